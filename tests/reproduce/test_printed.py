@@ -12,7 +12,7 @@ from vergence.reproduce.claims import Claim, Pair
 from vergence.reproduce.data_sets import DEFAULT, GROUNDS
 from vergence.reproduce.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "1f0c5d11c3913a2cc0ff2c8a97fa06bec45870f7637e3f3263599dd92d56587c"
+GOLDEN = "8d859e0ad1811a5b04867fe9cd42a92e2b2b18ff527d7ea0b22555ec736a441a"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"
@@ -68,7 +68,7 @@ def plain(value):
 def test_every_printed_number_and_claim_is_what_it_was():
     told = [plain(table) for _, table in sorted(command.TABLES.items())]
     found = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    assert (len(told), found) == (56, GOLDEN)
+    assert (len(told), found) == (57, GOLDEN)
 
 
 def test_every_table_of_every_file_is_tested_by_a_command():

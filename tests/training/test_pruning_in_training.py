@@ -1,5 +1,7 @@
 """Pruning while a run trains: what is trained and measured has exactly the zeros asked for."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.utils import prune
@@ -281,10 +283,11 @@ pruning    = { amount = 0.5 }
 """
 
 
-def test_split_learning_is_refused_by_name_before_anything_is_trained(tmp_path):
-    said = r"method 'splitfed': SplitFed trains batch by batch, .* leave out pruning"
+def test_a_cut_network_pruned_across_the_cut_is_refused_before_anything_is_trained(tmp_path):
+    said = r"method 'splitfed': SplitFed has a network in two hands, .* scope = 'local'"
+    across = EYES.replace("amount = 0.5", 'amount = 0.5, scope = "global"')
     with pytest.raises(ConfigError, match=said):
-        start(load(write(tmp_path, EYES)), tmp_path / "out")
+        start(load(write(tmp_path, across)), tmp_path / "out")
     assert not (tmp_path / "out" / "config.toml").exists()
-    with pytest.raises(ConfigError, match="SplitFed trains batch by batch"):
-        trained(tmp_path / "one", SplitFed(local=LOCAL))
+    with pytest.raises(ConfigError, match="SplitFed has a network in two hands"):
+        trained(tmp_path / "one", SplitFed(local=LOCAL), replace(HALF, scope="global"))

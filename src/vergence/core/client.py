@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from vergence.core.data import Samples
 from vergence.core.masks import Mask
 from vergence.core.params import Params
@@ -24,6 +26,14 @@ class MaskChooser(Protocol):
         ...
 
 
+class BatchDrawer(Protocol):
+    """Draws the batches of a round."""
+
+    def __call__(self, at: int) -> Tensor | None:
+        """Return the sample numbers of a batch, counted from 0, maybe none; None: no more come."""
+        ...
+
+
 @dataclass(frozen=True)
 class ClientContext:
     """A client's place during one turn: its training and validation data, task and randomness."""
@@ -38,3 +48,5 @@ class ClientContext:
     """Share of the rounds done, which schedules follow."""
     choose: MaskChooser = Mask.best
     """How entries are chosen by what data say: by a run's privacy, not by chance of its seed."""
+    draw: BatchDrawer | None = None
+    """How the batches of split learning are drawn, where a run's privacy has a say in it."""

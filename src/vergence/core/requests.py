@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from vergence.core.aggregation import Aggregate
 from vergence.core.data import Batch, Samples
@@ -144,7 +144,8 @@ class Step:
     """Train `params` by one step on this batch, in their own memory and the optimiser's.
 
     Whoever asks gives both away and goes on with what comes back. `wrt` names the column of the
-    batch whose gradient is wanted.
+    batch whose gradient is wanted. `gradients` takes the place of the mean loss's own: a run's
+    privacy puts it there, no method does.
     """
 
     params: Params
@@ -153,15 +154,29 @@ class Step:
     local: LocalTraining
     on: Network
     wrt: str | None = None
+    gradients: StepGradients | None = None
+
+
+class StepGradients(Protocol):
+    """Makes what an optimiser steps with from a batch."""
+
+    def __call__(
+        self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
+    ) -> tuple[Params, Tensor | None]:
+        """Return a gradient of every parameter, and that of the mean loss by the column `wrt`."""
+        ...
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Parameters and optimiser after a step, the batch's mean loss before it, and a gradient."""
+    """Parameters and optimiser after a step, the batch's mean loss before it, and a gradient.
+
+    The loss is None where a run's privacy lets it be told to nobody.
+    """
 
     params: Params
     optimiser: OptimizerState
-    loss: float
+    loss: float | None
     gradient: Tensor | None = None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from vergence import profiling
 from vergence.core.client import ClientContext
@@ -45,7 +46,7 @@ from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.device import at_home
-from vergence.training.pruning import Gradual, within
+from vergence.training.pruning import Gradual, kept, prunable, within, within_piece
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked, groups_of
 from vergence.training.steps import Trainers
@@ -140,6 +141,7 @@ class ClientExecutor:
         for hook in self.hooks:
             hook.attach(self.solver.module)
         self.trainers = Trainers(task)
+        self.pieces: dict[Task, nn.Module] = {}
         self.records = records_of(method, task, silos)
         self.last: tuple[Params, int, Params] | None = None
 
@@ -236,6 +238,17 @@ class ClientExecutor:
         keep = self.kept(ask.params, round)
         return ask if keep is None else within(ask, keep)
 
+    def kept_piece(self, ask: Any, round: int) -> Mask | None:
+        """Mask of the entries of a piece of a cut network that are not pruned; None: all stay."""
+        now = self.how.pruning.at(round)
+        if not now.amount or not isinstance(ask, Step | Forward):
+            return None
+        piece = ask.on(self.task)
+        if piece not in self.pieces:
+            self.pieces[piece] = piece.module()
+        module = self.pieces[piece]
+        return now.kept(module, ask.params) if prunable(module, now.layers) else None
+
     def pruned(self, params: Params, done: int) -> Params:
         """Return parameters pruned as after `done` rounds; a model that people share only once."""
         if self.last is None or self.last[0] is not params or self.last[1] != done:
@@ -291,8 +304,10 @@ class ClientExecutor:
         )
 
     def _answer(self, ask: Ask | None, turn: ClientTurn) -> Any:
+        keep = self.kept_piece(ask, turn.message.round + 1)
         with profiling.phase("training"):
-            return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
+            ask = within_piece(ask, keep)
+            return kept(keep, answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn)))
 
     def _plain(self, ask: Ask, turn: ClientTurn) -> Any:
         """Answer what a turn asks for, where no protection does."""

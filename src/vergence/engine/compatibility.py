@@ -219,6 +219,24 @@ AMONG_SETTINGS = (
         "run.{elsewhere}",
     ),
     Incompatibility(
+        "DP-SGD",
+        "a defence that clients' layers learn",
+        "privacy.solver bounds what each sample adds, and privacy.cut = 'nopeek' is a term of a "
+        "whole batch; use bottleneck or pixel_dp",
+    ),
+    Incompatibility(
+        "DP-SGD",
+        "SplitGuard",
+        "privacy.solver bounds what each sample adds, and privacy.split_guard moves the labels of "
+        "a batch by their spread; leave out one of them",
+    ),
+    Incompatibility(
+        "DP-SGD",
+        "a range of smashed data",
+        "privacy.solver hides samples, and privacy.output_range silences a client for what one of "
+        "them gives; leave out one of them",
+    ),
+    Incompatibility(
         "secure sums",
         "a stock Flower app",
         "privacy.aggregation: clients believe each other by keys that `vergence deploy init` hands "
@@ -416,10 +434,10 @@ WITH_METHODS = (
         "{name} cannot be delivered by '{delivery}': {torn}",
     ),
     Incompatibility(
-        "pruning while training",
+        "pruning across layers",
         "split learning",
-        "{name} trains batch by batch, and only whole fits are pruned; leave out pruning, and "
-        "prune afterwards with `vergence model prune`",
+        "{name} has a network in two hands, each of which prunes its own layers; use pruning with "
+        "scope = 'local' and structured = false",
     ),
     Incompatibility(
         "GPUs, other precisions",
@@ -603,6 +621,9 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "all replies lost": lambda s: s.plan.presence.lost == 1,
     "a lossy codec": lambda s: not s.plan.wire.lossless,
     "pruning while training": lambda s: s.plan.pruning.amount,
+    "pruning across layers": lambda s: (
+        s.plan.pruning.amount and (s.plan.pruning.scope == "global" or s.plan.pruning.structured)
+    ),
     "GPUs, other precisions": lambda s: s.elsewhere in ("device", "precision"),
     "GPUs, Ray, other precisions, stacks": lambda s: s.elsewhere,
     "Ray, GPUs, stacks": lambda s: s.together,

@@ -18,6 +18,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import Check
 from vergence.privacy.reply_checks import fault
+from vergence.training.pruning import kept, within_piece
 from vergence.wire.size import size, travelled
 
 UNFIT = "shape: the server's layers cannot take it"
@@ -133,8 +134,11 @@ class ServerSession:
             self.served[ask.client].fault = ask.reason
             raise NoReplyCounted(ask.client)
         self.last.steps += isinstance(ask, Step)
+        for hook in self.worker.hooks:
+            ask = hook.serving(ask, self.last.task.client)
+        keep = self.worker.kept_piece(ask, self.round + 1)
         try:
-            return self.clients.answer(ask, self.batch.progress)
+            return kept(keep, self.clients.answer(within_piece(ask, keep), self.batch.progress))
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             self.last.fault = f"{UNFIT} ({type(error).__name__}: {str(error)[:60]})"
             raise NoReplyCounted(self.last.task.client) from None

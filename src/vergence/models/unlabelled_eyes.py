@@ -19,11 +19,12 @@ NUMBERS = 2**21
 def glance_rows(federation: Federation) -> Federation:
     """Return everybody's data with `eyes` uint8 `[n, eyes, 1, H, W]` and `whose` int64 `[n]`.
 
-    Rows of glances (`eye_glances`) have both eyes already. Of mirrored patches with a `side`
-    (`mpiigaze_crops`, `eye_synthetic`) each becomes a row with one eye, right ones turned back with
-    the yaw of `gaze` and `pose` `[n, 1, 2]`: which patches were taken at the same moment is not
-    recorded there, and is not guessed. Rows with the same `whose` show the same eyes. The number is
-    made from the person's name alone, so that it does not depend on who else takes part.
+    Rows of glances (`eye_glances`, frames of `mpiigaze`) have both eyes already. Of mirrored
+    patches with a `side` (`mpiigaze_crops`, `eye_synthetic`, eyes of `mpiigaze`) each becomes a row
+    with one eye, right ones turned back with the yaw of `gaze` and `pose` `[n, 1, 2]`: which
+    patches were taken at the same moment is not recorded there, and is not guessed. Rows with the
+    same `whose` show the same eyes. The number is made from the person's name alone, so that it
+    does not depend on who else takes part.
 
     Raises:
         ConfigError: data that says neither, or two people whose names give the same number.

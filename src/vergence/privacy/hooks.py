@@ -76,6 +76,10 @@ class ClientHooks:
         """Result of a request of a turn: `then(ask)` is what it is without this protection."""
         return then(ask)
 
+    def serving(self, ask: Any, client: str) -> Any:
+        """Request of the server's half for this client's batch, as it is to be answered."""
+        return ask
+
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
         """Reply of a turn as it leaves the client."""
         return reply

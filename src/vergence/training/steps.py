@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vergence.core.data import Batch
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
@@ -51,23 +52,34 @@ class Trainer:
             return self.task.forward(self.module, ask.batch)
 
     def step(self, ask: Step, progress: float = 0.0) -> StepResult:
-        """Answer a `Step`. `progress` is the share of rounds done, for the schedule."""
+        """Answer a `Step`. `progress` is the share of rounds done, for the schedule.
+
+        A batch without samples teaches nothing, unless the step's own `gradients` say otherwise.
+        """
         tensors, batch, given = self._bind(ask.params), ask.batch, None
         if ask.wrt is not None:
             given = batch[ask.wrt].detach().requires_grad_()
             batch = {**batch, ask.wrt: given}
-        loss = self.task.loss(self.task.forward(self.module, batch), batch)
-        loss.backward()
         state = started(ask.params, ask.optimiser, ask.local)
+        if ask.gradients is not None:
+            found, pull = ask.gradients(self.task, self.module, batch, ask.wrt)
+            gradients, loss = [found[name] for name in self.layout.names], None
+        elif not rows_of(batch):
+            pull = None if given is None else torch.zeros_like(given)
+            return StepResult(ask.params, state, 0.0, pull)
+        else:
+            mean = self.task.loss(self.task.forward(self.module, batch), batch)
+            mean.backward()
+            gradients = take_gradients(self.parameters) if tensors else []
+            if tensors:
+                clip_(gradients, ask.local.clip)
+            pull, loss = None if given is None else given.grad, float(mean.detach())
         if tensors:
-            gradients = take_gradients(self.parameters)
-            clip_(gradients, ask.local.clip)
             buffers = [self._views(name, slot.flat) for name, slot in state.slots.items()]
             count = torch.tensor(float(state.steps))
             stepper(tensors, buffers, ask.local, ask.local.rate(progress), count)(gradients)
         after = OptimizerState(state.slots, state.steps + 1)
-        gradient = None if given is None else given.grad
-        return StepResult(ask.params, after, float(loss.detach()), gradient)
+        return StepResult(ask.params, after, loss, pull)
 
     def _bind(self, params: Params) -> list[Tensor]:
         """Let the network's parameters be views of this memory; nothing is copied."""
@@ -82,6 +94,11 @@ class Trainer:
         if name not in self.views or self.views[name][0] is not flat:
             self.views[name] = flat, [self.layout.view(flat, n) for n in self.layout.names]
         return self.views[name][1]
+
+
+def rows_of(batch: Batch) -> int:
+    """Return the number of samples in a batch."""
+    return len(next(iter(batch.values())))
 
 
 def started(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:

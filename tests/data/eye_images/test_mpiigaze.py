@@ -10,6 +10,8 @@ from vergence.data.eye_images import mpiigaze
 from vergence.data.eye_images.mpiigaze import Mpiigaze, gaze_angles, pose_angles, read_day
 from vergence.data.splits import deal_in_order
 from vergence.errors import ConfigError, DataError
+from vergence.models.cross_encoder import CrossEncoder, roles
+from vergence.tasks.cross_encoder import CrossEncoderTask
 
 DAYS = {"day01": 12, "day02": 1, "day03": 9, "day05": 6, "day06": 7}
 
@@ -153,6 +155,61 @@ def test_days_are_dealt_whole_and_in_order():
     miss by 1 + 2, 22 and 30 by 1 + 6."""
     parts = deal_in_order(np.array([5, 5, 10, 2, 8]), (0.7, 0.1, 0.2), "days")
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3], [4]]
+
+
+def test_a_frame_has_both_eyes_as_the_camera_saw_them(root):
+    """Listed are the even frames of each day with both eyes: 6, 1, 5, 3, 4 of the days."""
+    person = Mpiigaze(rows="frames", people=("p03",)).load(str(root)).people["p03"]
+    assert [len(p) for p in (person.train, person.val, person.test)] == [12, 3, 4]
+    last = day_of(4 + 30, DAYS["day06"])
+    eyes = person.test.columns["eyes"].numpy()
+    assert eyes.shape == (4, 2, 1, 36, 60)
+    for at, side in enumerate(("left", "right")):
+        np.testing.assert_array_equal(eyes[:, at, 0], last[side]["image"][::2])
+        seen = gaze_angles(last[side]["gaze"][::2])
+        np.testing.assert_allclose(person.test.columns["gaze"][:, at], seen, atol=1e-6)
+        pose = pose_angles(last[side]["pose"][::2])
+        np.testing.assert_allclose(person.test.columns["pose"][:, at], pose, atol=1e-6)
+    assert person.test.columns["day"].tolist() == [6] * 4
+    both = Mpiigaze(rows="frames", subset="all", people=("p03",)).load(str(root)).people["p03"]
+    assert sum(len(p) for p in (both.train, both.val, both.test)) == sum(DAYS.values())
+
+
+def test_a_listed_eye_brings_the_other_eye_of_its_frame(root):
+    """The list names one eye of two frames and both of a third: three rows."""
+    only_two_days(root)
+    day_file(root).unlink()
+    days = {"day01": read_day(day_file(root, "day01"))}
+    list_file(root).write_text("day01/0001.jpg left\nday01/0003.jpg right\n")
+    named = set(mpiigaze.listed_eyes(days, list_file(root)))
+    columns, _ = mpiigaze._frames(days, named)
+    written = day_of(0, DAYS["day01"])
+    np.testing.assert_array_equal(columns["eyes"][:, 0], written["left"]["image"][[0, 2]])
+    np.testing.assert_array_equal(columns["eyes"][:, 1], written["right"]["image"][[0, 2]])
+
+
+def test_the_cross_encoder_has_both_kinds_of_pairs(root):
+    """Four frames: one pair swaps eye codes, two rows the gaze codes of their eyes."""
+    model = CrossEncoder(size="36x60")
+    people = model.prepare(Mpiigaze(rows="frames").load(str(root)))
+    task = CrossEncoderTask(model)
+    task.check(people)
+    batch = people.people["p00"].train.take(slice(0, 4))
+    dealt = roles(batch["whose"], 2)
+    assert dealt.consistent.tolist() == [True, True, False, False]
+    assert dealt.similar.tolist() == [False, False, True, True]
+    drawn = task.forward(task.module(), batch).detach()
+    loss = float(task.loss(drawn, batch))
+    swapped = {**batch, "eyes": batch["eyes"].clone()}
+    swapped["eyes"][2:, 1] = 255 - swapped["eyes"][2:, 1]
+    assert float(task.loss(drawn, swapped)) != loss
+
+
+@pytest.mark.parametrize("options", [{"subset": "all"}, {"rows": "frames"}])
+def test_npz_files_have_neither_all_frames_nor_both_eyes(options, tmp_path):
+    write_npz(tmp_path)
+    with pytest.raises(DataError, match="needs the original layout"):
+        Mpiigaze(**options).load(str(tmp_path))
 
 
 def write_npz(folder, name="mpiigaze_p07_36x60.npz", **changes):

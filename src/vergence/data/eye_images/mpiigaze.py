@@ -14,15 +14,16 @@ gaze estimation in the wild", CVPR 2015; "MPIIGaze", TPAMI 41(1), 2019.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from scipy.spatial.transform import Rotation
 
-from vergence.core.data import Splits
+from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.data.eye_images.mpiigaze_crops import (
     eye_samples,
@@ -65,18 +66,22 @@ class Mpiigaze(PeopleOptions, Dataset):
     Attributes:
         people: participants to load, such as ("p00", "p03"); all by default.
         subset: the 3,000 listed samples of each person, or both eyes of every frame.
+        rows: a row is one eye, or, for learning without labels, a frame with both: of the subset
+            every frame that it names an eye of.
         shares: parts of a person's samples for training, validation and test.
         split_seed: fixes the random split where recording days are not known (npz layout).
     """
 
     subset: Literal["evaluation", "all"] = "evaluation"
+    rows: Literal["eyes", "frames"] = "eyes"
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person: by day where the days are known.
 
         Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
         `side` (0 left, 1 right) and, where days are known, `day` (the number of its file) int64
-        `[n]`.
+        `[n]`. With rows = "frames" those of `eye_glances`: `eyes` uint8 `[n, 2, 1, 36, 60]`, left
+        eye first, right ones not mirrored, `gaze` and `pose` `[n, 2, 2]` to match, `day` `[n]`.
 
         Raises:
             DataError: a file is missing, truncated or of another version, has NaN in gaze, fails
@@ -92,8 +97,11 @@ class Mpiigaze(PeopleOptions, Dataset):
         else:
             files = _npz_files(folder)
             split = split_sentence(self)
-            if self.subset == "all":
-                raise DataError(f"subset 'all' needs the original layout, {folder} has npz files")
+            for option, value in (("subset", "all"), ("rows", "frames")):
+                if getattr(self, option) == value:
+                    raise DataError(
+                        f"{option} '{value}' needs the original layout, {folder} has npz files"
+                    )
         if not files:
             raise DataError(f"no participant found: {WHERE}")
         chosen = self.chosen(files, "participant")
@@ -105,8 +113,11 @@ class Mpiigaze(PeopleOptions, Dataset):
             "citation": "Zhang, Sugano, Fritz, Bulling: Appearance-based gaze estimation in the "
             "wild. CVPR 2015; MPIIGaze, TPAMI 41(1), 2019",
             "split": split,
-            "angles": "radians (pitch, yaw); right eyes are mirrored and their yaws flipped",
+            "angles": "radians (pitch, yaw); right eyes are mirrored and their yaws flipped"
+            if self.rows == "eyes"
+            else "radians (pitch, yaw), left and right eye as seen: right eyes are not mirrored",
             "subset": self.subset,
+            "rows": self.rows,
         }
         return Federation("mpiigaze", people, about)
 
@@ -116,15 +127,19 @@ class Mpiigaze(PeopleOptions, Dataset):
 
     def _by_day(self, person: str, folder: Path) -> Splits:
         days = _read_days(folder)
-        if self.subset == "evaluation":
-            listed = folder.parents[2] / LISTS / f"{person}.txt"
+        listed = folder.parents[2] / LISTS / f"{person}.txt"
+        if self.rows == "frames":
+            named = set(listed_eyes(days, listed)) if self.subset == "evaluation" else None
+            columns, day = _frames(days, named)
+        elif self.subset == "evaluation":
             columns, day = _listed_samples(days, listed)
         else:
             columns, day = _all_samples(days)
         columns["day"] = np.array([int(re.findall(r"\d+", name)[0]) for name in day])
         names, place, counts = np.unique(day, return_inverse=True, return_counts=True)
         parts = deal_in_order(counts, self.shares, f"recording days of {person} ({len(names)})")
-        return Splits(*(eye_samples(columns, np.flatnonzero(np.isin(place, p))) for p in parts))
+        sampled = eye_samples if self.rows == "eyes" else frame_rows
+        return Splits(*(sampled(columns, np.flatnonzero(np.isin(place, p))) for p in parts))
 
 
 @dataclass(frozen=True)
@@ -221,34 +236,67 @@ def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
         )
 
 
-def _listed_samples(
-    days: Mapping[str, Day], path: Path
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the columns of the listed samples, in the order of the list, and their days."""
+def listed_eyes(days: Mapping[str, Day], path: Path) -> Iterator[tuple[str, int, str]]:
+    """Day, frame number within it and side of every listed sample, in the order of the list.
+
+    Raises:
+        DataError: the list is missing or empty, or a line names no frame of these days.
+    """
     place = {f"{n}/{f}": (n, i) for n, day in days.items() for i, f in enumerate(day.names)}
-    eyes, day_names, rows, sides = [], [], [], []
     text = need_file(path, WHERE).read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
+    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise DataError(f"{path} lists no samples: {WHERE}")
+    for number, line in lines:
         frame, side = line.split() if len(line.split()) == 2 else (line, "")
         if side not in SIDES or frame not in place:
             raise DataError(
                 f"{path} line {number}: '{line.strip()}' is not 'dayDD/NNNN.jpg left|right' of a "
                 f"frame in Data/Normalized: {WHERE}"
             )
-        day, row = place[frame]
-        eyes.append(getattr(days[day], side))
-        day_names.append(day)
-        rows.append(row)
-        sides.append(SIDES.index(side))
-    if not rows:
-        raise DataError(f"{path} lists no samples: {WHERE}")
+        yield *place[frame], side
+
+
+def _listed_samples(
+    days: Mapping[str, Day], path: Path
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the columns of the listed samples, in the order of the list, and their days."""
+    listed = list(listed_eyes(days, path))
     columns = {
-        name: np.stack([getattr(eye, name)[row] for eye, row in zip(eyes, rows, strict=True)])
+        name: np.stack([getattr(getattr(days[day], side), name)[row] for day, row, side in listed])
         for name in ("image", "gaze", "pose")
     }
-    return {**columns, "side": np.array(sides)}, np.array(day_names)
+    sides = np.array([SIDES.index(side) for _, _, side in listed])
+    return {**columns, "side": sides}, np.array([day for day, _, _ in listed])
+
+
+def _frames(
+    days: Mapping[str, Day], named: set[tuple[str, int, str]] | None
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the columns of frames with both eyes as seen, and their days.
+
+    All frames in order, or those of which one eye or both are named.
+    """
+    chosen = [
+        (name, row)
+        for name, day in days.items()
+        for row in range(len(day.names))
+        if named is None or any((name, row, side) in named for side in SIDES)
+    ]
+    back = np.array([1, -1], np.float32)  # a right eye was mirrored when it was read
+    pairs = [(days[name].left, days[name].right, row) for name, row in chosen]
+    columns = {
+        "eyes": np.stack([np.stack([a.image[i], b.image[i][:, ::-1]]) for a, b, i in pairs]),
+        "gaze": np.stack([np.stack([a.gaze[i], b.gaze[i] * back]) for a, b, i in pairs]),
+        "pose": np.stack([np.stack([a.pose[i], b.pose[i] * back]) for a, b, i in pairs]),
+    }
+    return columns, np.array([name for name, _ in chosen])
+
+
+def frame_rows(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> Samples:
+    """Return frames `[n, 2, 36, 60]` as samples: `eyes` get an axis for their one channel."""
+    taken = {name: torch.from_numpy(column[rows].copy()) for name, column in columns.items()}
+    return Samples({**taken, "eyes": taken["eyes"][:, :, None]})
 
 
 def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.ndarray]:

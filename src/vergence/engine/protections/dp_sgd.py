@@ -13,6 +13,7 @@ from vergence.core.method import Method
 from vergence.core.requests import Compute, Fit, Mean
 from vergence.core.task import Task
 from vergence.engine.protections.built_in import BudgetedProtection, owner
+from vergence.engine.protections.dp_split import AGAINST, NOT_AGAINST, SplitDpHooks
 from vergence.engine.protections.dry_run import dry_run
 from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
@@ -83,6 +84,19 @@ def refuse_own_prior(task: Task) -> None:
         )
 
 
+def refuse_elsewhere(run: ProtectedRun) -> None:
+    """Refuse a deployment of a cut network: its server would have to add noise of its own.
+
+    Raises:
+        ConfigError: people's data are elsewhere, and the network is cut.
+    """
+    if run.method.served and not run.here:
+        raise ConfigError(
+            "privacy.solver with a cut network needs noise of the server's half too, which a "
+            "deployment's server has no secret for; simulate it, or use a method that is not split"
+        )
+
+
 def check_solver(
     policy: DpSgd, method: Method, task: Task, federation: Federation, plan: Plan
 ) -> tuple[TrainingPass, ...]:
@@ -113,24 +127,31 @@ class DpSgdProtection(BudgetedProtection):
         """Refuse a method, or a task, that looks at samples in other ways."""
         check_solver(self.policy, run.method, run.task, run.federation, self.plan)
 
-    def client(self, run: ProtectedRun) -> DpSgdHooks:
+    def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
         """Hooks that train; elsewhere they only leave metrics out.
 
         The noise of everybody is found here, before workers begin: it takes seconds.
         """
+        refuse_elsewhere(run)
         if not run.here:
             return DpSgdHooks(self.policy, None)
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
         solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
-        for size in {len(splits.train) for splits in run.federation.people.values()}:
+        sizes = {who: len(splits.train) for who, splits in run.federation.people.items()}
+        for size in set(sizes.values()):
             solver.noise(size)
+        if run.method.served:
+            return SplitDpHooks(self.policy, solver, run.method, sizes)
         return DpSgdHooks(self.policy, solver)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Steps, noise and epsilon of those who have the fewest and the most samples."""
         policy, people, told = self.policy, run.federation, []
         most = math.inf if policy.epsilon is None else policy.epsilon  # each client keeps to it
-        found = Guarantee("sample", most, policy.delta, FRAME, "whoever sees what the device sends")
+        served = run.method.served
+        against = AGAINST if served else "whoever sees what the device sends"
+        found = Guarantee("sample", most, policy.delta, FRAME, against)
+        refuse_elsewhere(run)
         if not run.here:
             return [Promise("", guarantee=found)]
         passes = check_solver(policy, run.method, run.task, people, self.plan)
@@ -141,9 +162,11 @@ class DpSgdProtection(BudgetedProtection):
             means = f", {whole.means} mean of its samples with noise {whole.mean_noise(policy):.4g}"
             told.append(
                 f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
-                f"{whole.rate:.3g}, gradients cut to {policy.clip:g}, noise "
+                f"{whole.rate:.3g}, gradients {'of both halves ' if served else ''}cut to "
+                f"{policy.clip:g}, noise "
                 f"{whole.noise(policy):.4g}{means if whole.means else ''}: epsilon {spent:.3g} at "
                 f"delta {policy.delta:g} for one sample, not for the person"
+                f"{f', hidden from {AGAINST}; {NOT_AGAINST}' if served else ''}"
             )
         some = {len(people.people[client].train) for client in people.clients[:LOOKED_AT]}
         most = max(training_schedule(passes, n).ledger(policy).epsilon(policy.delta) for n in some)
@@ -152,8 +175,12 @@ class DpSgdProtection(BudgetedProtection):
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Noise in an update that crosses, and the limits of the promise."""
+        beside = [
+            Statement("unprotected", f"{{Sample}}s are hidden {NOT_AGAINST}."),
+        ]
         return [
             Statement("update", "made by noised training"),
+            *(beside if run.method.served else []),
             Statement(
                 "unprotected",
                 "People under a promise about {sample}s: a person's {sample}s are alike. "
@@ -170,7 +197,9 @@ class DpSgdProtection(BudgetedProtection):
         return {
             "sample": {
                 "neighbours": FRAME,
-                "against": "whoever sees what the client sends, the server too",
+                "against": AGAINST
+                if run.method.served
+                else "whoever sees what the client sends, the server too",
                 "clip": policy.clip,
                 "delta": policy.delta,
                 "allowed": policy.epsilon,

@@ -16,6 +16,7 @@ from vergence.core.naming import called
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult, Mean
 from vergence.core.task import Task
+from vergence.engine.protections.dp_split import split_passes
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import TrainingPass, taken, unclipped, uncovered
 from vergence.privacy.dp.per_sample_gradients import refuse
@@ -41,12 +42,9 @@ def dry_run(
             mixes samples: DP-SGD does not protect that.
     """
     name = called(method)
-    if method.served:
-        raise ConfigError(
-            f"privacy.solver protects what a client's training gives, and '{name}' sends single "
-            "samples through the network; use a method that is not split"
-        )
     refuse(task.module())
+    if method.served:
+        return split_passes(method, rounds)
     client = federation.clients[0]
     data, server, found = federation.people[client], method.server(task), []
     for number, (verb, exposed) in enumerate(method.exposure.items()):

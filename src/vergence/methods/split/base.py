@@ -32,6 +32,8 @@ from vergence.errors import ConfigError
 from vergence.training.batches import batches
 
 FRESH = OptimizerState({}, 0)
+EXAMPLES = "examples"
+"""The column that a client sends after its last batch, in place of labels: how many it has."""
 HEAVIEST = 1e9
 """The largest number of examples a client may claim."""
 Number = Literal["float32", "float16", "int8"]
@@ -220,16 +222,17 @@ class BatchwiseSplit(Cutting[P, H]):
         while True:
             pulls, last = [], None
             for told in said:
-                smashed = yield from heard(client, told["smashed"])
-                if not len(smashed):
+                if list(told["labels"]) == [EXAMPLES]:
                     last = told
                     break
+                smashed = yield from heard(client, told["smashed"])
                 batch = {SMASHED: smashed, **(yield from columns(client, told["labels"], smashed))}
                 done = yield from step(
                     copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED
                 )
                 copy.tail, copy.optimiser = done.params, done.optimiser
-                copy.losses.append(done.loss)
+                if done.loss is not None:
+                    copy.losses.append(done.loss)
                 assert done.gradient is not None
                 pulls.append({"gradient": closed(done.gradient, self.number)})
             if pulls:
@@ -256,7 +259,7 @@ class BatchwiseSplit(Cutting[P, H]):
         """Reply of a client after its last batch: only its number of examples."""
         examples = torch.tensor([site.task.weigh(site.train)])
         nothing = closed(torch.empty(0), self.number)
-        return reply(smashed=nothing, labels=Params.named(examples=examples))
+        return reply(smashed=nothing, labels=Params.named(**{EXAMPLES: examples}))
 
     def advanced(
         self, c: H, msg: Message, site: ClientContext
@@ -289,7 +292,12 @@ class BatchwiseSplit(Cutting[P, H]):
 
 
 def nth(data: Samples, local: LocalTraining, site: ClientContext, at: int) -> Tensor | None:
-    """Return the sample numbers of a batch as a fit would draw them, None after the last."""
+    """Return the sample numbers of a batch as a fit would draw them, None after the last.
+
+    Where a run's privacy draws them they are another choice, and may be none.
+    """
+    if site.draw is not None:
+        return site.draw(at)
     for number, rows in enumerate(batches(len(data), local, site.rng.child("batches", 0))):
         if number == at:
             return rows
@@ -359,7 +367,7 @@ def columns(client: ClientId, sent: Params, smashed: Tensor) -> Conversation[dic
 
 def examples(client: ClientId, sent: Params) -> Conversation[float]:
     """Read the number of examples that a client says it has, or silence the client."""
-    count = float(sent["examples"]) if list(sent) == ["examples"] and sent.flat.numel() == 1 else -1
+    count = float(sent[EXAMPLES]) if list(sent) == [EXAMPLES] and sent.flat.numel() == 1 else -1
     if not 0 <= count <= HEAVIEST:
         yield from silence(client, "weight: it did not say how many examples it has")
     return count

@@ -120,7 +120,8 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
                 batch = {SMASHED: smashed, **beside}
                 done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back)
                 copy.tail, copy.optimiser = done.params, done.optimiser
-                copy.losses.append(done.loss)
+                if done.loss is not None:
+                    copy.losses.append(done.loss)
             else:
                 said = yield from asks(client, "train", [{}] * AT_ONCE)
         copy.examples = yield from examples(client, last["labels"])

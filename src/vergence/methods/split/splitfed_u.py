@@ -207,6 +207,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         batch = {**site.train.take(c.waiting[0]), SMASHED: opened(msg["t"])}
         done = yield from step(c.end, c.end_optimiser, batch, self.local, self.last_piece, SMASHED)
         assert done.gradient is not None
+        assert done.loss is not None
         c = replace(c, end=done.params, end_optimiser=done.optimiser)
         return c, reply(pull=closed(done.gradient, self.number), metrics={"loss": done.loss})
 

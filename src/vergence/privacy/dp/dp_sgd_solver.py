@@ -169,7 +169,7 @@ class DpSolver(Solver):
         samples, noise = len(ask.data), self.noise(len(site.train))
         rate, steps = rate_of(ask.local, samples), taken(ask.local, samples)
         mark = _mark(ask, stream, progress, noise)
-        self._spend(site.id, Release(mark, mark, noise, rate, steps), len(site.train))
+        self.spend(site.id, Release(mark, mark, noise, rate, steps), len(site.train))
         ask = replace(ask, local=replace(ask.local, clip=0.0))
         self.vector.copy_(ask.params.flat)
         torch.default_generator.manual_seed(stream.child("network").number())
@@ -216,7 +216,7 @@ class DpSolver(Solver):
         noise = training_schedule(self.passes, samples).mean_noise(self.policy)
         asked = f"mean {ask.bound!r} {noise!r}".encode()
         mark = digest(asked, ask.values.contiguous().numpy().tobytes())
-        self._spend(site.id, Release(mark, mark, noise, 1.0, 1), samples)
+        self.spend(site.id, Release(mark, mark, noise, 1.0, 1), samples)
         draws = self.secret.child(site.id, mark).child("noise").draws()
         rows = ask.shortened()  # one that is not finite would make the mean tell of it
         rows = rows.masked_fill(~rows.isfinite().all(1, keepdim=True), 0)
@@ -239,8 +239,12 @@ class DpSolver(Solver):
                 return False
         return steps <= whole.steps and means <= whole.means
 
-    def _spend(self, client: str, entry: Release, samples: int) -> None:
-        """Write a training into the client's release log, if its budget allows it."""
+    def spend(self, client: str, entry: Release, samples: int) -> None:
+        """Write a training into the client's release log, if its budget allows it.
+
+        Raises:
+            DpSgdBudgetSpent: it does not.
+        """
         book, policy = ReleaseLog(self.folder / book_of(self.seed, client)), self.policy
         if entry.mark in book:
             return
