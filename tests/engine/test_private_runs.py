@@ -325,7 +325,6 @@ def test_a_budget_is_spread_over_all_trainings_of_a_run():
         (Scaffold(option="I"), {}, "also uses the gradient of training samples"),
         (FedGen(), {}, "also uses the classes of training samples"),
         (FedALA(), {}, "also uses the gradient of training samples"),  # from its second turn on
-        (SplitFed(), {}, "sends single samples through the network"),
     ],
 )
 def test_what_looks_at_samples_beside_training_is_refused(method, plan, said):

@@ -144,7 +144,7 @@ def test_verdicts_are_counted_apart():
 def rows_on(one, *places):
     """Return the rows of a table on any of these data sets."""
     return (
-        {OWN, OTHERS, "random (prior)", "chance (prior)", *one.quoted}
+        {OWN, OTHERS, "random (prior)", "chance (prior)", "mean gaze (prior)", *one.quoted}
         | {
             entry.get("label", entry["name"]) + part.suffix
             for part in one.parts
