@@ -37,6 +37,9 @@ def loaded(name: str) -> Any:
     network = EfficientNet.from_name(f"efficientnet-{name}")
     network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     network.to(memory_format=torch.channels_last)
+    # By the names of the package's own network.
+    network.stem = lambda x: network._swish(network._bn0(network._conv_stem(x)))
+    network.blocks = network._blocks
     return network.eval().requires_grad_(False)
 
 
@@ -44,8 +47,8 @@ def stages(network: Any) -> tuple[int, int]:
     """Return the last block of stride 16, and the channels of it and of the last block."""
     x, sizes = torch.zeros(1, 3, 256, 256), []
     with torch.inference_mode():
-        x = network._swish(network._bn0(network._conv_stem(x)))
-        for block in network._blocks:
+        x = network.stem(x)
+        for block in network.blocks:
             x = block(x)
             sizes.append(x.shape[1:3])
     middle = max(n for n, (_, rows) in enumerate(sizes) if rows == 256 // pretrained.STRIDE)

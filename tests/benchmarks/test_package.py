@@ -11,7 +11,14 @@ import benchmarks
 from tests.conftest import ROOT
 
 HOME = ROOT / "benchmarks"
-WITHOUT_HELP = {"__init__", "make_channel_statistics", "make_osie_sample", "split", "stock_flower"}
+WITHOUT_HELP = {
+    "__init__",
+    "make_channel_statistics",
+    "make_frozen_weights",
+    "make_osie_sample",
+    "split",
+    "stock_flower",
+}
 SCRIPTS = sorted({path.stem for path in HOME.glob("*.py")} - WITHOUT_HELP)
 
 
