@@ -1,6 +1,7 @@
 """Python files of one's own: copied by `init`, shown, accepted by digest, refused otherwise."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.deploy.test_labs import LABS, SILOS
 from vergence.deployment import folder_setup, launcher, own_code
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import SAME, ClientRegistry
-from vergence.deployment.folders import ClientSide, ServerSide, settings
+from vergence.deployment.folders import ClientSide, ServerSide, settings, write_settings
 from vergence.errors import ConfigError, StateError, UntrustedCode
 from vergence.experiment.schema import load
 from vergence.experiment.trust import Trust, under
@@ -37,6 +38,12 @@ federation = { name = "people.py", people = 3, inputs = 4 }
 method     = { name = "halved.py" }
 local      = { epochs = 1, batch = 8, lr = 0.05 }
 """
+
+
+@pytest.fixture(autouse=True)
+def somebody(tmp_path, monkeypatch):
+    """A user who has accepted nothing yet."""
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -88,6 +95,27 @@ def test_what_is_accepted_is_shown_first_kept_and_these_bytes_alone(made):
         own_code.accept(folder, side, [])
     with pytest.raises(ConfigError, match=r"no file of .* has this SHA-256"):
         own_code.accept(folder, side, ["00" * 32])
+
+
+def test_a_folder_cannot_accept_its_own_code(made):
+    """Whoever makes a folder may write into its settings that its code was accepted."""
+    folder = made / "clients" / "p00"
+    side = replace(settings(folder, ClientSide), accepted=own_code.brought(folder))
+    write_settings(folder, side)
+    with pytest.raises(UntrustedCode, match=r"code/halved\.py"):
+        own_code.accept(folder, settings(folder, ClientSide), [])
+    assert settings(folder, ClientSide).accepted == {}, "no process of this end may run it"
+
+
+def test_code_in_the_working_directory_is_not_taken_for_the_package(tmp_path, monkeypatch):
+    """`join .` in a folder that brings a package called vergence."""
+    (tmp_path / "vergence").mkdir()
+    (tmp_path / "vergence" / "__init__.py").write_text("print('SHADOW')")
+    monkeypatch.chdir(tmp_path)
+    group = launcher.ProcessGroup(tmp_path, insecure=True)
+    group.start("client", "vergence.deployment.server_run", "client", "127.0.0.1:1", "none", "")
+    group.children["client"].wait(60)
+    assert "SHADOW" not in (tmp_path / "log" / "client.log").read_text()
 
 
 def test_code_that_lies_elsewhere_is_no_code_of_the_folder(made):

@@ -79,7 +79,8 @@ class ProcessGroup:
         with growing(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
             self.children[name] = start_group(
-                [sys.executable, "-m", module, role, str(os.getpid()), *rest],
+                # -P: nothing in the working directory is taken for a library.
+                [sys.executable, "-P", "-m", module, role, str(os.getpid()), *rest],
                 log,
                 {**self.environment, **(extra or {})},
             )

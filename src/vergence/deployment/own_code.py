@@ -7,8 +7,9 @@ each, accepts these very bytes by an act of its own, and runs them and no others
 from __future__ import annotations
 
 import hashlib
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -121,7 +122,9 @@ def accept(folder: Path, side: Side, given: Sequence[str]) -> Side:
                 f"are: {_shown(folder, here) or 'none'}"
             )
     accepted = {name: sha for name, sha in here.items() if sha in given}
-    known = {name: sha for name, sha in side.accepted.items() if here.get(name) == sha}
+    remember(accepted.values())
+    mine = remembered()
+    known = {name: sha for name, sha in side.accepted.items() if here.get(name) == sha in mine}
     if {**known, **accepted} != dict(side.accepted):
         side = replace(side, accepted={**known, **accepted})
         write_settings(folder, side)
@@ -132,6 +135,27 @@ def accept(folder: Path, side: Side, given: Sequence[str]) -> Side:
             f"read it, ask whoever sent it for the same digest, and start again with {how}"
         )
     return side
+
+
+def remembered() -> frozenset[str]:
+    """Digests that this user has ever accepted.
+
+    A deployment's folder cannot say so by itself: whoever made it may have written anything.
+    """
+    file = _memory()
+    return frozenset(file.read_text(encoding="utf-8").split() if file.is_file() else ())
+
+
+def remember(digests: Iterable[str]) -> None:
+    """Note what this user accepts, outside of any deployment's folder."""
+    if new := {*digests} - remembered():
+        make_folder(_memory().parent)
+        write_whole(_memory(), "".join(f"{sha}\n" for sha in {*remembered(), *new}).encode())
+
+
+def _memory() -> Path:
+    home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
+    return Path(home) / "accepted-code.txt"
 
 
 def _shown(folder: Path, files: Mapping[str, str]) -> str:

@@ -288,7 +288,7 @@ class SpawnedTasks:
 
     def _begin(self) -> subprocess.Popen[bytes]:
         about = (f"task-{self.kind}", str(os.getpid()), self.address, "", str(self.root or ""))
-        command = [sys.executable, "-m", "vergence.deployment.server_run", *about]
+        command = [sys.executable, "-P", "-m", "vergence.deployment.server_run", *about]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def start(self, token: str) -> None:
