@@ -97,6 +97,16 @@ def test_what_is_accepted_is_shown_first_kept_and_these_bytes_alone(made):
         own_code.accept(folder, side, ["00" * 32])
 
 
+def test_a_name_that_reads_as_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "exp.toml").write_text(TOY)
+    (tmp_path / "halved.py").write_text(METHOD)
+    (tmp_path / "people.py").write_text(READER)
+    experiment = load(tmp_path / "exp.toml", trust_code=True)
+    named = replace(experiment, table={**experiment.table, "note": "v2.py"})
+    with pytest.raises(ConfigError, match=r"'v2\.py' reads as a Python file"):
+        own_code.portable(named)
+
+
 def test_a_folder_cannot_accept_its_own_code(made):
     """Whoever makes a folder may write into its settings that its code was accepted."""
     folder = made / "clients" / "p00"

@@ -16,6 +16,7 @@ from vergence.core.conversation import drive
 from vergence.core.data import Samples
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError
 from vergence.methods.earned import Earned, Mixing
 from vergence.metrics.held_out import smallest
 from vergence.training.sequential import Solver
@@ -166,6 +167,11 @@ def test_validation_data_are_judged_in_blocks_of_neighbours():
     assert chosen(Earned(grid=1, errors=1.0001, local=PLAIN), 3.0, val) == 0.0
     assert chosen(Earned(grid=1, errors=0.99, local=PLAIN), 3.0, val) == 1.0
     assert chosen(Earned(grid=1, errors=0, local=PLAIN), 3.0, val) == 1.0
+
+
+def test_no_validation_data_are_an_error_that_says_so():
+    with pytest.raises(ConfigError, match="is a validation part empty"):
+        chosen(METHOD, 2.0, samples())
 
 
 def test_an_own_model_that_diverged_is_not_taken():

@@ -52,6 +52,11 @@ def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
     moved: dict[str, str] = {}
     files: dict[str, bytes] = {}
     for place in python_files(experiment.table):
+        if place not in experiment.code:
+            raise ConfigError(
+                f"'{place}' reads as a Python file, and the experiment runs none of that name; "
+                "give the person, lab or label another one, without .py"
+            )
         name = f"{FOLDER}/{Path(place).name}"
         if name in files:
             sha = hashlib.sha256(place.encode()).hexdigest()[:8]

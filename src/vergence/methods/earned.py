@@ -96,7 +96,7 @@ class Earned(Method[Global, Mixing]):
     ) -> Conversation[tuple[Params, float]]:
         """Return the first candidate within `errors` standard errors of the lowest loss."""
         # DP-SGD lets a turn look at nothing but whole validation data.
-        blocks = cut(site.val, BLOCKS) if self.errors else [site.val]
+        blocks = (cut(site.val, BLOCKS) if self.errors else []) or [site.val]
         losses = []
         for block in blocks:
             row = []
