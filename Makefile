@@ -47,7 +47,7 @@ check: setup ## lint, types, import contracts, slow tests, every command of READ
 results: setup demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
 	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
-	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
+	$(BIN)/python tools/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
 
 study: setup ## compare every method on three data sets, and the papers' claims (research data; hours)
 	$(BIN)/vergence study sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep
@@ -59,7 +59,7 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 	for e in mpiigaze_strangers split_people split_real; do \
 	    $(BIN)/vergence study evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/vergence reproduce fedcpf adaptive splitfed
-	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
+	$(BIN)/python tools/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
 drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.drills

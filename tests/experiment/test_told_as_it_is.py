@@ -161,7 +161,9 @@ def test_what_repeats_a_run_names_the_folder_as_it_is_reached(tmp_path, monkeypa
     assert f"vergence verify {tmp_path / 'away'}" in text_of(report(tmp_path / "away"))
 
 
-@pytest.mark.parametrize("page", ["secure_aggregation", "private_inference", "deploy"])
+@pytest.mark.parametrize(
+    "page", ["explanation/secure_aggregation", "how-to/private_inference", "how-to/deploy"]
+)
 def test_pages_on_cryptography_begin_with_who_has_reviewed_it(page):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     first = text.split("\n\n")[1]
@@ -176,9 +178,9 @@ def test_how_to_report_a_weakness_is_written_down():
         "private security advisory",
         "names no details and asks for a contact",
         "Nobody outside the project has reviewed the cryptography",
-        "docs/secure_aggregation.md",
-        "docs/differential_privacy.md",
-        "docs/deploy.md",
+        "docs/explanation/secure_aggregation.md",
+        "docs/explanation/differential_privacy.md",
+        "docs/how-to/deploy.md",
         "There is no release yet",
     ):
         assert told in text

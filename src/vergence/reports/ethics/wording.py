@@ -29,7 +29,7 @@ CERTAIN = 0.99995
 FITS, DROWNS = 1.0, 10.0
 """Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
 
-Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
+Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
 HARDLY = 1.1
 """An attacker's error less than a tenth below that by chance is told as hardly better."""
