@@ -1,7 +1,7 @@
 """Writer of the reference pages that follow from the code and from files.
 
-    python tools/reference_pages.py          # writes them
-    python tools/reference_pages.py --check  # exit code 1 where a page is not what would be written
+    python -m tools.reference_pages          # writes them
+    python -m tools.reference_pages --check  # exit code 1 where a page is not what would be written
 
 The pages are committed, so that they are read and linked without building the site, and a test
 compares them with what is written here.
@@ -153,7 +153,8 @@ def _first(thing: object) -> str:
 
 def _directive(shown: str, where: str, level: int, brief: bool = False) -> str:
     """Lines from which mkdocstrings writes the section of one object."""
-    options = [f"      heading: {shown}", f"      heading_level: {level}"]
+    options = [f"      heading: {shown}", f"      toc_label: {shown.rpartition('.')[2]}"]
+    options += [f"      heading_level: {level}"]
     options += ["      members: false"] if brief else []
     return "\n".join([f"::: {where}", "    options:", *options, ""])
 
@@ -162,7 +163,7 @@ def main() -> None:
     """Write the pages, or say which ones are out of date."""
     if sys.argv[1:] == ["--check"]:
         found = list(outdated())
-        mend = "run python tools/reference_pages.py"
+        mend = "run python -m tools.reference_pages"
         sys.stderr.write("".join(f"docs/{name}: {mend}\n" for name in found))
         sys.exit(bool(found))
     for name in pages():
