@@ -58,6 +58,7 @@ results: setup demo ## run every experiment and rewrite docs/results (needs the 
 	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/python tools/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
+	$(BIN)/python -m tools.reference_pages
 
 study: setup ## compare every method on three data sets, and the papers' claims (research data; hours)
 	$(BIN)/vergence study sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep

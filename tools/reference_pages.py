@@ -117,6 +117,17 @@ def api_of(package: str) -> str:
     return "\n".join(parts)
 
 
+def decisions() -> str:
+    """The list of decisions."""
+    paths = sorted((DOCS / "explanation/decisions").glob("*.md"))
+    titled = {path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in paths}
+    rows = [f"- [{title[2:]}]({name})" for name, title in titled.items() if name != "README.md"]
+    return (
+        "# Decisions\n\nChoices that would surprise a newcomer: the context, the choice and what "
+        "follows from it, half a page each.\n\n" + "\n".join(rows)
+    )
+
+
 def pages() -> dict[str, Callable[[], str]]:
     """Every page, by its path below docs, with what writes it."""
     return {
@@ -129,6 +140,7 @@ def pages() -> dict[str, Callable[[], str]]:
             for key, (kind, *_) in experiment_keys.NAMED.items()
         },
         **{f"reference/api/{name}.md": lambda name=name: api_of(name) for name in PACKAGES},
+        "explanation/decisions/README.md": decisions,
         "results/README.md": lambda: results_list.page(DOCS / "results"),
     }
 
