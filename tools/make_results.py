@@ -1,4 +1,4 @@
-"""Rewrite docs/results, and the table and pictures of the README, from finished runs.
+"""Rewrite docs/results, and the pictures of the README, from finished runs.
 
 python tools/make_results.py runs/demo runs/osie ...: one page per run directory, named like its
 experiment. No number in these pages is typed by hand.
@@ -36,20 +36,11 @@ PRIOR = "prior"
 SWEPT = ("rivals_eye",)
 CROSSED = ("anatomy_eye", "crowds_10")
 """Runs with the same network on real and on synthetic eyes."""
-SHORT = ("nss", "auc_judd", "cc", "f1_glc", "f1_hit", "angle_error_deg", "hit5")
 
 
-def table(study: StudyResults, metrics: tuple[str, ...] | None = None) -> str:
-    """Return the comparison table in Markdown, with all metrics or the named ones."""
-    text = compare.to_markdown(compare.rows(study))
-    if metrics is None:
-        return text
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
-    lines[0].insert(0, "") if len(lines[0]) < len(lines[1]) else None
-    keep = [
-        i for i, head in enumerate(lines[0]) if i < 9 or head in {metric_name(m) for m in metrics}
-    ]
-    return "\n".join("| " + " | ".join(row[i] for i in keep) + " |" for row in lines) + "\n"
+def table(study: StudyResults) -> str:
+    """Return the comparison table in Markdown."""
+    return compare.to_markdown(compare.rows(study))
 
 
 def judged(study: StudyResults, reference: str = "") -> str:
@@ -144,11 +135,7 @@ def source(name: str) -> str:
 
 
 def readme(folder: Path) -> None:
-    """Put the quickstart's table and pictures into the README."""
-    text = (ROOT / "README.md").read_text()
-    block = f"<!-- results: quickstart -->\n{table(compare.gather([folder]), SHORT)}<!-- end -->"
-    text = re.sub(r"<!-- results: quickstart -->.*?<!-- end -->", block, text, flags=re.S)
-    (ROOT / "README.md").write_text(text)
+    """Draw the pictures of the README from the quickstart."""
     pictures = ROOT / "docs" / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     figure(folder, "strip", pictures / "strip.png")
@@ -163,7 +150,7 @@ def long(folder: Path) -> Path:
 
 
 def recipe(folders: list[Path]) -> None:
-    """Put the recommended recipe beside its rivals into the README: a column per data set.
+    """Put the recommended recipe beside its rivals into its page: a column per data set.
 
     People that a sweep chose settings on are left out.
     """
@@ -204,14 +191,14 @@ def recipe(folders: list[Path]) -> None:
             rows[label] += cells
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]
     block = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    text = (ROOT / "README.md").read_text()
+    page = PAGES / "recipe.md"
     text = re.sub(
         r"<!-- recipe -->.*?<!-- end recipe -->",
         f"<!-- recipe -->\n{block}\n<!-- end recipe -->",
-        text,
+        page.read_text(),
         flags=re.S,
     )
-    (ROOT / "README.md").write_text(text)
+    page.write_text(text)
 
 
 def shrink(source: Path, target: Path, width: int) -> None:

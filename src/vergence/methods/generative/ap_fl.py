@@ -384,7 +384,7 @@ def shares(counts: Tensor, over: Literal["class", "global"]) -> Tensor:
 def mixed(mine: Params, friend: Params, share: float) -> Params:
     """Return the mixture of two models, the friend's share of it given; of 0 it is `mine` itself.
 
-    Example:
+    Examples:
         >>> from vergence.core.params import Layout, Params
         >>> one, two = (Params.named(a=torch.tensor(x)) for x in ([1.0, 2.0], [3.0, 6.0]))
         >>> mixed(one, two, 0.5)["a"].tolist()

@@ -136,7 +136,7 @@ def odds(epsilon: float) -> float:
 def certainty(epsilon: float) -> float:
     """Highest certainty that somebody can reach who first gave it a chance of 50 %.
 
-    Example:
+    Examples:
         >>> round(certainty(1.0), 2), round(certainty(8.0), 4)
         (0.73, 0.9997)
     """
