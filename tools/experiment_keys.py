@@ -209,9 +209,10 @@ def kind(hint: Any) -> str:
     if origin is tuple and inner[-1] is not Ellipsis:
         return f"list of {len(inner)}: {', '.join(kind(each) for each in inner)}"
     if origin is tuple:
-        return f"list of {kind(inner[0])}"
+        each = kind(inner[0])
+        return f"list of {each}s" if each.endswith(("number", "text")) else f"list of {each}"
     if origin in (Mapping, dict):
-        return f"table of {kind(inner[1])}"
+        return f"table, each value a {kind(inner[1])}"
     return WORDS.get(hint, "table")
 
 

@@ -13,6 +13,7 @@ from vergence.experiment.schema import read
 ROOT = Path(__file__).resolve().parent.parent
 RAN = re.compile(r"^`vergence (?:run|study evaluate)[^`]*?`: (.*?), \d+ rounds", re.M | re.S)
 VERDICTS = re.compile(r"^\d+ hold, .*?\.$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 DATA = re.compile(r"^- data: ([^;\n]*)", re.MULTILINE)
 LOCAL, COMMON = "local-only", "FedAvg"
 HEAD = """# Results
@@ -48,7 +49,9 @@ def page(folder: Path) -> str:
             said = _lead(text) if verdict is None else f"{_lead(text)} {verdict[0]}"
             papers.append(_row(path, title, data[1] if data else "", said))
         elif ran := RAN.search(text):
-            studies.append(_row(path, title, f"{_data_set(title)}{ran[1]}", outcome(text)))
+            studies.append(
+                _row(path, title, _data_set(title) + ran[1].replace("(s)", "s"), outcome(text))
+            )
         else:
             guides.append(f"| [{title}]({path.name}) | {_lead(text)} |")
     head = "| page | data | outcome |\n|---|---|---|"
@@ -107,12 +110,11 @@ def _data_set(name: str) -> str:
 
 
 def _lead(text: str) -> str:
-    """The first sentence of a page, or what comes before a colon at its end."""
-    for block in text.split("\n\n")[1:]:
-        block = " ".join(block.split())
-        if block and not block.startswith(("`", "#", "|", "*", "!", "-", "<", ">", "1.")):
-            return re.sub(r"\]\((?!https?:|#)([^)]*)\)", r"](\1)", re.split(r"(?<=\.) ", block)[0])
-    return ""
+    """The first sentence of a page; of a page that begins with a command, the command."""
+    blocks = FENCE.sub("", text).split("\n\n")[1:]
+    told = (" ".join(block.split()) for block in blocks)
+    first = next((b for b in told if b and not b.startswith(("#", "|", "*", "!", "<", ">"))), "")
+    return re.split(r"(?<=[a-z`)]\.) ", first)[0].removesuffix(":")
 
 
 def _row(path: Path, title: str, *cells: str) -> str:
