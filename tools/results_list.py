@@ -41,7 +41,7 @@ def page(folder: Path) -> str:
     guides, studies, papers = [], [], []
     for path in sorted(folder.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        title = text.partition("\n")[0].removeprefix("# ")
+        title = text.partition("\n")[0].lstrip("# ")
         if path.name == "README.md":
             continue
         if path.name.startswith("reproduce_"):
