@@ -21,6 +21,7 @@ from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.experiment.privacy import schema as privacy
+from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples
 from vergence.experiment.record_tables import BESIDE
 from vergence.experiment.registry import find, names
@@ -60,6 +61,7 @@ TOP: Mapping[str, tuple[str, str]] = {
     "run": ("table", "[Rounds, seeds, evaluation](#run) and how the run is executed."),
     "sweep": ("table", "Settings to [try](#sweep), for `vergence study sweep`."),
     "tuning": ("table", "How settings were [chosen](#tuning); a sweep writes it."),
+    "study": ("table", "What an ethics board asks and [no setting tells](#study)."),
 }
 """Keys of the first level, in the order of the page."""
 ALONE: Mapping[str, tuple[type, Collection[str]]] = {
@@ -73,6 +75,7 @@ ALONE: Mapping[str, tuple[type, Collection[str]]] = {
     "noise": (Noise, ()),
     "sweep": (SweepSettings, ("spaces",)),
     "tuning": (Tuning, ()),
+    "study": (StudyDescription, ()),
 }
 """Tables that bind to one record, with the fields that a file does not give there."""
 NAMED: Mapping[str, tuple[str, type, Collection[str], str]] = {
