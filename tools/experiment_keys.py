@@ -116,7 +116,8 @@ def page() -> str:
     parts = [HEAD, "## Keys of the first level\n", "| key | type | meaning |\n|---|---|---|", *rows]
     for key, (record, without) in ALONE.items():
         parts += [f"\n## {key}\n", _summary(record), "", *table(record, without)]
-    parts += ["\nA range in a sweep, in place of a list of values:\n", *table(SearchRange, ())]
+        if key == "sweep":
+            parts += ["\nA range, in place of a list of values:\n", *table(SearchRange, ())]
     parts += [
         *_privacy(),
         *_poison(),

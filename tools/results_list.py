@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RAN = re.compile(r"^`vergence (?:run|study evaluate)[^`]*?`: (.*?), \d+ rounds", re.M | re.S)
 VERDICTS = re.compile(r"^\d+ hold, .*?\.$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+SEEDS = re.compile(r"(1 seed)\(s\)|\(s\)")
+"""An ending of pages that were written long ago."""
 DATA = re.compile(r"^- data: ([^;\n]*)", re.MULTILINE)
 LOCAL, COMMON = "local-only", "FedAvg"
 HEAD = """# Results
@@ -50,7 +52,12 @@ def page(folder: Path) -> str:
             papers.append(_row(path, title, data[1] if data else "", said))
         elif ran := RAN.search(text):
             studies.append(
-                _row(path, title, _data_set(title) + ran[1].replace("(s)", "s"), outcome(text))
+                _row(
+                    path,
+                    title,
+                    _data_set(title) + SEEDS.sub(lambda m: m[1] or "s", ran[1]),
+                    outcome(text),
+                )
             )
         else:
             guides.append(f"| [{title}]({path.name}) | {_lead(text)} |")
