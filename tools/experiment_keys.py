@@ -21,6 +21,7 @@ from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.experiment.privacy import schema as privacy
+from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples
 from vergence.experiment.record_tables import BESIDE
 from vergence.experiment.registry import find, names
@@ -60,6 +61,7 @@ TOP: Mapping[str, tuple[str, str]] = {
     "run": ("table", "[Rounds, seeds, evaluation](#run) and how the run is executed."),
     "sweep": ("table", "Settings to [try](#sweep), for `vergence study sweep`."),
     "tuning": ("table", "How settings were [chosen](#tuning); a sweep writes it."),
+    "study": ("table", "What an ethics board asks and [no setting tells](#study)."),
 }
 """Keys of the first level, in the order of the page."""
 ALONE: Mapping[str, tuple[type, Collection[str]]] = {
@@ -73,6 +75,7 @@ ALONE: Mapping[str, tuple[type, Collection[str]]] = {
     "noise": (Noise, ()),
     "sweep": (SweepSettings, ("spaces",)),
     "tuning": (Tuning, ()),
+    "study": (StudyDescription, ()),
 }
 """Tables that bind to one record, with the fields that a file does not give there."""
 NAMED: Mapping[str, tuple[str, type, Collection[str], str]] = {
@@ -113,7 +116,8 @@ def page() -> str:
     parts = [HEAD, "## Keys of the first level\n", "| key | type | meaning |\n|---|---|---|", *rows]
     for key, (record, without) in ALONE.items():
         parts += [f"\n## {key}\n", _summary(record), "", *table(record, without)]
-    parts += ["\nA range in a sweep, in place of a list of values:\n", *table(SearchRange, ())]
+        if key == "sweep":
+            parts += ["\nA range, in place of a list of values:\n", *table(SearchRange, ())]
     parts += [
         *_privacy(),
         *_poison(),
@@ -209,9 +213,10 @@ def kind(hint: Any) -> str:
     if origin is tuple and inner[-1] is not Ellipsis:
         return f"list of {len(inner)}: {', '.join(kind(each) for each in inner)}"
     if origin is tuple:
-        return f"list of {kind(inner[0])}"
+        each = kind(inner[0])
+        return f"list of {each}s" if each.endswith(("number", "text")) else f"list of {each}"
     if origin in (Mapping, dict):
-        return f"table of {kind(inner[1])}"
+        return f"table, each value a {kind(inner[1])}"
     return WORDS.get(hint, "table")
 
 

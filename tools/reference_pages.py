@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import patch
 
 import vergence
 from tools import experiment_keys, results_list
@@ -52,7 +53,8 @@ def cli() -> str:
     """Every command with its options, from the parser of the command line."""
     from vergence.cli.app import app
 
-    told = app.generate_docs("markdown", recursive=True, max_heading_level=3)
+    with patch.object(sys, "argv", ["vergence"]):  # lines of usage name the program that runs
+        told = app.generate_docs("markdown", recursive=True, max_heading_level=3)
     _, _, commands = told.partition("**Commands**:")
     return (
         "# Command line\n\nEvery command with its options, as `vergence COMMAND --help` prints "

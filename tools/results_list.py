@@ -13,6 +13,9 @@ from vergence.experiment.schema import read
 ROOT = Path(__file__).resolve().parent.parent
 RAN = re.compile(r"^`vergence (?:run|study evaluate)[^`]*?`: (.*?), \d+ rounds", re.M | re.S)
 VERDICTS = re.compile(r"^\d+ hold, .*?\.$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+SEEDS = re.compile(r"(1 seed)\(s\)|\(s\)")
+"""An ending of pages that were written long ago."""
 DATA = re.compile(r"^- data: ([^;\n]*)", re.MULTILINE)
 LOCAL, COMMON = "local-only", "FedAvg"
 HEAD = """# Results
@@ -40,7 +43,7 @@ def page(folder: Path) -> str:
     guides, studies, papers = [], [], []
     for path in sorted(folder.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        title = text.partition("\n")[0].removeprefix("# ")
+        title = text.partition("\n")[0].lstrip("# ")
         if path.name == "README.md":
             continue
         if path.name.startswith("reproduce_"):
@@ -48,7 +51,14 @@ def page(folder: Path) -> str:
             said = _lead(text) if verdict is None else f"{_lead(text)} {verdict[0]}"
             papers.append(_row(path, title, data[1] if data else "", said))
         elif ran := RAN.search(text):
-            studies.append(_row(path, title, f"{_data_set(title)}{ran[1]}", outcome(text)))
+            studies.append(
+                _row(
+                    path,
+                    title,
+                    _data_set(title) + SEEDS.sub(lambda m: m[1] or "s", ran[1]),
+                    outcome(text),
+                )
+            )
         else:
             guides.append(f"| [{title}]({path.name}) | {_lead(text)} |")
     head = "| page | data | outcome |\n|---|---|---|"
@@ -107,12 +117,11 @@ def _data_set(name: str) -> str:
 
 
 def _lead(text: str) -> str:
-    """The first sentence of a page, or what comes before a colon at its end."""
-    for block in text.split("\n\n")[1:]:
-        block = " ".join(block.split())
-        if block and not block.startswith(("`", "#", "|", "*", "!", "-", "<", ">", "1.")):
-            return re.sub(r"\]\((?!https?:|#)([^)]*)\)", r"](\1)", re.split(r"(?<=\.) ", block)[0])
-    return ""
+    """The first sentence of a page; of a page that begins with a command, the command."""
+    blocks = FENCE.sub("", text).split("\n\n")[1:]
+    told = (" ".join(block.split()) for block in blocks)
+    first = next((b for b in told if b and not b.startswith(("#", "|", "*", "!", "<", ">"))), "")
+    return re.split(r"(?<=[a-z`)]\.) ", first)[0].removesuffix(":")
 
 
 def _row(path: Path, title: str, *cells: str) -> str:

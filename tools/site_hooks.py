@@ -25,7 +25,8 @@ TOP = {f"{name}.md": f"{name.lower()}.md" for name in NAMES}
 """Pages of the repository's root, with their names in the site."""
 COPIES = "files"
 LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s]+)\)")
-FENCE = re.compile(r"(^```.*?^```[ \t]*$)", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"(^```.*?^```[ \t]*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+"""Code, in which nothing is a link."""
 IMAGE = re.compile(r"\]\((\w+\.(?:png|svg|jpg))\)")
 
 
@@ -53,10 +54,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turn links that leave docs to where the site has what they lead to."""
-    return _linked(markdown, page.file.src_uri)
+    return linked(markdown, page.file.src_uri)
 
 
-def _linked(markdown: str, uri: str) -> str:
+def linked(markdown: str, uri: str) -> str:
+    """The text of a page with its links as the site must have them."""
     parts = FENCE.split(markdown)
     parts[::2] = [LINK.sub(lambda m: _moved(m[1], m[2], uri), part) for part in parts[::2]]
     return "".join(parts)

@@ -1,0 +1,140 @@
+"""Pages that are written from the code: up to date, complete, and reached from start and menu."""
+
+import dataclasses
+import re
+
+import pytest
+
+import vergence
+from tests.conftest import ROOT
+from tests.docs.pages import prose
+from tools import experiment_keys, reference_pages, results_list
+from vergence.cli.commands import DAILY, GROUPS
+from vergence.core.options import option_texts
+from vergence.experiment.schema import KEYS
+
+DOCS = ROOT / "docs"
+ROOMS = ("how-to", "reference", "explanation")
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", reference_pages.pages())
+def test_a_written_page_is_up_to_date(name):
+    told = f"docs/{name} is out of date: python -m tools.reference_pages"
+    assert (DOCS / name).read_text(encoding="utf-8") == reference_pages.written(name), told
+
+
+def test_every_public_name_has_a_section_and_no_other():
+    listed = " ".join(reference_pages.GROUPS.values()).split()
+    known = set(vergence.__all__) - {"__version__", *reference_pages.PACKAGES}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == known
+
+
+def test_every_command_has_a_section():
+    heads = set(re.findall(r"^#+ vergence (.+)$", (DOCS / "reference/cli.md").read_text(), re.M))
+    inner = {f"{group.name} {name}" for group in GROUPS for name in group.inner}
+    assert heads == inner | {each.name for each in (*DAILY, *GROUPS)}
+
+
+def test_every_key_of_an_experiment_has_a_row():
+    text = (DOCS / "reference/experiment.md").read_text()
+    assert all(f"| `{key}` | " in text for key in KEYS)
+    assert set(experiment_keys.TOP) == set(KEYS)
+
+
+@dataclasses.dataclass
+class Documented:
+    """A record.
+
+    Args:
+        told: what it is, over
+            two lines.
+        untold
+    """
+
+    told: int = 1
+    untold: tuple[str, ...] = ("a",)
+
+
+def test_an_option_without_a_meaning_is_refused():
+    assert option_texts(Documented) == {"told": "what it is, over two lines. untold"}
+    with pytest.raises(KeyError, match="Documented says nothing of 'untold'"):
+        experiment_keys.table(Documented, ())
+    assert experiment_keys.table(Documented, ("untold",))[2:] == [
+        "| `told` | whole number | `1` | what it is, over two lines. untold |"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "alone", "shared", "worst", "said"),
+    [
+        ("error (°)", "6.10", "7.73", "9.00", "error (°): best local-only 6.10, FedAvg 7.73"),
+        ("NSS", "2.61", "2.70", "2.00", "NSS: local-only 2.61, best FedAvg 2.70"),
+    ],
+)
+def test_the_outcome_of_a_page_is_its_best_row(unit, alone, shared, worst, said):
+    """Better is what the person served worst has less of: more error, or a lower score."""
+    text = f"""# a page
+
+|  | {unit} | 95 % interval | worst |
+| --- | ---: | ---: | ---: |
+| *centre* (prior) | 0.01 |  | 0.01 |
+| local-only | {alone} | [1, 2] | {worst} |
+| FedAvg | {shared} | [1, 2] | {worst} |
+
+| another | table |
+"""
+    assert results_list.outcome(text) == said
+
+
+def pages_of_guides():
+    found = {p.relative_to(DOCS).as_posix() for room in ROOMS for p in (DOCS / room).glob("*.md")}
+    assert len(found) > 40
+    return found
+
+
+def test_the_first_page_leads_to_every_page():
+    linked = set(LINK.findall(prose(DOCS / "index.md")))
+    assert sorted(pages_of_guides() - linked) == []
+
+
+def test_the_menu_leads_to_every_page():
+    named = re.findall(r"([\w/.-]+(?:\.md|/\*))$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    folders = {entry[:-2] for entry in named if entry.endswith("/*")}
+    every = {path.relative_to(DOCS) for path in (*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))}
+    left = {p.as_posix() for p in every if p.parent.as_posix() not in folders}
+    assert sorted(left - set(named)) == []
+    missing = {n for n in named if not n.endswith("/*") and not (DOCS / n).is_file()}
+    assert missing == {"architecture.md", "contributing.md", "changelog.md", "security.md"}
+
+
+def test_the_readme_is_one_screen():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900
+    assert max(row.count("|") - 1 for row in ROW.findall(text)) <= 6
+    assert "private" not in text.lower(), "say by what"
+
+
+def test_the_table_of_the_readme_is_that_of_its_page():
+    own, whole = ((ROOT / p).read_text() for p in ("README.md", "docs/results/joining.md"))
+    rows = ROW.findall(own)
+    assert len(rows) == 8
+    assert "\n".join(rows) in whole
+
+
+def test_links_of_the_site():
+    """A link out of docs leads to a page of the site or to a copy; one of a folder is no link."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("nbconvert")
+    from tools import site_hooks
+
+    text = (
+        "[a](../../CONTRIBUTING.md#x) [b](../../src/vergence/errors.py) [c](../../tests) `[d](e)`"
+    )
+    moved = site_hooks.linked(text, "how-to/python.md")
+    assert moved == "[a](../contributing.md#x) [b](../files/src/vergence/errors.py) c `[d](e)`"
+    assert site_hooks.linked("[a](docs/how-to/video.md)", "security.md") == "[a](how-to/video.md)"
+    assert site_hooks.linked("[a](two.ipynb)", "tutorials/one.md") == "[a](two.md)"
