@@ -2,7 +2,7 @@
 
     python tools/run_notebook.py NOTEBOOK [--write]
 
-The last expression of a cell is its output, as in Jupyter. Figures of pyplot that a cell leaves open
+The last expression of a cell is its output, as in Jupyter, unless a semicolon ends it. Figures of pyplot that a cell leaves open
 are its outputs too, `!COMMAND` is a line for the shell, and a cell may begin with `%%bash` or
 `%%writefile FILE`. With --write the outputs are stored in the notebook; else a cell that fails ends
 the process with its traceback.
@@ -42,6 +42,8 @@ def run_cell(text: str, names: dict[str, Any]) -> tuple[Any, str]:
         if isinstance(last, ast.Expr):
             code = compile(ast.Expression(last.value), "<cell>", "eval", dont_inherit=True)
             value = eval(code, names)
+    if text.rstrip().endswith(";"):
+        value = None
     return value, printed.getvalue()
 
 

@@ -145,7 +145,7 @@ def _svg(figure: Figure, **options: Any) -> str:
     """A figure as SVG, with its hover texts as titles and its curves marked."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None}, **options)
-    linked = re.compile(rf'<a xlink:href="{HOVER}([^"]*)">(.*?)</a>', re.DOTALL)
+    linked = re.compile(rf'<a xlink:href="{HOVER}([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
     svg = linked.sub(r'<g class="point"><title>\1</title>\2</g>', out.getvalue())
     return re.sub(r'id="curve-(\d+)-\w+"', r'data-curve="\1"', svg)
 
