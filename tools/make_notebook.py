@@ -2,10 +2,11 @@
 
     python tools/make_notebook.py tools/tutorials/NAME.md docs/tutorials/NAME.ipynb
 
-The text is Markdown. A block of `python` is a cell, a block of `shell` a cell of `!COMMAND` lines, a
-block of `bash` a `%%bash` cell, and `toml file=NAME` a cell that writes a file. A block of `python
-check` runs, and is not in the notebook: it asserts what the text around it says. `{{expression:.1f}}`
-in the text is replaced by its value at that place. The cells run in a temporary folder.
+The text is Markdown. A block of `python` is a cell, a block of `shell` a cell of `!COMMAND` lines,
+a block of `bash` a `%%bash` cell, and `toml file=NAME` a cell that writes a file. A block of
+`python check` runs, and is not in the notebook: it asserts what the text around it says.
+`{{expression:.1f}}` in the text is replaced by its value at that place. The cells run in a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.run_notebook import outputs_of, run_cell  # noqa: E402
+from tools.run_notebook import outputs_of, run_cell
 
 BLOCK = re.compile(r"^```(\S+)[ \t]*(.*?)\n(.*?)^```[ \t]*$\n?", re.MULTILINE | re.DOTALL)
 VALUE = re.compile(r"\{\{(~?)(.+?)\}\}")

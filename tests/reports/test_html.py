@@ -105,7 +105,7 @@ def test_every_curve_can_be_switched_off_and_told_apart(page):
 def test_a_figure_saved_as_svg_has_titles_and_no_links(out, tmp_path):
     svg = figure(out, "convergence", tmp_path / "c.svg").read_text(encoding="utf-8")
     assert "<title>FedAvg, round 6: " in svg
-    assert "href=\"hover" not in svg
+    assert 'href="hover' not in svg
 
 
 def test_page_has_every_section_and_repeats_the_run(page):

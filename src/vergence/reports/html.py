@@ -82,8 +82,8 @@ SECTIONS = (
         "slope",
         "Who gains, who loses",
         "Each line is one person, from a model trained alone to the federated one. Dashed dark "
-        "lines are people whose score is worse by more than 1 %: column 'harmed' of the results says "
-        "for whom that is shown. The thick line is the mean.",
+        "lines are people whose score is worse by more than 1 %: column 'harmed' of the results "
+        "says for whom that is shown. The thick line is the mean.",
     ),
     (
         "strip",

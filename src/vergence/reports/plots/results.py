@@ -119,7 +119,9 @@ def slope(study: StudyResults) -> Figure | None:
         means = [float(np.mean([d[p] for p in people])) for d in (before, after)]
         axes.plot([0, 1], means, color=tint[run.label], linewidth=4.5, solid_capstyle="round")
         axes.set_title(f"{run.title}\n", fontweight="bold")
-        told = f"{better} of {len(people)} better" + (f", {worse} worse by over 1 %" if worse else "")
+        told = f"{better} of {len(people)} better" + (
+            f", {worse} worse by over 1 %" if worse else ""
+        )
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
         axes.set_xticks([0, 1], ["local-only", run.title], fontsize=8)
         axes.set_xlim(-0.25, 1.25)
