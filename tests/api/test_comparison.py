@@ -100,3 +100,15 @@ def test_runs_that_are_not_comparable_are_refused(runs):
         vg.compare(runs[0], 3)
     with pytest.raises(vg.ConfigError, match="nothing to compare"):
         vg.compare()
+
+
+def test_a_figure_of_the_report_shows_in_a_notebook_and_is_saved(runs, tmp_path):
+    picture = vg.compare(*runs).figure("convergence")
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    said = {text.get_text() for axes in picture.figure.axes for text in axes.texts}
+    assert {"local-only", "FedAvg", "FedPer"} <= said
+    assert picture.save(tmp_path / "rounds.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(vg.ConfigError, match="no figure 'person'; did you mean 'persons'"):
+        vg.compare(*runs).figure("person")
+    with pytest.raises(vg.ConfigError, match="figure 'masks' needs a method with personal masks"):
+        vg.compare(*runs).figure("masks")

@@ -63,7 +63,7 @@ def test_page_marks_priors_and_the_worst_person(page):
     assert page.count('<span class="tag">prior</span>') == 2
     assert page.count('other people<span class="tag">reference</span>') == 1
     block = page[page.index('id="people"') : page.index("<details>")]
-    worst = re.findall(r"<tr><td>(p\d)</td>(.*?)</tr>", block, flags=re.DOTALL)
+    worst = re.findall(r'<tr><th scope="row">(p\d)</th>(.*?)</tr>', block, flags=re.DOTALL)
     marked = {person for person, cells in worst if 'class="worst' in cells}
     assert marked == {"p1", "p2"}, "p1 for local-only and FedAvg, p2 for FedCPF"
 
@@ -71,8 +71,41 @@ def test_page_marks_priors_and_the_worst_person(page):
 def test_page_is_one_file_without_the_network(page):
     assert not re.search(r"""(src|href|url|action)\s*[=(]\s*["']?\s*(https?:)?//""", page)
     assert "http" not in page
-    assert "<script" not in page
+    assert page.count("<script>") == page.count("<script") == 1
     assert "<link" not in page
+
+
+def test_tables_have_captions_and_scopes(page):
+    assert page.count("<table>") == page.count("<caption>") > 5
+    assert not re.findall(r"<th(?! scope=)[ >]", page)
+    assert page.index("<main>") < page.index("<table>") < page.index("</main>")
+
+
+def test_without_its_script_the_page_says_all_and_offers_no_dead_buttons(page):
+    """Titles are the browser's own hover texts; the switches appear with the script alone."""
+    assert page.count('<p class="keys" hidden>') == 2, "of the two figures with curves"
+    assert re.search(r'<g class="point"><title>FedCPF, round 6: \d', page)
+    assert re.search(r'<g class="point"><title>p1: 2\.\d\d</title>', page), "a dot is a person"
+    assert "hover:" not in page
+
+
+def test_every_curve_can_be_switched_off_and_told_apart(page):
+    figure = page[page.index('<h2 id="convergence">') : page.index('<h2 id="bytes">')]
+    offered = re.findall(r'<button type="button" aria-pressed="true" data-curve="(\d)">', figure)
+    assert offered == ["0", "1", "2"]
+    dashes = []
+    for number in offered:
+        parts = re.findall(rf'<g data-curve="{number}">(.*?)</g>', figure, re.DOTALL)
+        assert len(parts) == 4, "band, line, name and points"
+        dashes.append(tuple(re.findall(r"stroke-dasharray: ([\d., ]+)", "".join(parts[:2]))))
+    assert len(set(dashes)) == 3
+    assert 'id="curve-' not in page
+
+
+def test_a_figure_saved_as_svg_has_titles_and_no_links(out, tmp_path):
+    svg = figure(out, "convergence", tmp_path / "c.svg").read_text(encoding="utf-8")
+    assert "<title>FedAvg, round 6: " in svg
+    assert 'href="hover' not in svg
 
 
 def test_page_has_every_section_and_repeats_the_run(page):
@@ -91,7 +124,7 @@ def test_figures_follow_the_page_colours(page):
 
 
 def test_lost_turns_are_reported(page):
-    assert re.search(r"<td>FedCPF</td><td class=\"left\">lost</td><td>1</td>", page)
+    assert re.search(r'<th scope="row">FedCPF</th><td class="left">lost</td><td>1</td>', page)
 
 
 def test_single_run_has_its_own_page(out, tmp_path):

@@ -6,24 +6,28 @@ import html
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from vergence.api.finished_run import FinishedRun
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, nearest
 from vergence.monitoring.unfinished import told_unfinished
+from vergence.results.read import StudyResults
 from vergence.results.significance import Unit
 from vergence.results.text_tables import TextTable
 from vergence.studies import compare as tables
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 WIDTH = 120
 """Columns of the printed tables."""
+PIXELS = 80
+"""To an inch, of a picture in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Comparison:
     parts: tables.Parts
     rows: tuple[tables.ComparisonRow, ...]
     notes: tuple[str, ...]
+    study: StudyResults = field(repr=False)
 
     @property
     def table(self) -> DataFrame:
@@ -62,6 +67,25 @@ class Comparison:
         """A row per method: its mean rank over people; empty for fewer than three methods."""
         return self._records("ranks")
 
+    def figure(self, name: str = "persons") -> Picture:
+        """A figure of the report: everybody as a dot, convergence, bytes, ...
+
+        Args:
+            name: persons, convergence, bytes, slope, ..., as of `vergence report --figure`.
+
+        Raises:
+            ConfigError: there is no such figure, or the runs lack what it needs; says what.
+        """
+        from vergence.reports.html import FIGURES, NEEDS
+
+        if name not in FIGURES:
+            known = ", ".join(FIGURES)
+            raise ConfigError(f"no figure '{name}'{nearest(name, FIGURES)}; there are {known}")
+        drawn = FIGURES[name](self.study)
+        if drawn is None:
+            raise ConfigError(f"figure '{name}' needs {NEEDS[name]}")
+        return Picture(drawn)
+
     def markdown(self) -> str:
         """The tables in Markdown."""
         return "\n".join(block.markdown() for block in self._blocks())
@@ -83,6 +107,32 @@ class Comparison:
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
         return notes + "".join(map(html_table, self._blocks()))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that a notebook shows.
+
+    Attributes:
+        figure: of matplotlib, to be changed.
+    """
+
+    figure: Figure
+
+    def save(self, path: Path | str) -> Path:
+        """Write it; the ending says how: png, svg or pdf.
+
+        Raises:
+            ConfigError: another ending.
+        """
+        from vergence.reports.plots.style import save
+
+        return save(self.figure, path)
+
+    def _repr_png_(self) -> bytes:
+        held = io.BytesIO()
+        self.figure.savefig(held, format="png", dpi=PIXELS)
+        return held.getvalue()
 
 
 def compare(
@@ -123,7 +173,7 @@ def compare(
     parts = tables.blocks(study, metric, reference, margin, unit)
     alike = [f"several runs are called '{m}': give train label= to tell them apart" for m in twice]
     notes = [*alike, *told_unfinished(folders), *tables.agree(study.runs, allowed)]
-    return Comparison(parts, tuple(tables.rows(study)), tuple(notes))
+    return Comparison(parts, tuple(tables.rows(study)), tuple(notes), study)
 
 
 def html_table(block: TextTable) -> str:

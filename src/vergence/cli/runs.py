@@ -209,15 +209,19 @@ def report(
     from vergence.monitoring.unfinished import told_unfinished
     from vergence.reports import html as pages
     from vergence.results.read import read
+    from vergence.studies import compare as tables
 
     for line in told_unfinished([folder]):
         note(line)
+    study = read(folder)
     if figure is None:
-        out.print(f"report: {pages.report(folder)}", soft_wrap=True)
+        page = pages.report(folder, study)
+        tables.print_summary(tables.harm_counted(study), folder, out)
+        out.print(f"report: {page}", soft_wrap=True)
     else:
         path = pages.figure(folder, figure, out_ or folder / f"{figure}.png")
         out.print(f"figure: {path}", soft_wrap=True)
-    checksums.notice([folder, *(run.folder for run in read(folder).runs)])
+    checksums.notice([folder, *(run.folder for run in study.runs)])
 
 
 @asking
@@ -434,7 +438,7 @@ def _present(folder: Path) -> None:
     with profiling.phase("statistics"):
         study = tables.gather([folder], tables.ANYTHING)
         notes = tables.agree(study.runs, tables.ANYTHING)
-        tables.print_parts(tables.blocks(study), out, notes=notes)
+        tables.print_summary(study, folder, out, notes)
         for each in study.runs:
             if line := told_diverged(each):
                 out.print(line, soft_wrap=True, highlight=False, markup=False)

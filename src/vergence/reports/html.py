@@ -82,7 +82,8 @@ SECTIONS = (
         "slope",
         "Who gains, who loses",
         "Each line is one person, from a model trained alone to the federated one. Dashed dark "
-        "lines are people worse off by more than 1 %; the thick line is the mean.",
+        "lines are people whose score is worse by more than 1 %: column 'harmed' of the results "
+        "says for whom that is shown. The thick line is the mean.",
     ),
     (
         "strip",
@@ -126,6 +127,9 @@ SECTIONS = (
         "entry over those who share it.",
     ),
 )
+
+WIDE = 6
+"""Inches from which on a figure scrolls on a telephone: its letters would be too small."""
 
 AFTERWARDS = ("verify", "compare", "report")
 """What may be done with a finished run."""
@@ -315,7 +319,16 @@ def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
         drawn = FIGURES[name](study)
         if drawn is not None:
             svg = inline(drawn, html.escape(f"{heading}. {caption}"))
-            yield {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}
+            told = {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}
+            yield told | {"curves": _curves(study, svg), "wide": drawn.get_figwidth() > WIDE}
+
+
+def _curves(study: StudyResults, svg: str) -> list[tuple[int, str, str]]:
+    """Number, name and colour of the curves of a figure that a reader can switch off."""
+    tint = colours(study.runs)
+    each = [(i, run.title, tint[run.label]) for i, run in enumerate(study.runs)]
+    found = [curve for curve in each if f'data-curve="{curve[0]}"' in svg]
+    return found if len(found) > 1 else []
 
 
 def _trouble(study: StudyResults) -> Iterator[tuple[str, str, int]]:

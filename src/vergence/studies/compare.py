@@ -1,6 +1,7 @@
 """Comparison tables: methods as rows, priors first, then fairness, ranks and paired tests."""
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from vergence.results.baselines import kind, plain
 from vergence.results.harm import Harm, harms
 from vergence.results.layout import DASH, digits, metric_name, number
 from vergence.results.read import Estimate, Frame, Run, StudyResults, read
-from vergence.results.significance import Unit, treatment
+from vergence.results.significance import Unit, judge, treatment
 from vergence.results.significance import paired as paired
 from vergence.results.text_tables import TextTable, csv_text, markdown_table
 from vergence.results.write import summary
@@ -25,6 +26,7 @@ from vergence.studies.comparability import ANYTHING as ANYTHING
 from vergence.studies.comparability import agree, told_apart, tuned_on
 from vergence.studies.comparison_tables import (
     best_mean,
+    best_pairs,
     fairness_block,
     harm_block,
     paired_block,
@@ -271,6 +273,19 @@ def print_parts(
     for part in _wanted(parts, only):
         for block in parts[part]:
             block.show(console)
+
+
+def print_summary(
+    study: StudyResults, folder: Path, console: Console, notes: Sequence[str] = ()
+) -> None:
+    """Print the first table, at most three sentences, and the command that prints the rest."""
+    for note in notes:
+        console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
+    first = blocks(study)["methods"][0]
+    pairs = best_pairs(study, study.headline, judge(study))
+    replace(first, notes=[*first.notes, *pairs]).show(console)
+    told = f"Other metrics, fairness and tests: vergence compare {shlex.quote(str(folder))}"
+    console.print(Text(told, style="dim"), soft_wrap=True)
 
 
 def written(

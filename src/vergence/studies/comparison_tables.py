@@ -199,17 +199,17 @@ def best_mean(study: StudyResults, metric: str) -> list[str]:
 
 
 def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod]) -> list[str]:
-    """A sentence on every pair of a table whose left method is the best one."""
+    """A sentence on the pairs of a table whose left method is the best one: a verdict on each."""
     run, found = best(study, metric), []
     for j in judged:
         if run is None or j.pair.a != run.label:
             continue
-        difference, spread, better = paired_cells(j.pair)
+        difference, _, better = paired_cells(j.pair)
         found.append(
-            f"{run.title} against {study.run(j.pair.b).title}: {difference}, interval {spread}, "
-            f"better for {better} people; {verdict_on(j, judged)}."
+            f"against {study.run(j.pair.b).title}: {difference}, better for {better} people; "
+            f"{verdict_on(j, judged)}"
         )
-    return found
+    return [f"{run.title} {'; '.join(found)}."] if run is not None and found else []
 
 
 def verdict_on(j: ComparedMethod, judged: Sequence[ComparedMethod]) -> str:

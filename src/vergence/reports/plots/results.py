@@ -12,7 +12,18 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from vergence.metrics.fairness import HARM
-from vergence.reports.plots.style import INK, MARKERS, MUTED, PAPER, canvas, colours, styled
+from vergence.reports.plots.style import (
+    DASHES,
+    INK,
+    MARKERS,
+    MUTED,
+    PAPER,
+    canvas,
+    colours,
+    hover,
+    of_curve,
+    styled,
+)
 from vergence.results.layout import MINUS, digits, metric_name, number
 from vergence.results.read import Run, StudyResults
 from vergence.studies.compare import rows
@@ -41,7 +52,10 @@ def persons(study: StudyResults) -> Figure:
             else study.run(row.label).scores(study.headline)
         )
         spread = (np.arange(len(values)) * 0.618 % 1 - 0.5) * 0.4
-        axes.scatter(list(values.values()), i + spread, s=15, color=colour, alpha=0.4, linewidth=0)
+        dots = axes.scatter(
+            list(values.values()), i + spread, s=15, color=colour, alpha=0.4, linewidth=0
+        )
+        hover(dots, [f"{who}: {number(value, places)}" for who, value in values.items()])
         axes.plot([e.lo, e.hi], [i, i], color=colour, linewidth=2.6, solid_capstyle="round")
         axes.plot(e.mean, i, "D", color=colour, markersize=6.5, mec=PAPER, mew=1)
         told = f"{number(e.mean, places)}  [{number(e.lo, places)}, {number(e.hi, places)}]"
@@ -82,6 +96,7 @@ def slope(study: StudyResults) -> Figure | None:
         return None
     tint = colours(study.runs)
     before = base.scores(study.headline)
+    places = digits(before.values())
     sign = -1 if study.headline in study.lower_is_better else 1
     tall = math.ceil(len(others) / 5)
     wide = math.ceil(len(others) / tall)
@@ -99,11 +114,14 @@ def slope(study: StudyResults) -> Figure | None:
             style = (0, (3, 2)) if bad else "-"
             points = [before[person], after[person]]
             axes.plot([0, 1], points, color=colour, linewidth=1.1, alpha=0.75, linestyle=style)
-            axes.scatter([0, 1], points, s=11, color=colour, zorder=3, linewidth=0)
+            dots = axes.scatter([0, 1], points, s=11, color=colour, zorder=3, linewidth=0)
+            hover(dots, [f"{person}: {number(value, places)}" for value in points])
         means = [float(np.mean([d[p] for p in people])) for d in (before, after)]
         axes.plot([0, 1], means, color=tint[run.label], linewidth=4.5, solid_capstyle="round")
         axes.set_title(f"{run.title}\n", fontweight="bold")
-        told = f"{better} of {len(people)} better" + (f", {worse} worse off" if worse else "")
+        told = f"{better} of {len(people)} better" + (
+            f", {worse} worse by over 1 %" if worse else ""
+        )
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
         axes.set_xticks([0, 1], ["local-only", run.title], fontsize=8)
         axes.set_xlim(-0.25, 1.25)
@@ -122,11 +140,12 @@ def convergence(study: StudyResults) -> Figure:
     figure = canvas(8.6, 3.7)
     axes = figure.add_subplot()
     ends: dict[str, tuple[float, float]] = {}
-    for (run, colour), marker in zip(_tinted(study), MARKERS, strict=False):
+    for i, (run, colour) in enumerate(_tinted(study)):
         rounds, values = run.curve(study.headline)
         if len(rounds):
-            ends[run.title] = _band(axes, rounds, values, colour, marker)
-    _end_labels(axes, ends, {run.title: colour for run, colour in _tinted(study)})
+            ends[run.title] = _band(axes, rounds, values, colour, i)
+            _hover_curve(axes, rounds, values, i, [f"{run.title}, round {r}" for r in rounds])
+    _end_labels(axes, ends, _tinted(study))
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
@@ -142,19 +161,19 @@ def masks(study: StudyResults) -> Figure | None:
     figure = canvas(8.6, 3.3)
     axes, final = figure.subplots(1, 2, sharey=True, width_ratios=(4, max(1, 0.5 * len(grown))))
     ends = {}
-    for i, ((run, colour), marker) in enumerate(zip(grown, MARKERS, strict=False)):
+    for i, (run, colour) in enumerate(grown):
         rounds, values = run.growth()
         for at, one in run.growth_of_people().values():
             axes.plot(at, np.nanmean(one, axis=0) * 100, color=colour, linewidth=0.7, alpha=0.3)
         if len(rounds):
-            ends[run.title] = _band(axes, rounds, values * 100, colour, marker)
+            ends[run.title] = _band(axes, rounds, values * 100, colour, i)
         shares = list(run.masks.totals().values()) if run.masks else []
         spread = (np.arange(len(shares)) * 0.618 % 1 - 0.5) * 0.5
         final.scatter(
             i + spread, np.array(shares) * 100, s=18, color=colour, alpha=0.7, linewidth=0
         )
     axes.set_ylim(bottom=0)
-    _end_labels(axes, ends, {run.title: colour for run, colour in grown})
+    _end_labels(axes, ends, grown)
     axes.set_xlabel("round")
     axes.set_ylabel("personal parameters (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -174,7 +193,7 @@ def traffic(study: StudyResults) -> Figure:
     ends, tint = {}, {r.title: c for r, c in _tinted(study)}
     sent = [r.traffic()[1][0, -1] for r in study.runs if len(r.turns)]
     unit, size = _unit(max(sent, default=0.0))
-    for (run, colour), marker in zip(_tinted(study), MARKERS, strict=False):
+    for i, (run, colour) in enumerate(_tinted(study)):
         rounds, values = run.curve(study.headline)
         if not len(rounds) or not len(run.turns):
             continue
@@ -183,8 +202,8 @@ def traffic(study: StudyResults) -> Figure:
         before = np.concatenate([[0.0], total[0]])[np.searchsorted(told, rounds, side="right")]
         mean = np.nanmean(values, axis=0)
         if total[0, -1] == 0:
-            axes.axhline(mean[-1], color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
-            axes.annotate(
+            line = axes.axhline(mean[-1], color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
+            label = axes.annotate(
                 f"{run.title}, nothing sent",
                 (0.99, mean[-1]),
                 xycoords=("axes fraction", "data"),
@@ -194,9 +213,12 @@ def traffic(study: StudyResults) -> Figure:
                 fontsize=8,
                 color=colour,
             )
+            of_curve(i, line=line, label=label)
             continue
-        ends[run.title] = _band(axes, before / size, values, colour, marker)
-    _end_labels(axes, ends, tint)
+        ends[run.title] = _band(axes, before / size, values, colour, i)
+        told = [f"{run.title}, {sent:.3g} {unit} sent" for sent in before / size]
+        _hover_curve(axes, before / size, values, i, told)
+    _end_labels(axes, ends, _tinted(study))
     axes.set_xlabel(f"sent up per client so far ({unit})")
     axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
     _bars(bars, study.runs, tint)
@@ -255,31 +277,48 @@ def _band(
     x: NDArray[np.number],
     values: NDArray[np.float64],
     colour: str,
-    marker: str,
+    curve: int,
 ) -> tuple[float, float]:
     """Draw the mean over seeds with a band to the extremes; return the end of the line."""
     mean = np.nanmean(values, axis=0)
-    axes.fill_between(
+    band = axes.fill_between(
         x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=colour, alpha=0.16, lw=0
     )
     every = max(1, len(x) // 8)
-    first = MARKERS.index(marker) * every // 4 % every
-    axes.plot(
+    marker = curve % len(MARKERS)
+    (line,) = axes.plot(
         x,
         mean,
         color=colour,
         lw=1.8,
-        marker=marker,
-        markevery=(first, every),
+        linestyle=DASHES[curve % len(DASHES)],
+        marker=MARKERS[marker],
+        markevery=(marker * every // 4 % every, every),
         ms=4.5,
         mec=PAPER,
         mew=0.6,
     )
+    of_curve(curve, band=band, line=line)
     return float(x[-1]), float(mean[-1])
 
 
+def _hover_curve(
+    axes: Axes,
+    x: NDArray[np.number],
+    values: NDArray[np.float64],
+    curve: int,
+    texts: Sequence[str],
+) -> None:
+    """Let a page tell the values of a curve: points that are not seen, each with its text."""
+    mean = np.nanmean(values, axis=0)
+    places = digits(mean)
+    dots = axes.scatter(x, mean, s=130, color=INK, alpha=0.01, linewidth=0, zorder=5)
+    hover(dots, [f"{at}: {number(v, places)}" for at, v in zip(texts, mean, strict=True)])
+    of_curve(curve, points=dots)
+
+
 def _end_labels(
-    axes: Axes, ends: Mapping[str, tuple[float, float]], tint: Mapping[str, str]
+    axes: Axes, ends: Mapping[str, tuple[float, float]], tinted: Sequence[tuple[Run, str]]
 ) -> None:
     """Write each line's name right of its end, pushed apart where they would overlap."""
     low, high = axes.get_ylim()
@@ -293,8 +332,10 @@ def _end_labels(
             if push > 0:
                 places[i] -= push / 2
                 places[i + 1] += push / 2
+    curves = {run.title: (i, colour) for i, (run, colour) in enumerate(tinted)}
     for name, y in zip(order, places, strict=True):
-        axes.annotate(
+        curve, colour = curves[name]
+        label = axes.annotate(
             name,
             (1.0, y),
             xycoords=("axes fraction", "data"),
@@ -302,9 +343,10 @@ def _end_labels(
             textcoords="offset points",
             va="center",
             fontsize=8.5,
-            color=tint[name],
+            color=colour,
             fontweight="bold",
             annotation_clip=False,
         )
+        of_curve(curve, label=label)
     axes.set_ylim(low, high)
     axes.margins(x=0.02)

@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vergence.core.files import replacing
+from vergence.core.files import replacing, write_text
 from vergence.errors import ConfigError, nearest
 from vergence.results.read import Run
 
 INK, MUTED, RULE, PAPER = "#1b1f24", "#6a717c", "#dfe3e8", "#fefefe"
 PERSONAL, SHARED = "#d55e00", "#a9c8e0"
+HOVER = "hover:"
+PIXELS = 119
+"""Of an inch on the page, at most: the widest figures fill it."""
 
 COLOURS = {
     "fedcpf": "#d55e00",
@@ -50,6 +55,8 @@ SPARE = (
 )
 
 MARKERS = "osD^vPXhp<>*"
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.4, 1.4)), (0, (7, 2, 1.4, 2)), (0, (3, 1)))
+"""Of lines, in turn: two lines differ in colour, dashes and marker."""
 
 _RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -123,6 +130,26 @@ def column_names(axes: Axes, names: Sequence[str]) -> None:
             label.set_rotation_mode("anchor")
 
 
+def hover(points: PathCollection, texts: Sequence[str]) -> None:
+    """Give each point of an axes a text, which a page shows where the pointer is on it."""
+    points.set_urls([f"{HOVER}{text}" for text in texts])
+
+
+def of_curve(number: int, **artists: Artist) -> None:
+    """Say that artists belong to one curve, which a reader of the page can switch off."""
+    for name, artist in artists.items():
+        artist.set_gid(f"curve-{number}-{name}")
+
+
+def _svg(figure: Figure, **options: Any) -> str:
+    """A figure as SVG, with its hover texts as titles and its curves marked."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None}, **options)
+    linked = re.compile(rf'<a xlink:href="{HOVER}([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
+    svg = linked.sub(r'<g class="point"><title>\1</title>\2</g>', out.getvalue())
+    return re.sub(r'id="curve-(\d+)-\w+"', r'data-curve="\1"', svg)
+
+
 def figure_format(path: Path | str) -> str:
     """File format of a figure of this name; called before what may take minutes.
 
@@ -147,7 +174,10 @@ def save(figure: Figure, path: Path | str) -> Path:
     """
     path = Path(path)
     kind = figure_format(path)
-    stamp = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}[kind]
+    if kind == "svg":
+        write_text(path, _svg(figure, dpi=170))
+        return path
+    stamp = {"png": "Software", "pdf": "CreationDate"}[kind]
     with replacing(path) as scratch:
         figure.savefig(scratch, dpi=170, metadata={stamp: None})
     return path
@@ -156,15 +186,14 @@ def save(figure: Figure, path: Path | str) -> Path:
 @styled
 def inline(figure: Figure, alt: str) -> str:
     """Return the figure as an SVG element that takes its text and line colours from the page."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", dpi=150, transparent=True, metadata={"Date": None})
-    svg = out.getvalue()
+    svg = _svg(figure, dpi=150, transparent=True)
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+    wide = f"max-width: {figure.get_figwidth() * PIXELS:.0f}px"
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{alt}" style="{wide}"', 1)
     svg = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", _photograph, svg)
     svg = svg.replace("'DejaVu Sans'", "system-ui, sans-serif")
     for colour, name in ((INK, "ink"), (MUTED, "muted"), (RULE, "rule"), (PAPER, "paper")):
