@@ -120,8 +120,7 @@ async def ask(
 
         shares = await all_of([question(line, i) for i, line in enumerate(lines)])
     finally:
-        for line in lines:
-            line.close()
+        await asyncio.gather(*(line.close() for line in lines))
     words = combined(shares).reshape(len(x), network.answers)
     costs = sum(line.sent for line in lines), sum(line.received for line in lines)
     return PrivateAnswer(decode(words), time.perf_counter() - begun, *costs)  # type: ignore[arg-type]

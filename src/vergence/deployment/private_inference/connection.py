@@ -23,6 +23,8 @@ SHORT = 4096
 """Bytes of a record, or of the reason of a fault."""
 HANDSHAKE = 10.0
 """Seconds for a TLS handshake, and for the first words on both sides."""
+FAREWELL = 1.0
+"""Seconds for the last bytes on their way, and for TLS to say that no more come."""
 PINNED = "localhost"
 """Name that each certificate has beside its host's. Its authority signed nothing else, so that who
 has the key is whom the authority's certificate names, wherever the party may have moved."""
@@ -105,9 +107,12 @@ class Line:
         with suppress(StateError):
             await self.tell(FAULT, reason.encode()[:SHORT])
 
-    def close(self) -> None:
-        """Hang up."""
+    async def close(self) -> None:
+        """Hang up, when what was sent has left."""
         self.writer.close()
+        with suppress(TimeoutError, OSError):
+            await asyncio.wait_for(self.writer.wait_closed(), FAREWELL)
+        self.writer.transport.abort()
 
 
 def server_context(folder: PrivateFolder) -> ssl.SSLContext:
@@ -144,14 +149,16 @@ async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line
     except (OSError, TimeoutError):
         raise StateError(f"party '{party}' does not answer at {address}") from None
     line = Line(*streams, f"party '{party}'")
-    greeting = parsed(Greeting, await line.take(WORDS), line.who)
-    if greeting.party != party:
-        raise StateError(f"{line.who} calls itself '{greeting.party}'")
-    if greeting.agreement != folder.agreement.digest:
-        line.close()
-        raise StateError(
-            f"{line.who} serves another network or dealing ({greeting.agreement[:12]}, here "
-            f"{folder.agreement.digest[:12]}): both need folders of one `vergence privacy share`"
-        )
+    try:
+        greeting = parsed(Greeting, await line.take(WORDS), line.who)
+        if (greeting.party, greeting.agreement) != (party, folder.agreement.digest):
+            raise StateError(
+                f"{line.who} serves another network or dealing, as '{printable(greeting.party)}' "
+                f"({printable(greeting.agreement[:12])}, here {folder.agreement.digest[:12]}): both "
+                "need folders of one `vergence privacy share`"
+            )
+    except StateError:
+        await line.close()
+        raise
     line.patience = patience
     return line, greeting

@@ -111,15 +111,19 @@ class Party:
         note(f"party '{self.name}' listens on {host}:{port}, with material for {left} images")
         if ready is not None:
             ready.set()
-        async with server:
-            await server.serve_forever()
+        try:
+            async with server:
+                await server.serve_forever()
+        finally:
+            for _, line in self.waiting.values():
+                await line.close()
 
     async def entered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Let somebody in who may, and tell others why not."""
         host = (writer.get_extra_info("peername") or ("somebody",))[0]
         line = Line(reader, writer, str(host))
         if self.connections >= MOST_CONNECTIONS:
-            line.close()
+            await line.close()
             return
         self.connections += 1
         kept = False
@@ -135,7 +139,7 @@ class Party:
         finally:
             self.connections -= 1
             if not kept:
-                line.close()
+                await line.close()
 
     async def introduced(self, line: Line) -> Hello:
         """Greet somebody, and hear who it is and what is asked.
@@ -161,7 +165,7 @@ class Party:
         """Keep another party's connection for its session, one of each party."""
         async with self.arrived:
             if hello.name in self.waiting:
-                self.waiting.pop(hello.name)[1].close()
+                await self.waiting.pop(hello.name)[1].close()
             self.waiting[hello.name] = hello.terms, line
             self.arrived.notify_all()
         return True
@@ -208,8 +212,7 @@ class Party:
                 await each.fail(str(error))
             raise
         finally:
-            for each in lines.values():
-                each.close()
+            await asyncio.gather(*(each.close() for each in lines.values()))
 
     async def meet(self, terms: Terms, lines: dict[str, Line]) -> None:
         """Connect with all other parties about one question: the lower in order dials.
@@ -251,7 +254,7 @@ class Party:
                 ) from None
             found, line = self.waiting.pop(party)
         if found != terms:
-            line.close()
+            await line.close()
             raise StateError(f"party '{party}' was asked something else in this session")
         return line
 
