@@ -154,8 +154,8 @@ async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line
         if (greeting.party, greeting.agreement) != (party, folder.agreement.digest):
             raise StateError(
                 f"{line.who} serves another network or dealing, as '{printable(greeting.party)}' "
-                f"({printable(greeting.agreement[:12])}, here {folder.agreement.digest[:12]}): both "
-                "need folders of one `vergence privacy share`"
+                f"({printable(greeting.agreement[:12])}, here {folder.agreement.digest[:12]}): "
+                "both need folders of one `vergence privacy share`"
             )
     except StateError:
         await line.close()

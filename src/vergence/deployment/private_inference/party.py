@@ -68,6 +68,7 @@ class Party:
         self.ledger = Ledger(folder)
         self.weights = self._weights(folder / WEIGHTS)
         self.busy, self.connections = asyncio.Lock(), 0
+        self.sent = self.rounds = 0
         self.waiting: dict[str, tuple[Terms, Line]] = {}
         self.arrived = asyncio.Condition()
 
@@ -195,7 +196,9 @@ class Party:
                 raise StateError(f"{line.who} left, or spoke too much")
             await line.tell(DATA, work.result().tobytes())
             told = f"{terms.images} images from {terms.start} for '{terms.client}'"
-            note(f"answered: {told}, {time.perf_counter() - begun:.2f} s")
+            seconds = time.perf_counter() - begun
+            cost = f"{self.sent:,} bytes in {self.rounds} rounds to the others"
+            note(f"answered: {told}, {seconds:.2f} s, {cost}")
 
     async def together(self, terms: Terms, x: Words, beside: Words) -> Words:
         """Meet the other parties and compute with them; tell them if that fails here.
@@ -212,6 +215,7 @@ class Party:
                 await each.fail(str(error))
             raise
         finally:
+            self.sent = sum(each.sent for each in lines.values())
             await asyncio.gather(*(each.close() for each in lines.values()))
 
     async def meet(self, terms: Terms, lines: dict[str, Line]) -> None:
@@ -278,6 +282,7 @@ class Party:
         while True:
             told, share = await asyncio.to_thread(_next, talk, opened)
             if share is not None:
+                self.rounds = step
                 return share
             step += 1
             opened = await exchanged(told, list(lines.values()), step)
