@@ -39,6 +39,8 @@ from vergence.privacy.inference.shared_network import SharedNetwork, records
 from vergence.privacy.secure_aggregation.masking import new_seed
 
 NAMES = "abcde"
+PATIENCE = 600.0
+"""Seconds that parties wait for each other; machines beside other work are slow."""
 ANSWERED = re.compile(r"([\d,]+) bytes in (\d+) rounds")
 
 
@@ -51,7 +53,7 @@ def parties(place: Path, names: str) -> Iterator[list[subprocess.Popen[str]]]:
         for name in names:
             command = [sys.executable, "-m", "vergence", "privacy", "party"]
             party = subprocess.Popen(
-                [*command, str(place / "parties" / name)],
+                [*command, str(place / "parties" / name), "--patience", str(PATIENCE)],
                 stderr=subprocess.PIPE,
                 text=True,
                 env=environment,
@@ -89,7 +91,7 @@ def measured(given: Subject, count: int, images: int, times: int) -> dict[str, A
             for start in range(0, images * times, images):
                 rows = torch.arange(start, start + images) % len(given.x)
                 x, beside = given.x[rows], given.beside[rows]
-                found = asyncio.run(ask(client, x.numpy(), beside.numpy()))
+                found = asyncio.run(ask(client, x.numpy(), beside.numpy(), PATIENCE))
                 error = max(error, float(np.abs(found.values - wanted(given, rows)).max()))
                 lines = [ANSWERED.findall(told(party))[0] for party in running]
                 seconds.append(found.seconds)
