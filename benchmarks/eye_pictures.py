@@ -51,7 +51,7 @@ def network_of(run: TrainedRun, person: str) -> nn.Module:
 
 def arrows(run: TrainedRun, each: int = 4, most: int = 6) -> Figure:
     """Draw people's eyes with true and predicted gaze."""
-    people = list(run.clients)[:most]
+    people = run.loaded.raw.clients[:most]
     figure = Figure(figsize=(1.7 * each, 1.15 * len(people)))
     axes = figure.subplots(len(people), each, squeeze=False)
     for person, row in zip(people, axes, strict=True):
@@ -82,7 +82,7 @@ def noise(run: TrainedRun, channels: int = 4) -> Figure:
     Raises:
         ConfigError: a network whose first stage is no convolution.
     """
-    person = next(iter(run.clients))
+    person = run.loaded.raw.clients[0]
     network = network_of(run, person)
     first = next(iter(network.stages)) if isinstance(network, Staged) else ""
     if not isinstance(network, Staged) or not isinstance(network.get_submodule(first), nn.Conv2d):
