@@ -120,7 +120,7 @@ GROUPS = (
         "privacy",
         "vergence.cli.privacy:privacy",
         "What a run gives away, who is forgotten, what an ethics board reads.",
-        ("audit", "forget", "ethics", "matrix"),
+        ("audit", "forget", "ethics", "matrix", "share", "party"),
     ),
     Command(
         "model",

@@ -111,3 +111,55 @@ def matrix(
     from vergence.reports.compatibility_matrix import show
 
     show(load(config, set_), out, style)
+
+
+@privacy.command
+@asking
+def share(
+    folder: Path,
+    *,
+    parties: str,
+    clients: str,
+    out_: Annotated[Path, Parameter(name="--out")],
+    images: int = 100,
+    person: str | None = None,
+) -> None:
+    """Deal a run's gaze model to two to five parties, who then predict without seeing an eye.
+
+    Args:
+        folder: run directory of one method, of task gaze_angle with a network such as lenet.
+        parties: NAME=HOST:PORT with commas, each a machine of another owner.
+        clients: the names of those who may ask, with commas.
+        out_: a new directory: a folder for each party and client.
+        images: how many can be asked about in all.
+        person: whose model; default what a newcomer gets.
+    """
+    from vergence.deployment.private_inference.sharing import share as deal
+
+    listed = [item.partition("=") for item in parties.split(",") if item.strip()]
+    addresses = {name.strip(): address.strip() for name, _, address in listed}
+    names = [name.strip() for name in clients.split(",") if name.strip()]
+    dealt = deal(folder, addresses, names, out_, images, person)
+    first = next(iter(dealt.parties))
+    out.print(
+        f"dealt: {dealt.parties[first] / 1e6:.2f} MB an image to '{first}', a seed to the others; "
+        f"{dealt.seconds:.3f} s an image",
+        soft_wrap=True,
+        highlight=False,
+    )
+    out.print(
+        (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
+    )
+
+
+@privacy.command
+def party(folder: Path, *, patience: float = 60.0) -> None:
+    """Serve one party of a private prediction, until Ctrl-C.
+
+    Args:
+        folder: what `vergence privacy share` wrote for it.
+        patience: seconds to wait for another party, or for a client.
+    """
+    from vergence.deployment.private_inference.party import serve
+
+    serve(folder, patience)

@@ -249,17 +249,24 @@ def predict(
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     person: str | None = None,
+    private: Flag = False,
     profile: Flag = False,
 ) -> None:
     """Write a video with heat map, predicted point and, where known, true gaze; and a CSV.
 
     Args:
-        model: run directory of one method.
-        video: any video; true gaze is read from a gaze_2d.csv beside it.
-        out_: the overlay; default VIDEO_overlay.mp4 in the working directory.
+        model: run directory of one method; with --private, a client's folder.
+        video: any video; true gaze is read from a gaze_2d.csv beside it. With --private, an npz of
+            eye images.
+        out_: the overlay; default VIDEO_overlay.mp4 in the working directory; with --private, a
+            CSV, default FILE_gaze.csv.
         person: predict as this participant; default as a newcomer.
+        private: ask the parties of `vergence privacy share`, none of whom sees an image.
         profile: say at the end where the seconds went.
     """
+    if private:
+        _predict_private(model, video, out_ or Path(f"{video.stem}_gaze.csv"), person)
+        return
     with profiled(profile):
         from vergence.video.predict import predict as draw
 
@@ -267,6 +274,20 @@ def predict(
         slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
         out.print(f"overlay: {written.video} ({written.frames} frames{slowed})", soft_wrap=True)
         out.print(f"table:   {written.table}", soft_wrap=True)
+
+
+def _predict_private(folder: Path, file: Path, table: Path, person: str | None) -> None:
+    from vergence.deployment.private_inference.client import predict as ask
+
+    if person is not None:
+        raise ConfigError(
+            "predict --private: whose model it is was chosen by `vergence privacy share --person`; "
+            "leave --person out"
+        )
+    found = ask(folder, file, table)
+    told = f"{len(found.values)} images, {found.seconds:.2f} s"
+    cost = f"{found.sent / 1e3:.0f} kB sent, {found.received / 1e3:.0f} kB received"
+    out.print(f"table:   {table} ({told}, {cost})", soft_wrap=True, highlight=False)
 
 
 @asking

@@ -1,0 +1,1 @@
+"""Private prediction on machines of their own: the owner's folders, parties, and clients."""

@@ -1,0 +1,274 @@
+"""The owner's part of a private prediction: shares of a network, correlations, keys, folders."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vergence.core.files import saving, write_whole
+from vergence.core.identifiers import check_ids
+from vergence.core.params import Params
+from vergence.core.stages import Staged
+from vergence.deployment.diagnostics import parted
+from vergence.deployment.folders import NODE
+from vergence.deployment.keys import make_certificates, make_node_key
+from vergence.deployment.private_inference.agreement import (
+    AGREEMENT,
+    CERTIFICATES,
+    CLIENTS,
+    KEYS,
+    LEDGER,
+    MATERIAL,
+    SEED,
+    WEIGHTS,
+    Agreement,
+    digest_of,
+    new_nonce,
+    write_addresses,
+)
+from vergence.deployment.private_inference.client import shared
+from vergence.errors import ConfigError, StateError
+from vergence.model_tools.onnx_export import chosen, opened
+from vergence.privacy.inference.correlations import Holder
+from vergence.privacy.inference.network import parts
+from vergence.privacy.inference.ring import FRACTION, Words, combined, decode, encode
+from vergence.privacy.inference.shared_network import (
+    PartyShares,
+    SharedNetwork,
+    deal,
+    described,
+    encoded,
+    forward,
+    held,
+    together,
+)
+from vergence.privacy.secure_aggregation.masking import new_seed
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.pruning import built
+
+FEWEST, MOST = 2, 5
+FAR = 1e-4
+"""How far private answers may be from the network's in float64."""
+SAID = """\
+parties/NAME/  goes to NAME's machine, each of another owner, and nowhere else:
+               vergence privacy party NAME
+clients/NAME/  goes to NAME:
+               vergence predict NAME EYES.npz --private
+Addresses are in parties.toml of each folder. Whoever has all of parties/ sees
+every image and the model: delete both folders here once they are where they belong.
+"""
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What dealing took.
+
+    Attributes:
+        parties: by name, bytes of correlations per image.
+        seconds: per image.
+    """
+
+    parties: Mapping[str, int]
+    seconds: float
+
+
+def share(
+    run: Path,
+    parties: Mapping[str, str],
+    clients: Sequence[str],
+    out: Path,
+    images: int,
+    person: str | None = None,
+) -> Dealt:
+    """Write folders of parties and clients for private prediction with a finished run's model.
+
+    Args:
+        run: run directory of task gaze_angle and a network of stages (lenet).
+        parties: addresses by name, two to five.
+        clients: names of those who may ask.
+        out: a new directory.
+        images: how many can be asked about in all.
+        person: whose model; default a newcomer's.
+
+    Raises:
+        ConfigError: another task or network, or an argument that cannot be used.
+        StateError: the run is unfinished, or `out` holds something.
+    """
+    check_arguments(parties, clients, out, images)
+    trained, _ = opened(run, person, None)
+    params, samples = chosen(trained, person)
+    network, image = network_of(trained.task, params, run), samples.columns["image"].shape[1:]
+    return share_network(network, tuple(image), parties, clients, out, images)
+
+
+def check_arguments(
+    parties: Mapping[str, str], clients: Sequence[str], out: Path, images: int
+) -> None:
+    """Refuse arguments that cannot be used.
+
+    Raises:
+        ConfigError: says which.
+        StateError: `out` holds something.
+    """
+    if not FEWEST <= len(parties) <= MOST:
+        raise ConfigError(f"private prediction: {FEWEST} to {MOST} parties; got {len(parties)}")
+    if not clients:
+        raise ConfigError("private prediction: name those who may ask: --clients anna,ben")
+    check_ids([*parties, *clients], "private prediction")
+    for address in parties.values():
+        parted(address)
+    if not 1 <= images <= 100_000:
+        raise ConfigError(f"private prediction: --images from 1 to 100000; got {images}")
+    if out.exists() and any(out.iterdir()):
+        raise StateError(f"{out} is not empty; choose another --out")
+
+
+def network_of(task: object, params: Params, run: Path) -> Staged:
+    """Network of a run in evaluation mode.
+
+    Raises:
+        ConfigError: of another task, or with angles that are moved after it.
+    """
+    if not isinstance(task, GazeAngle) or task.personal_prior or task.correction:
+        raise ConfigError(
+            f"{run}: private prediction takes task gaze_angle without personal_prior and "
+            "correction, whose angles are the network's own"
+        )
+    network = built(task.module(), params)
+    if not isinstance(network, Staged):
+        raise ConfigError(f"{run}: private prediction takes a network of stages, such as lenet")
+    return network
+
+
+def share_network(
+    network: Staged,
+    image: tuple[int, ...],
+    parties: Mapping[str, str],
+    clients: Sequence[str],
+    out: Path,
+    images: int,
+) -> Dealt:
+    """Write the folders for a network of images of a shape; see `share`."""
+    made = parts(network, torch.zeros(1, *image))
+    public = described(made, image, 2)
+    weights = encoded(public, made.arrays)
+    check_answers(network, public, weights, len(parties))
+    with saving(out):
+        folders = {name: out / "parties" / name for name in parties}
+        for name, folder in folders.items():
+            folder.mkdir(parents=True, mode=0o700)
+            make_certificates(folder, parted(parties[name])[0])
+            write_whole(folder / SEED, new_seed(), secret=True)
+        of_clients = {name: out / "clients" / name for name in clients}
+        for folder in of_clients.values():
+            folder.mkdir(parents=True, mode=0o700)
+        acquaint(folders, of_clients)
+        agreed = agreement(public, images, folders)
+        for name, folder in (folders | of_clients).items():
+            write_whole(folder / AGREEMENT, agreed)
+            write_addresses(folder, name, parties)
+        write_weights(weights, list(folders.values()))
+        dealt = deal_all(public, weights, folders, images)
+        (out / "README.txt").write_text(SAID, encoding="utf-8", newline="\n")
+    return dealt
+
+
+def check_answers(
+    network: Staged, public: SharedNetwork, weights: Mapping[str, Words], parties: int
+) -> None:
+    """Refuse a network whose answers on shares are not its own.
+
+    Raises:
+        ConfigError: its stages do more than their layers say.
+    """
+    dice = torch.Generator().manual_seed(0)
+    x = torch.rand(2, *public.image, generator=dice) * 4 - 2
+    beside = torch.rand(2, public.beside, generator=dice) - 0.5
+    shares = deal_weights(weights, parties)
+    seeds = [new_seed() for _ in range(parties)]
+    files = [deal(public, weights, seeds, unit) for unit in range(len(x))]
+    talks = []
+    inputs = [shared(encode(a.numpy()), parties) for a in (x, beside)]
+    for i, seed in enumerate(seeds):
+        holders = [Holder(seed, unit, None if i else file) for unit, file in enumerate(files)]
+        mine = PartyShares(i == 0, shares[i], held(public, holders))
+        talks.append(forward(public, mine, inputs[0][i], inputs[1][i]))
+    found = decode(combined(together(talks)))  # type: ignore[arg-type]
+    with torch.no_grad():
+        wanted = network.double()(x.double(), *[beside.double()] * bool(public.beside))
+    network.float()
+    error = float(np.abs(found - wanted.numpy()).max())
+    if not error <= FAR:
+        raise ConfigError(
+            f"private prediction: on shares this network is off by {error:g}, more than {FAR:g}: "
+            "its stages do more than their layers say; take lenet"
+        )
+
+
+def deal_weights(weights: Mapping[str, Words], parties: int) -> list[dict[str, Words]]:
+    """Shares of all parameters, for each party."""
+    split = {name: shared(words, parties) for name, words in weights.items()}
+    return [{name: each[i] for name, each in split.items()} for i in range(parties)]
+
+
+def write_weights(weights: Mapping[str, Words], folders: Sequence[Path]) -> None:
+    """Write every party's shares of all parameters."""
+    for folder, mine in zip(folders, deal_weights(weights, len(folders)), strict=True):
+        np.savez(folder / WEIGHTS, allow_pickle=False, **mine)
+        (folder / WEIGHTS).chmod(0o600)
+
+
+def acquaint(parties: Mapping[str, Path], clients: Mapping[str, Path]) -> None:
+    """Make everybody's key, and give each folder the public ones that it needs."""
+    everybody = {**parties, **clients}
+    for folder in everybody.values():
+        for place in (CERTIFICATES, KEYS, CLIENTS):
+            (folder / place).mkdir()
+    for name, folder in everybody.items():
+        kind = KEYS if name in parties else CLIENTS
+        make_node_key(folder / NODE, folder / kind / f"{name}.pub")
+        public = (folder / kind / f"{name}.pub").read_bytes()
+        for other in everybody.values() if kind == KEYS else parties.values():
+            (other / kind / f"{name}.pub").write_bytes(public)
+    for name, folder in parties.items():
+        certificate = (folder / "ca.crt").read_bytes()
+        (folder / "ca.crt").unlink()
+        for other in everybody.values():
+            (other / CERTIFICATES / f"{name}.crt").write_bytes(certificate)
+
+
+def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) -> bytes:
+    """Text of the agreement."""
+    digests = {
+        name: (
+            digest_of(folder / CERTIFICATES / f"{name}.crt"),
+            digest_of(folder / KEYS / f"{name}.pub"),
+        )
+        for name, folder in parties.items()
+    }
+    made = Agreement(new_nonce(), network, FRACTION, images, digests)
+    return json.dumps(asdict(made), indent=1).encode()
+
+
+def deal_all(
+    network: SharedNetwork, weights: Mapping[str, Words], parties: Mapping[str, Path], images: int
+) -> Dealt:
+    """Deal correlations: a file per image to the first party, and seeds to all."""
+    seeds = [(folder / SEED).read_bytes() for folder in parties.values()]
+    first = next(iter(parties.values()))
+    (first / MATERIAL).mkdir(mode=0o700)
+    for folder in parties.values():
+        (folder / LEDGER).write_text('{"next": 0}', encoding="utf-8")
+    begun, size = time.perf_counter(), 0
+    for unit in range(images):
+        found = deal(network, weights, seeds, unit)
+        size = len(found)
+        write_whole(first / MATERIAL / f"{unit:06d}.bin", found, secret=True)
+    sizes = {name: size if not i else 0 for i, name in enumerate(parties)}
+    return Dealt(sizes, (time.perf_counter() - begun) / images)

@@ -1,0 +1,263 @@
+"""Correlated randomness of one private prediction, dealt by the owner of the network.
+
+Every record below is used for one image and no other. Its text is the same for the dealer, who
+draws the shares of all parties and so knows the secrets, and for a party, who has its own share:
+what is uniform comes from a seed for everybody; what depends on it comes from a seed for all
+parties but the first, who is given the rest as a correction.
+
+Source: Beaver 1991 (one-time masks and products); Boyle, Gilboa, Ishai 2019 (a linear layer costs
+one opened mask where its weights are fixed); Escudero, Ghosh, Keller, Rachuri, Scholl 2020
+(truncation with the wrap-around taken out, bits of masks).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from vergence.errors import StateError
+from vergence.privacy.inference.ring import (
+    BITS,
+    FRACTION,
+    Packed,
+    Shares,
+    Words,
+    combined,
+    difference,
+    planes,
+    unpack,
+)
+from vergence.privacy.secure_aggregation.masking import derived
+
+Shape = tuple[int, ...]
+WORD, BYTE = np.dtype(np.uint64), np.dtype(np.uint8)
+DIGEST = hashlib.sha256().digest_size
+
+
+class Source(Protocol):
+    """Where correlated randomness comes from."""
+
+    def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
+        """Uniform words or bits: the dealer gets the secret, a party its share."""
+        ...
+
+    def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
+        """What follows from earlier secrets; `value` is called by the dealer alone."""
+        ...
+
+
+class SeededDraws:
+    """Draws of one party for one image, one after the other.
+
+    Args:
+        seed: 32 bytes that the owner and this party alone have.
+        unit: number of the image.
+    """
+
+    def __init__(self, seed: bytes, unit: int) -> None:
+        key = derived(seed, unit.to_bytes(8, "big"), "private prediction")
+        self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
+
+    def draw(self, shape: Shape, kind: np.dtype) -> Shares:
+        """Return the next uniform words or bytes."""
+        size = int(np.prod(shape)) * kind.itemsize
+        return np.frombuffer(self._cipher.update(bytes(size)), kind).reshape(shape)
+
+
+class Dealer:
+    """All parties' draws for one image; collects the first one's corrections.
+
+    Args:
+        seeds: one of each party, in order.
+        unit: number of the image.
+    """
+
+    def __init__(self, seeds: Sequence[bytes], unit: int) -> None:
+        self._draws = [SeededDraws(seed, unit) for seed in seeds]
+        self._corrections: list[bytes] = []
+
+    def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
+        """Secret of everybody's next draws."""
+        return combined([each.draw(shape, kind) for each in self._draws])
+
+    def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
+        """Deal a secret, and return it."""
+        secret = value()
+        others = [each.draw(shape, kind) for each in self._draws[1:]]
+        self._corrections.append(difference(secret, others).tobytes())
+        return secret
+
+    def corrections(self) -> bytes:
+        """The first party's file of this image, behind its SHA-256."""
+        whole = b"".join(self._corrections)
+        return hashlib.sha256(whole).digest() + whole
+
+
+class Holder:
+    """One party's shares for one image.
+
+    Args:
+        seed: this party's.
+        unit: number of the image.
+        corrections: the first party's file; None for the others.
+
+    Raises:
+        StateError: the file is damaged.
+    """
+
+    def __init__(self, seed: bytes, unit: int, corrections: bytes | None) -> None:
+        self._draws, self._rest = SeededDraws(seed, unit), None
+        if corrections is not None:
+            if hashlib.sha256(corrections[DIGEST:]).digest() != corrections[:DIGEST]:
+                raise StateError(
+                    f"material of image {unit} is damaged: ask the model's owner for new folders"
+                )
+            self._rest = memoryview(corrections)[DIGEST:]
+
+    def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
+        """Return this party's next draw."""
+        return self._draws.draw(shape, kind)
+
+    def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
+        """Return this party's share of what the dealer alone can compute.
+
+        Raises:
+            StateError: the first party's file is too short.
+        """
+        del value
+        if self._rest is None:
+            return self._draws.draw(shape, kind)
+        size = int(np.prod(shape)) * kind.itemsize
+        if len(self._rest) < size:
+            raise StateError("material is too short: it was dealt for another network")
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return np.frombuffer(taken, kind).reshape(shape)
+
+    def end(self) -> None:
+        """Check that all material was taken.
+
+        Raises:
+            StateError: the first party's file is too long.
+        """
+        if self._rest:
+            raise StateError("material is too long: it was dealt for another network")
+
+
+@dataclass(frozen=True)
+class LinearMask:
+    """Mask of a linear layer's input `[1, ...]`, and what the layer makes of it without bias."""
+
+    mask: Words
+    product: Words
+
+
+@dataclass(frozen=True)
+class TruncationMask:
+    """Mask r of what is truncated, r without its top bit shifted, and that bit as a word."""
+
+    mask: Words
+    shifted: Words
+    top: Words
+
+
+@dataclass(frozen=True)
+class BitProducts:
+    """Bits a, b, c and the products a b and a c, all `[1, rows, m / 8]`."""
+
+    a: Packed
+    b: Packed
+    c: Packed
+    ab: Packed
+    ac: Packed
+
+
+@dataclass(frozen=True)
+class ComparisonMask:
+    """For m comparisons with 0, each result multiplied by what was compared.
+
+    Attributes:
+        mask: r `[1, m]`.
+        digits: bits of r `[1, 64, m / 8]`.
+        levels: of the tree that compares 64 digits.
+        flip: a random bit each `[1, m / 8]`, and the same as words `flip_word` `[1, m]`.
+        factor: random u `[1, m]`, and `flip_factor`, flip * u.
+    """
+
+    mask: Words
+    digits: Packed
+    levels: tuple[BitProducts, ...]
+    flip: Packed
+    flip_word: Words
+    factor: Words
+    flip_factor: Words
+
+
+Record = LinearMask | TruncationMask | ComparisonMask
+R = TypeVar("R", LinearMask, TruncationMask, ComparisonMask, BitProducts)
+
+
+def linear_mask(
+    source: Source, inputs: Shape, outputs: Shape, apply: Callable[[Words], Words]
+) -> LinearMask:
+    """Mask of a linear layer from `inputs` to `outputs`; `apply` is the layer without bias."""
+    mask = source.uniform((1, *inputs), WORD)
+    return LinearMask(mask, source.dependent((1, *outputs), WORD, lambda: apply(mask)))
+
+
+def truncation_mask(source: Source, shape: Shape) -> TruncationMask:
+    """Mask of numbers to be truncated."""
+    shape = (1, *shape)
+    mask = source.uniform(shape, WORD)
+    low = np.uint64((1 << BITS - 1) - 1)
+    return TruncationMask(
+        mask,
+        source.dependent(shape, WORD, lambda: (mask & low) >> np.uint64(FRACTION)),
+        source.dependent(shape, WORD, lambda: mask >> np.uint64(BITS - 1)),
+    )
+
+
+def comparison_mask(source: Source, count: int) -> ComparisonMask:
+    """Masks of `count` comparisons."""
+    words, packed = (1, count), (1, -(-count // 8))
+    mask = source.uniform(words, WORD)
+    digits = source.dependent((1, BITS, packed[1]), BYTE, lambda: planes(mask))
+    levels, rows = [], BITS // 2
+    while rows:
+        levels.append(_bit_products(source, (1, rows, packed[1])))
+        rows //= 2
+    flip = source.uniform(packed, BYTE)
+    flip_word = source.dependent(words, WORD, lambda: unpack(flip, count))
+    factor = source.uniform(words, WORD)
+    both = source.dependent(words, WORD, lambda: unpack(flip, count) * factor)
+    return ComparisonMask(mask, digits, tuple(levels), flip, flip_word, factor, both)
+
+
+def _bit_products(source: Source, shape: Shape) -> BitProducts:
+    a, b, c = (source.uniform(shape, BYTE) for _ in range(3))
+    return BitProducts(
+        a,
+        b,
+        c,
+        source.dependent(shape, BYTE, lambda: a & b),
+        source.dependent(shape, BYTE, lambda: a & c),
+    )
+
+
+def stacked(records: Sequence[R]) -> R:
+    """One record of several images."""
+    first = records[0]
+    found = {}
+    for name in (field.name for field in fields(first)):
+        each = [getattr(record, name) for record in records]
+        nested = isinstance(each[0], tuple)
+        found[name] = (
+            tuple(stacked(level) for level in zip(*each, strict=True))
+            if nested
+            else np.concatenate(each)
+        )
+    return type(first)(**found)

@@ -1,0 +1,72 @@
+"""Fixed-point numbers as integers modulo 2^64, and shares and bits of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.errors import ConfigError
+
+FRACTION = 20
+"""Bits after the point. A product has twice as many until it is truncated."""
+LIMIT = 2.0 ** (62 - 2 * FRACTION)
+"""Numbers, and sums of products before they are truncated, must be smaller than this."""
+BITS = 64
+Words = NDArray[np.uint64]
+Packed = NDArray[np.uint8]
+"""Eight bits a byte."""
+Shares = NDArray[Any]
+"""Words add up to a secret modulo 2^64; packed bits give it by exclusive or."""
+
+
+def encode(values: NDArray, steps: int = 1) -> Words:
+    """Numbers as words, rounded; `steps=2` with the fraction of a product.
+
+    Raises:
+        ConfigError: a number is too large or not finite; nothing is clipped.
+    """
+    values = np.asarray(values, np.float64)
+    if not np.all(np.abs(values) < LIMIT):
+        raise ConfigError(
+            f"private prediction: numbers must be smaller than {LIMIT:g}, got "
+            f"{np.abs(values).max():g}"
+        )
+    return np.rint(values * 2.0 ** (FRACTION * steps)).astype(np.int64).view(np.uint64)
+
+
+def decode(words: Words) -> NDArray[np.float64]:
+    """Numbers of words."""
+    return words.view(np.int64).astype(np.float64) * 2.0**-FRACTION
+
+
+def combined(shares: Sequence[Shares]) -> Shares:
+    """Secret of all its shares: the sum of words, or the exclusive or of packed bits."""
+    join = np.add if shares[0].dtype == np.uint64 else np.bitwise_xor
+    return join.reduce(np.stack(shares), 0)
+
+
+def difference(secret: Shares, others: Sequence[Shares]) -> Shares:
+    """Last share of a secret, of which the others are drawn."""
+    if not others:
+        return secret
+    taken = combined(others)
+    return secret - taken if secret.dtype == np.uint64 else secret ^ taken
+
+
+def pack(bits: NDArray) -> Packed:
+    """Bits of the last axis, eight to a byte."""
+    return np.packbits(bits.astype(np.uint8), -1, bitorder="little")
+
+
+def unpack(packed: Packed, count: int) -> Words:
+    """The first `count` bits of the last axis, a word each."""
+    return np.unpackbits(packed, -1, count, bitorder="little").astype(np.uint64)
+
+
+def planes(words: Words) -> Packed:
+    """Bits of words `[n, m]` by place `[n, 64, m / 8]`, the lowest first."""
+    places = np.arange(BITS, dtype=np.uint64)[:, None]
+    return pack(words[:, None] >> places & np.uint64(1))

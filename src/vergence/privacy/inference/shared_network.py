@@ -1,0 +1,356 @@
+"""A network on additive shares among two parties or more, with correlations that its owner dealt.
+
+A party's part is a generator: it yields arrays of which the sum (words) or the exclusive or (bits)
+over all parties is to be opened, and is sent what was opened. Who answers decides where the parties
+are: in one process, or on machines of their own. Everything that is opened is hidden by a mask that
+is used once. Semi-honest: a party that sends something else is not noticed, and spoils the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.errors import ConfigError
+from vergence.privacy.inference.correlations import (
+    BitProducts,
+    ComparisonMask,
+    Dealer,
+    Holder,
+    LinearMask,
+    Record,
+    Shape,
+    Source,
+    TruncationMask,
+    comparison_mask,
+    linear_mask,
+    stacked,
+    truncation_mask,
+)
+from vergence.privacy.inference.network import Layer, NetworkParts
+from vergence.privacy.inference.ring import (
+    BITS,
+    FRACTION,
+    LIMIT,
+    Packed,
+    Shares,
+    Words,
+    combined,
+    encode,
+    planes,
+    unpack,
+)
+
+T = TypeVar("T")
+Opened = tuple[Shares, ...]
+Opening = Generator[Opened, Opened, T]
+ONE, TOP = np.uint64(1), np.uint64(BITS - 1)
+LOW = np.uint64((1 << BITS - 1) - 1)
+LARGEST = 4.0
+"""Inputs must be smaller: pixels of mean 0 and scale 1 reach 2, angles in radians pi."""
+OFFSET = 62
+"""2^62 is added to what is truncated, so that it is not negative."""
+
+
+@dataclass(frozen=True)
+class SharedNetwork:
+    """What everybody knows of a network: its layers and their shapes.
+
+    Attributes:
+        layers: in order; of each, `kind`, `relu` and `beside` count.
+        image: shape of an input.
+        beside: numbers beside the image, 0 where no layer reads them.
+        weights: shapes of the parameters by name.
+    """
+
+    layers: tuple[Layer, ...]
+    image: Shape
+    beside: int
+    weights: Mapping[str, Shape]
+
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        text = json.dumps([asdict(self), FRACTION], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def steps(self) -> tuple[tuple[Layer, Shape, Shape], ...]:
+        """Every layer, with the shapes of what goes in and comes out.
+
+        Raises:
+            ConfigError: a layer does not fit onto the one before it.
+        """
+        found, shape = [], self.image
+        for layer in self.layers:
+            before, weight = shape, self.weights.get(f"{layer.name}.weight", ())
+            if layer.kind == "pool":
+                shape = (before[0], before[1] // 2, before[2] // 2)
+            elif layer.kind == "conv":
+                shape = (
+                    weight[0],
+                    *(1 + s - k for s, k in zip(before[1:], weight[2:], strict=True)),
+                )
+            else:
+                before, shape = (prod(before) + self.beside * layer.beside,), weight[:1]
+            if weight and weight[1] != before[0]:
+                raise ConfigError(
+                    f"private prediction: layer '{layer.name}' takes {weight[1]} inputs and gets "
+                    f"{before[0]}"
+                )
+            found.append((layer, before, shape))
+        return tuple(found)
+
+    @property
+    def answers(self) -> int:
+        """Numbers in an answer."""
+        return prod(self.steps[-1][2])
+
+
+def described(parts: NetworkParts, image: Shape, beside: int) -> SharedNetwork:
+    """Return what everybody may know of a network.
+
+    Raises:
+        ConfigError: it is pruned, or of layers that are not computed here.
+    """
+    kinds = {layer.kind for layer in parts.layers} - {"conv", "pool", "dense"}
+    if parts.columns or kinds:
+        raise ConfigError(
+            "private prediction takes convolutions, poolings and whole linear layers; "
+            f"got {', '.join(sorted(kinds)) or 'a pruned layer'}"
+        )
+    weights = {name: array.shape for name, array in parts.arrays.items()}
+    found = SharedNetwork(parts.layers, image, beside if parts.beside else 0, weights)
+    assert found.steps  # refuses what does not fit
+    return found
+
+
+def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray]) -> dict[str, Words]:
+    """Return parameters as words, biases with the fraction of a product.
+
+    Raises:
+        ConfigError: for some input below `LARGEST` a sum could be too large for its word.
+    """
+    largest = LARGEST
+    for layer in network.layers:
+        if layer.kind == "pool":
+            continue
+        weight = np.abs(arrays[f"{layer.name}.weight"].astype(np.float64))
+        sums = weight.reshape(len(weight), -1).sum(1) * max(largest, LARGEST)
+        largest = float((sums + np.abs(arrays[f"{layer.name}.bias"])).max())
+        if not largest < LIMIT:
+            raise ConfigError(
+                f"private prediction: layer '{layer.name}' can reach {largest:g}, and numbers must "
+                f"stay below {LIMIT:g}: train with smaller weights (weight decay)"
+            )
+    return {name: encode(a, 2 if name.endswith("bias") else 1) for name, a in arrays.items()}
+
+
+def applied(layer: Layer, x: Words, weight: Words) -> Words:
+    """Layer without its bias, for inputs `[n, ...]` and weights of which one is known."""
+    if layer.kind == "dense":
+        return x @ weight.T
+    seen = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (2, 3))
+    n, _, rows, columns = seen.shape[:4]
+    patches = seen.transpose(0, 2, 3, 1, 4, 5).reshape(n * rows * columns, -1)
+    sums = patches @ np.ascontiguousarray(weight.reshape(len(weight), -1).T)
+    return np.ascontiguousarray(sums.reshape(n, rows, columns, -1).transpose(0, 3, 1, 2))
+
+
+def records(
+    network: SharedNetwork, source: Source, weights: Mapping[str, Words]
+) -> tuple[Record, ...]:
+    """Correlations of one image, in the order in which they are used.
+
+    `weights` are read by the dealer alone.
+    """
+    found: list[Record] = []
+    for layer, inputs, outputs in network.steps:
+        if layer.kind == "pool":
+            count = prod(outputs)
+            found += [comparison_mask(source, 2 * count), comparison_mask(source, count)]
+            continue
+
+        def apply(x: Words, layer: Layer = layer) -> Words:
+            return applied(layer, x, weights[f"{layer.name}.weight"])
+
+        found += [linear_mask(source, inputs, outputs, apply), truncation_mask(source, outputs)]
+        if layer.relu:
+            found.append(comparison_mask(source, prod(outputs)))
+    return tuple(found)
+
+
+def deal(
+    network: SharedNetwork, weights: Mapping[str, Words], seeds: Sequence[bytes], unit: int
+) -> bytes:
+    """Correlations of one image: what the first party is given; the others have their seeds."""
+    dealer = Dealer(seeds, unit)
+    records(network, dealer, weights)
+    return dealer.corrections()
+
+
+def held(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Record, ...]:
+    """One party's correlations of several images.
+
+    Raises:
+        StateError: material is damaged, or for another network.
+    """
+    of_each = []
+    for holder in holders:
+        of_each.append(records(network, holder, {}))
+        holder.end()
+    return tuple(stacked(same) for same in zip(*of_each, strict=True))  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class PartyShares:
+    """What one party computes with.
+
+    Attributes:
+        first: whether it is the party that adds what all know.
+        weights: its shares of the parameters by name.
+        records: its correlations, see `held`.
+    """
+
+    first: bool
+    weights: Mapping[str, Words]
+    records: tuple[Record, ...]
+
+    def known(self, values: Words) -> Words:
+        """Share of numbers that all know: the first party's is the number."""
+        return values if self.first else np.zeros_like(values)
+
+    def power(self, exponent: int) -> np.uint64:
+        """Share of a power of 2."""
+        return np.uint64(self.first) << np.uint64(exponent)
+
+
+def forward(network: SharedNetwork, mine: PartyShares, x: Words, beside: Words) -> Opening[Words]:
+    """Compute one party's share of the answers `[n, answers]`.
+
+    Args:
+        network: what all know.
+        mine: what this party alone has.
+        x: its share of images `[n, ...]`.
+        beside: its share of what stands beside them `[n, beside]`.
+    """
+    records = iter(mine.records)
+    for layer, inputs, _ in network.steps:
+        if layer.kind == "pool":
+            x = yield from max_pool(mine, x, [next(records), next(records)])
+            continue
+        if layer.kind == "dense":
+            x = x.reshape(len(x), -1)
+            x = np.concatenate([x, beside], 1) if layer.beside else x
+        assert x.shape[1:] == inputs
+        x = yield from linear(mine, layer, x, next(records))
+        x = yield from truncate(mine, x, next(records))
+        if layer.relu:
+            x = yield from relu(mine, x, next(records))
+    return x
+
+
+def linear(mine: PartyShares, layer: Layer, x: Words, mask: Record) -> Opening[Words]:
+    """Share of W x + b, from W (x - a), where x - a is opened, and the dealt W a."""
+    assert isinstance(mask, LinearMask)
+    (seen,) = yield (x - mask.mask,)
+    bias = mine.weights[f"{layer.name}.bias"]
+    bias = bias[:, None, None] if layer.kind == "conv" else bias
+    return applied(layer, seen, mine.weights[f"{layer.name}.weight"]) + mask.product + bias
+
+
+def truncate(mine: PartyShares, x: Words, mask: Record) -> Opening[Words]:
+    """Share of x / 2^FRACTION, rounded down or, as chance says, up.
+
+    With z = x + 2^62 < 2^63 and c = z + r modulo 2^64, the top bits of c and r differ where
+    z + (r modulo 2^63) reached 2^63; so z is known but for its lowest bits, whatever r is.
+    """
+    assert isinstance(mask, TruncationMask)
+    (seen,) = yield (x + mask.mask + mine.power(OFFSET),)
+    top = seen >> TOP
+    wrapped = mask.top + mine.known(top) - 2 * top * mask.top
+    shifted = mine.known((seen & LOW) >> np.uint64(FRACTION)) - mask.shifted
+    wrapped = wrapped << np.uint64(BITS - 1 - FRACTION)
+    return shifted + wrapped - mine.power(OFFSET - FRACTION)
+
+
+def negative(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Packed]:
+    """Share of the sign bits of x `[n, m]`, packed: x = c - r, and c is opened.
+
+    The sign is the top bits of c and r, and the borrow from below them: whether the rest of c is
+    below that of r. A tree finds the highest digit in which they differ.
+    """
+    (seen,) = yield (x + mask.mask,)
+    known = planes(seen)
+    low, of_mask = known[:, :-1], mask.digits[:, :-1]
+    rest = np.zeros_like(known[:, :1])  # 63 digits, and one at which they are the same
+    less = np.concatenate([rest, ~low & of_mask], 1)
+    same = np.concatenate([rest, of_mask ^ ~low if mine.first else of_mask], 1)
+    for level in mask.levels:
+        less, same = yield from _merged(mine.first, less, same, level)
+    top = mask.digits[:, -1] ^ less[:, 0]
+    return top ^ known[:, -1] if mine.first else top
+
+
+def _merged(
+    first: bool, less: Packed, same: Packed, dealt: BitProducts
+) -> Opening[tuple[Packed, Packed]]:
+    """Halve the digits: the higher of two decides, the lower one where the higher are the same."""
+    high, low = slice(1, None, 2), slice(0, None, 2)
+    factors = np.concatenate(
+        [same[:, high] ^ dealt.a, less[:, low] ^ dealt.b, same[:, low] ^ dealt.c], 1
+    )
+    (seen,) = yield (factors,)
+    a, b, c = np.split(seen, 3, 1)
+    both_less = (a & dealt.b) ^ (b & dealt.a) ^ dealt.ab
+    both_same = (a & dealt.c) ^ (c & dealt.a) ^ dealt.ac
+    if first:
+        both_less, both_same = both_less ^ (a & b), both_same ^ (a & c)
+    return less[:, high] ^ both_less, both_same
+
+
+def relu(mine: PartyShares, x: Words, mask: Record) -> Opening[Words]:
+    """Share of the larger of x and 0, `[n, ...]`: x less sign * x.
+
+    With sign = e xor t and x = f + u, where e and f are opened and t, u and t u were dealt,
+    sign * x = e x + (1 - 2 e) (t f + t u).
+    """
+    assert isinstance(mask, ComparisonMask)
+    flat = x.reshape(len(x), -1)
+    sign = yield from negative(mine, flat, mask)
+    bits, rest = yield (sign ^ mask.flip, flat - mask.factor)
+    e = unpack(bits, flat.shape[1])
+    product = e * flat + (ONE - 2 * e) * (mask.flip_word * rest + mask.flip_factor)
+    return (flat - product).reshape(x.shape)
+
+
+def max_pool(mine: PartyShares, x: Words, masks: Sequence[Record]) -> Opening[Words]:
+    """Share of the largest of every 2 x 2 entries of maps `[n, C, H, W]`; edges are dropped."""
+    rows, columns = (size // 2 * 2 for size in x.shape[2:])
+    x = x[:, :, :rows, :columns]
+    for axis, mask in zip((3, 2), masks, strict=True):
+        one, two = (x.take(range(i, x.shape[axis], 2), axis) for i in (0, 1))
+        x = two + (yield from relu(mine, one - two, mask))
+    return x
+
+
+def together(talks: Sequence[Opening[Words]]) -> list[Words]:
+    """Run all parties in this process; return their shares of the answers."""
+    shares: list[Words] = []
+    opened: Opened | None = None
+    while len(shares) < len(talks):
+        sent: list[Opened] = []
+        for talk in talks:
+            try:
+                sent.append(talk.send(opened))  # type: ignore[arg-type]
+            except StopIteration as end:
+                shares.append(end.value)
+        opened = tuple(combined(each) for each in zip(*sent, strict=True))
+    return shares

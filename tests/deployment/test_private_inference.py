@@ -1,0 +1,664 @@
+"""Private prediction over TLS: honest answers, and everything that a stranger, a client or a party
+can send instead of what is due."""
+
+import asyncio
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from tests.privacy.inference.plain_cnn import IMAGE, plain_cnn
+from vergence.deployment.private_inference import agreement, client, connection, party, sharing
+from vergence.deployment.private_inference.agreement import (
+    AHEAD,
+    Hello,
+    Ledger,
+    PrivateFolder,
+    Terms,
+    new_nonce,
+    write_addresses,
+)
+from vergence.deployment.private_inference.client import ask, predict
+from vergence.deployment.private_inference.connection import DATA, HEADER, WORDS, dial
+from vergence.deployment.private_inference.party import Party
+from vergence.errors import ConfigError, DataError, StateError
+from vergence.models.small_cnn import SmallCnnNet
+from vergence.privacy.inference.processes import free_ports
+
+NAMES = ("a", "b", "c")
+PATIENCE = 2.0
+
+
+@pytest.fixture(scope="module")
+def network():
+    return plain_cnn()
+
+
+@pytest.fixture(scope="module")
+def dealt(network, tmp_path_factory):
+    """Folders of three parties and two clients, with material for 20 images."""
+    out = tmp_path_factory.mktemp("private") / "dealt"
+    addresses = dict.fromkeys(NAMES, "127.0.0.1:1")
+    sharing.share_network(network, IMAGE, addresses, ["anna", "ben"], out, 20)
+    return out
+
+
+@pytest.fixture
+def place(dealt, tmp_path):
+    """A copy of the folders, at free ports."""
+    copied = tmp_path / "dealt"
+    shutil.copytree(dealt, copied)
+    moved(copied)
+    return copied
+
+
+def moved(place):
+    ports = free_ports(len(NAMES))
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, ports, strict=True)}
+    for folder in [*(place / "parties").iterdir(), *(place / "clients").iterdir()]:
+        write_addresses(folder, folder.name, addresses)
+
+
+@pytest.fixture(scope="module")
+def eyes():
+    dice = np.random.default_rng(1)
+    return dice.uniform(-2, 2, (2, *IMAGE)), dice.uniform(-0.5, 0.5, (2, 2))
+
+
+@asynccontextmanager
+async def serving(*parties):
+    """Serve parties in this process."""
+    tasks = []
+    for each in parties:
+        ready = asyncio.Event()
+        tasks.append(asyncio.ensure_future(each.serve(ready)))
+        waiting = asyncio.ensure_future(ready.wait())
+        await asyncio.wait({waiting, tasks[-1]}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            await tasks[-1]
+    try:
+        yield parties
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def three(place, **others):
+    """The parties, some of another kind."""
+    return [others.get(n, Party)(place / "parties" / n, PATIENCE) for n in NAMES]
+
+
+def anna(place):
+    return PrivateFolder(place / "clients" / "anna")
+
+
+def answered(place, eyes, **others):
+    """What anna is told, by parties some of which are of another kind."""
+
+    async def main():
+        async with serving(*three(place, **others)):
+            return await ask(anna(place), *eyes, PATIENCE)
+
+    return asyncio.run(main())
+
+
+def refused(place, eyes, said, **others):
+    begun = time.monotonic()
+    with pytest.raises(StateError, match=said):
+        answered(place, eyes, **others)
+    assert time.monotonic() - begun < PATIENCE + 5
+
+
+def wanted(network, eyes):
+    with torch.no_grad():
+        return network(*(torch.from_numpy(a).float() for a in eyes)).numpy()
+
+
+def test_three_parties_answer_as_the_network(place, network, eyes):
+    found = answered(place, eyes)
+    assert np.abs(found.values - wanted(network, eyes)).max() < 2e-5
+    for name in NAMES:
+        assert Ledger(place / "parties" / name).next == 2
+    assert len(list((place / "parties" / "a" / "material").iterdir())) == 18
+
+
+class Watched(Party):
+    """Keeps every byte that comes in."""
+
+    seen: dict[str, list[bytes]]
+
+    async def entered(self, reader, writer):
+        kept = reader.readexactly
+        self.seen = getattr(self, "seen", {})
+
+        async def readexactly(count):
+            data = await kept(count)
+            self.seen.setdefault(self.name, []).append(data)
+            return data
+
+        reader.readexactly = readexactly
+        await super().entered(reader, writer)
+
+
+def test_no_party_receives_an_image(place, network, eyes):
+    """What comes in at party c, looked at as numbers: nothing is like the image, the answer or a
+    weight; what comes in at all three adds up to the image."""
+    parties = three(place, a=Watched, b=Watched, c=Watched)
+
+    async def main():
+        async with serving(*parties):
+            return await ask(anna(place), *eyes, PATIENCE)
+
+    found = asyncio.run(main())
+    rows = np.concatenate([eyes[0].reshape(2, -1), eyes[1]], 1)
+    shares = []
+    for each in parties:
+        blocks = [b for b in each.seen[each.name] if len(b) == 8 * rows.size]
+        shares.append(np.frombuffer(blocks[0], np.uint64))
+        for block in (b for b in each.seen[each.name] if len(b) >= 64 and not len(b) % 8):
+            numbers = np.frombuffer(block, np.int64) * 2.0**-20
+            assert np.abs(numbers).min() > 0
+            short = np.resize(numbers, rows.size)
+            assert abs(np.corrcoef(short, rows.ravel())[0, 1]) < 0.1
+    whole = sum(shares).view(np.int64).reshape(rows.shape) * 2.0**-20
+    assert np.abs(whole - rows).max() < 2.0**-20
+    assert np.abs(found.values - wanted(network, eyes)).max() < 2e-5
+
+
+# --- clients
+
+
+def test_a_client_whose_key_is_taken_away_may_not_ask(place, eyes):
+    (place / "parties" / "b" / "clients" / "anna.pub").unlink()
+    refused(place, eyes, "party 'b': no client of this name and key may ask here: 'anna'")
+    assert {Ledger(place / "parties" / name).next for name in NAMES} == {0}
+
+
+def test_ben_cannot_ask_as_anna(place, eyes):
+    """With his own key under her name, and with her name in the terms under his own."""
+    folder = place / "clients" / "anna"
+    shutil.copy(place / "clients" / "ben" / "node", folder / "node")
+    refused(place, eyes, "no client of this name and key may ask here: 'anna'")
+
+    class Ben(PrivateFolder):
+        def hello(self, greeting, role, terms):
+            return super().hello(greeting, role, replace(terms, client="anna"))
+
+    async def main():
+        async with serving(*three(place)):
+            await ask(Ben(place / "clients" / "ben"), *eyes, PATIENCE)
+
+    with pytest.raises(StateError, match="client 'ben' asks in the name of another"):
+        asyncio.run(main())
+
+
+def test_a_recorded_hello_opens_nothing_again(place):
+    """Every greeting has a new number under the signature."""
+
+    async def main():
+        async with serving(*three(place)):
+            folder = anna(place)
+            line, greeting = await dial(folder, "a", PATIENCE)
+            terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
+            hello = folder.hello(greeting, "client", terms)
+            await line.close()
+            line, _ = await dial(folder, "a", PATIENCE)
+            await line.tell_record(hello)
+            await line.take(DATA, exact=8)
+
+    with pytest.raises(StateError, match="no client of this name and key may ask here"):
+        asyncio.run(main())
+
+
+class StartsAt(PrivateFolder):
+    """A client that names the material itself."""
+
+    start = 0
+
+    def hello(self, greeting, role, terms):
+        return super().hello(greeting, role, replace(terms, start=self.start))
+
+
+def test_material_is_never_used_twice(place, eyes):
+    """Not when a client asks for it again, not after a restart of a party, not when nobody knows
+    what was used; see `test_material_used_twice_shows_the_difference_of_two_images` for why."""
+    answered(place, eyes)
+
+    async def main():
+        async with serving(*three(place)):
+            await ask(StartsAt(place / "clients" / "anna"), *eyes, PATIENCE)
+
+    with pytest.raises(StateError, match="material of image 0 was used: it is never used twice"):
+        asyncio.run(main())
+    (place / "parties" / "c" / "used.json").unlink()
+    refused(place, eyes, "none may be used twice: ask the model's owner")
+
+
+def test_material_is_spent_before_it_is_used(place, eyes):
+    """A question that fails after the first opened number has used it up."""
+
+    class Dies(Party):
+        async def computed(self, terms, lines, x, beside):
+            self.ledger.spend(terms, self.agreement.images)
+            raise StateError("power cut")
+
+    refused(place, eyes, "power cut", c=Dies)
+    assert {Ledger(place / "parties" / name).next for name in NAMES} == {2}
+
+
+def test_when_the_material_is_used_up(place, eyes):
+    for name in NAMES:
+        (place / "parties" / name / "used.json").write_text('{"next": 19}')
+    refused(place, eyes, "material is left for 1 images of 20, and 2 were asked")
+
+
+def test_a_question_of_another_size_is_refused_before_it_is_read(place):
+    async def main(size, kind=DATA):
+        async with serving(*three(place)):
+            folder = anna(place)
+            line, greeting = await dial(folder, "a", PATIENCE)
+            await line.tell_record(
+                folder.hello(
+                    greeting, "client", Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
+                )
+            )
+            line.writer.write(HEADER.pack(kind, 0, size) + b"x" * 100)
+            await line.take(DATA, exact=16)
+
+    due = 8 * (20 * 22 + 2)
+    for size in (due - 8, due + 1, 1 << 62):
+        with pytest.raises(StateError, match=rf"sent {size:,} bytes, and {due} were due"):
+            asyncio.run(main(size))
+    with pytest.raises(StateError, match="sent frame z of step 0, and d of step 0 was due"):
+        asyncio.run(main(due, b"z"))
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [(0, "no Hello: terms.images"), (65, "no Hello: terms.images"), ("x", "no Hello")],
+)
+def test_a_hello_of_another_form_is_refused(place, images, said):
+    async def main():
+        async with serving(*three(place)):
+            folder = anna(place)
+            line, greeting = await dial(folder, "b", PATIENCE)
+            terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, images)
+            await line.tell_record(folder.hello(greeting, "client", terms))
+            await line.take(DATA, exact=16)
+
+    with pytest.raises(StateError, match=said):
+        asyncio.run(main())
+
+
+def test_what_a_client_asks_wrongly_is_told_before_anybody_is_called(place):
+    with pytest.raises(ConfigError, match=r"images \[1, 20, 22\] and 2 numbers beside each; got"):
+        asyncio.run(ask(anna(place), np.zeros((1, 1, 20, 21)), np.zeros((1, 2))))
+    with pytest.raises(ConfigError, match="inputs must be smaller than 4"):
+        asyncio.run(ask(anna(place), np.full((1, *IMAGE), np.nan), np.zeros((1, 2))))
+
+
+def test_a_client_that_leaves_does_not_keep_the_parties(place, network, eyes):
+    """It asked one party alone, which waits for the others, and is free as soon as it hangs up."""
+
+    async def main():
+        parties = [Party(place / "parties" / n, 60.0) for n in NAMES]
+        async with serving(*parties):
+            folder = anna(place)
+            line, greeting = await dial(folder, "b", PATIENCE)
+            terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
+            await line.tell_record(folder.hello(greeting, "client", terms))
+            await line.tell(DATA, bytes(8 * (20 * 22 + 2)))
+            while not parties[1].busy.locked():
+                await asyncio.sleep(0.01)
+            with pytest.raises(StateError, match="party 'b': another question is being answered"):
+                await ask(PrivateFolder(place / "clients" / "ben"), *eyes, PATIENCE)
+            await line.close()
+            while parties[1].busy.locked():
+                await asyncio.sleep(0.01)
+            return await ask(folder, *eyes, 60.0)
+
+    found = asyncio.run(asyncio.wait_for(main(), 40))
+    assert np.abs(found.values - wanted(network, eyes)).max() < 2e-5
+
+
+# --- strangers
+
+
+def test_strangers_are_shown_the_door(place, eyes, monkeypatch):
+    """One that says nothing is put out in time; one too many is not let in."""
+    monkeypatch.setattr(connection, "HANDSHAKE", 0.5)
+    monkeypatch.setattr(party, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(connection.Line.__init__, "__defaults__", (0.5,))
+
+    async def main():
+        parties = three(place)
+        async with serving(*parties):
+            folder = anna(place)
+            lines = [(await dial(folder, "a", PATIENCE))[0] for _ in range(2)]
+            with pytest.raises(StateError, match="party 'a' hung up"):
+                await dial(folder, "a", PATIENCE)
+            with pytest.raises(StateError, match=r"127.0.0.1 did not answer in 0.5 s"):
+                await lines[0].take(DATA, exact=1)
+            while parties[0].connections:
+                await asyncio.sleep(0.01)
+            return await ask(folder, *eyes, PATIENCE)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_another_server_at_a_party_s_address_is_noticed(place, eyes):
+    """Party b at the address of a: its certificate is of another authority."""
+    folder = place / "clients" / "anna"
+    addresses = dict(PrivateFolder(folder).addresses.parties)
+    write_addresses(folder, "anna", addresses | {"a": addresses["b"]})
+    refused(place, eyes, f"who answers at {addresses['b']} is not party 'a': another key")
+
+
+def test_a_party_that_is_not_there(place, eyes):
+    async def main():
+        async with serving(*three(place)[:2]):
+            await ask(anna(place), *eyes, PATIENCE)
+
+    with pytest.raises(StateError, match=r"party 'c' does not answer at 127.0.0.1:"):
+        asyncio.run(main())
+
+
+def test_folders_of_two_dealings_do_not_go_together(place, eyes):
+    """Even with the same keys: a client that has another agreement asks nobody."""
+    file = place / "clients" / "anna" / "agreement.json"
+    table = json.loads(file.read_text())
+    file.write_text(json.dumps(table | {"images": 21}))
+    refused(place, eyes, "party 'a' serves another network or dealing")
+    file.write_text(json.dumps(table | {"parties": {n: ["0", "0"] for n in NAMES}}))
+    with pytest.raises(StateError, match="certificate or key of 'a' is another one"):
+        asyncio.run(ask(anna(place), *eyes))
+
+
+def test_a_party_refuses_terms_of_another_dealing(place, eyes):
+    class Careless(PrivateFolder):
+        def hello(self, greeting, role, terms):
+            return super().hello(greeting, role, replace(terms, agreement="0" * 64))
+
+    async def main():
+        async with serving(*three(place)):
+            await ask(Careless(place / "clients" / "anna"), *eyes, PATIENCE)
+
+    with pytest.raises(StateError, match="client 'anna' asks about another network or dealing"):
+        asyncio.run(main())
+
+
+# --- parties
+
+
+class Sends(Party):
+    """A party that sends other frames than are due."""
+
+    frames: tuple[bytes, ...] = ()
+
+    async def computed(self, terms, lines, x, beside):
+        self.ledger.spend(terms, self.agreement.images)
+        for line in lines.values():
+            line.writer.write(b"".join(self.frames))
+        await asyncio.sleep(0.3)
+        raise StateError("enough")
+
+
+FIRST = 2 * 20 * 22 * 8
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (HEADER.pack(DATA, 1, FIRST - 8), f"'b' sent {FIRST - 8:,} bytes, and {FIRST} were due"),
+        (HEADER.pack(DATA, 1, 1 << 60), rf"'b' sent {1 << 60:,} bytes, and {FIRST} were due"),
+        (HEADER.pack(DATA, 2, FIRST), "'b' sent frame d of step 2, and d of step 1 was due"),
+        (HEADER.pack(WORDS, 1, FIRST), "'b' sent frame w of step 1, and d of step 1 was due"),
+        (HEADER.pack(b"f", 0, 6) + b"no\x1b[2J", r"party 'b': no\\x1b\[2J"),
+        (b"", "enough"),
+    ],
+    ids=("short", "long", "step", "kind", "terminal", "none"),
+)
+def test_frames_that_are_not_due_end_the_question(place, eyes, frame, said):
+    refused(place, eyes, said, b=type("Lies", (Sends,), {"frames": (frame,)}))
+    assert Ledger(place / "parties" / "a").next == 2
+
+
+def test_a_step_that_is_sent_again_is_refused(place, eyes):
+    """The first step twice: the second time, the second one was due."""
+    frame = HEADER.pack(DATA, 1, FIRST) + bytes(FIRST)
+    lies = type("Repeats", (Sends,), {"frames": (frame, frame)})
+    refused(place, eyes, "'b' sent frame d of step 1, and d of step 2 was due", b=lies)
+
+
+def test_a_party_that_falls_silent_is_named(place, eyes):
+    class Silent(Party):
+        async def computed(self, terms, lines, x, beside):
+            await asyncio.sleep(6)
+
+    refused(place, eyes, f"party 'b' did not answer in {PATIENCE:g} s", b=Silent)
+
+
+def test_a_party_that_was_asked_something_else_is_noticed(place, eyes):
+    """A party that names other material to one it meets would have that one open it out of turn."""
+
+    class Elsewhere(Party):
+        async def meet(self, terms, lines):
+            await super().meet(replace(terms, start=terms.start + 4), lines)
+
+    refused(place, eyes, "party 'a' was asked something else in this session", a=Elsewhere)
+    assert Ledger(place / "parties" / "b").next == 0
+
+
+def test_nothing_is_opened_before_all_have_come(place, eyes):
+    """A party that two others wait for costs no material."""
+
+    class Away(Party):
+        async def meet(self, terms, lines):
+            raise StateError("away")
+
+    refused(place, eyes, "away", c=Away)
+    assert {Ledger(place / "parties" / name).next for name in "ab"} == {0}
+
+
+def test_a_party_cannot_have_all_material_skipped(place, eyes):
+    """It calls far more used than is; the honest ones do not follow, and lose nothing."""
+
+    class Greedy(Party):
+        async def introduced(self, line):
+            self.ledger = type("Ahead", (), {"next": AHEAD + 1, "check": lambda *_: None})()
+            return await super().introduced(line)
+
+    for name in NAMES:
+        file = place / "parties" / name / "agreement.json"
+        file.write_text(file.read_text().replace('"images": 20', '"images": 2000'))
+    file = place / "clients" / "anna" / "agreement.json"
+    file.write_text(file.read_text().replace('"images": 20', '"images": 2000'))
+    refused(place, eyes, f"a party that calls more than {AHEAD} images used", c=Greedy)
+    assert {Ledger(place / "parties" / name).next for name in "ab"} == {0}
+
+
+def test_a_stranger_cannot_stand_in_for_a_party(place):
+    """A client's key does not sign for a party, and a party's not for a client."""
+
+    async def main(role, folder):
+        async with serving(*three(place)):
+            line, greeting = await dial(folder, "c", PATIENCE)
+            terms = Terms(folder.agreement.digest, new_nonce(), folder.name, 0, 1)
+            await line.tell_record(folder.hello(greeting, role, terms))
+            await line.take(DATA, exact=1)
+
+    with pytest.raises(StateError, match="no party of this name and key may ask here: 'anna'"):
+        asyncio.run(main("party", anna(place)))
+    with pytest.raises(StateError, match="no client of this name and key may ask here: 'a'"):
+        asyncio.run(main("client", PrivateFolder(place / "parties" / "a")))
+
+
+def test_a_name_never_leads_out_of_the_folder_of_keys(place):
+    """The key of a name is looked for among the files that are there."""
+    folder = anna(place)
+    greeting = agreement.Greeting("a", "", "", 0)
+    terms = Terms("", "", "anna", 0, 1)
+    text = Hello.signed_text(greeting, "party", "../clients/anna", terms)
+    hello = Hello("party", "../clients/anna", terms, folder.sign(text))
+    party_folder = PrivateFolder(place / "parties" / "a")
+    assert not party_folder.believes(greeting, hello)
+    signed = folder.hello(greeting, "client", terms)
+    assert party_folder.believes(greeting, signed)
+
+
+def test_an_answer_that_is_no_angle_is_not_told(place, tmp_path):
+    """A lying party spoils answers; the client notices where what comes out cannot be."""
+
+    class Spoils(Party):
+        async def computed(self, terms, lines, x, beside):
+            share = await super().computed(terms, lines, x, beside)
+            return share + np.uint64(1 << 23)
+
+    np.savez(tmp_path / "eyes.npz", **pictures(2))
+
+    async def main():
+        async with serving(*three(place, b=Spoils)):
+            await asyncio.to_thread(
+                predict, place / "clients" / "anna", tmp_path / "eyes.npz", tmp_path / "x.csv"
+            )
+
+    with pytest.raises(StateError, match="no angle: a party sent something wrong"):
+        asyncio.run(main())
+    assert not (tmp_path / "x.csv").exists()
+
+
+# --- folders and commands
+
+
+def pictures(count, image=IMAGE):
+    dice = np.random.default_rng(4)
+    return {
+        "image": dice.integers(0, 256, (count, *image), dtype=np.uint8),
+        "pose": dice.uniform(-0.3, 0.3, (count, 2)).astype(np.float32),
+    }
+
+
+def test_folders_that_cannot_be_used(place, tmp_path):
+    with pytest.raises(StateError, match=r"clients.anna is not a party's folder"):
+        Party(place / "clients" / "anna")
+    with pytest.raises(StateError, match=r"no agreement.json"):
+        Party(tmp_path)
+    seed = place / "parties" / "b" / "seed"
+    seed.chmod(0o644)
+    with pytest.raises(StateError, match="can be read by others"):
+        Party(place / "parties" / "b")._seed()
+    shutil.copy(place / "parties" / "a" / "agreement.json", tmp_path / "agreement.json")
+    np.savez(place / "parties" / "c" / "weights.npz", x=np.zeros(3))
+    with pytest.raises(StateError, match="shares of another network"):
+        Party(place / "parties" / "c")
+    toml = place / "parties" / "a" / "parties.toml"
+    toml.write_text(toml.read_text().replace("a = ", "z = "))
+    with pytest.raises(ConfigError, match="parties are a, b, c, in this order; got z, b, c"):
+        Party(place / "parties" / "a")
+
+
+def test_arguments_of_the_owner(tmp_path):
+    def shared(**change):
+        given = {"parties": {"a": "x:1", "b": "y:2"}, "clients": ["anna"], "images": 1}
+        sharing.check_arguments(**given | {"out": tmp_path / "new"} | change)
+
+    shared()
+    with pytest.raises(ConfigError, match="2 to 5 parties; got 1"):
+        shared(parties={"a": "x:1"})
+    with pytest.raises(ConfigError, match="name those who may ask"):
+        shared(clients=[])
+    with pytest.raises(DataError, match="is there twice"):
+        shared(clients=["a"])
+    with pytest.raises(ConfigError, match="an address is HOST:PORT"):
+        shared(parties={"a": "x", "b": "y:2"})
+    with pytest.raises(ConfigError, match="--images from 1 to 100000; got 0"):
+        shared(images=0)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(StateError, match="is not empty"):
+        shared()
+
+
+def test_a_network_that_does_more_than_its_layers_say_is_refused(tmp_path):
+    """This one rectifies after its convolutions, which no layer says."""
+    rectified = SmallCnnNet(IMAGE, 2, (2, 3), 8, pad=False, beside=2).eval()
+    with pytest.raises(ConfigError, match="on shares this network is off by"):
+        sharing.share_network(rectified, IMAGE, dict.fromkeys("ab", "x:1"), ["c"], tmp_path, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_without_images(place, tmp_path):
+    np.savez(tmp_path / "eyes.npz", pose=np.zeros((1, 2), np.float32))
+    with pytest.raises(DataError, match="has no column image"):
+        predict(place / "clients" / "anna", tmp_path / "eyes.npz", tmp_path / "x.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_three_processes_with_tls_from_the_command_line(count, tmp_path):
+    """A run's model, parties as processes of their own: the same angles as by the run itself."""
+    from vergence.model_tools.onnx_export import chosen, opened
+    from vergence.training.pruning import built
+
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def vergence(*words):
+        return [sys.executable, "-m", "vergence", *map(str, words)]
+
+    def run(*words):
+        subprocess.run(vergence(*words), cwd=tmp_path, env=environment, check=True)
+
+    (tmp_path / "eyes.toml").write_text(
+        'task = { name = "gaze_angle" }\nmodel = { name = "lenet", channels = [4, 8] }\n'
+        'federation = { name = "eye_synthetic", people = 3, samples = 60 }\n'
+        'method = { name = "fedavg" }\n'
+        "local = { epochs = 1, batch = 20 }\nrun = { rounds = 1, seeds = [0] }\n"
+    )
+    run("run", "eyes.toml", "--out", "run")
+    ports = zip(NAMES[:count], free_ports(count), strict=True)
+    addresses = ",".join(f"{name}=127.0.0.1:{port}" for name, port in ports)
+    options = ("--parties", addresses, "--clients", "anna", "--images", 8, "--out", "dealt")
+    run("privacy", "share", "run", *options)
+    np.savez(tmp_path / "eyes.npz", **pictures(3, (1, 36, 60)))
+    processes = [
+        subprocess.Popen(
+            vergence("privacy", "party", f"dealt/parties/{name}"),
+            cwd=tmp_path,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in NAMES[:count]
+    ]
+    try:
+        for each in processes:
+            assert "material for 8 images" in each.stderr.readline()
+        for attempt in range(2):
+            run("predict", "dealt/clients/anna", "eyes.npz", "--private", "--out", f"{attempt}.csv")
+    finally:
+        for each in processes:
+            each.terminate()
+            each.wait(20)
+            each.stderr.close()
+    trained, _ = opened(tmp_path / "run", None, None)
+    model = built(trained.task.module(), chosen(trained, None)[0])
+    batch = {name: torch.from_numpy(a) for name, a in pictures(3, (1, 36, 60)).items()}
+    with torch.no_grad():
+        plain = trained.task.forward(model, batch).numpy()
+    for attempt in range(2):
+        told = np.loadtxt(tmp_path / f"{attempt}.csv", delimiter=",", skiprows=1)
+        assert np.abs(told[:, 1:] - plain).max() < 2e-5
+        assert np.all(np.abs(told[:, 1:]) < math.pi)
+    assert all(one < two for one, two in pairwise([0, *told[:, 0] + 1]))
+    assert client.PATIENCE == party.PATIENCE
