@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.deployment import TABLE, deployed, simulated
+from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
 from tests.deploy.test_labs import LABS, SILOS
 from vergence.deployment import folder_setup, launcher, own_code
 from vergence.deployment.client_app import AnsweringClient
@@ -238,3 +238,22 @@ def test_own_code_over_flower_gives_the_simulators_fingerprint(tmp_path):
         assert made.fingerprints() == here
         (file,) = (made.server / "run").rglob("provenance.json")
         assert sha in json.loads(file.read_text())["code"]["files"].values()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_statistics_that_stay_at_home_over_flower_give_the_simulators_fingerprint(tmp_path):
+    """A network of a file with BatchNorm; each client counts means and variances of its own."""
+    file = Path(__file__).parents[2] / "experiments" / "batch_norm_eyes.py"
+    kept = {"name": "fedbn", "at_home": "statistics"}
+    table = {**TABLE, "model": {"name": str(file)}, "methods": [kept]}
+    with deployed(tmp_path, table) as made:
+        (sha,) = digests(made.server)
+        served = made.run("serve", made.server, "--accept-code", sha)
+        joined = [made.run("join", made.client(c), "--accept-code", sha) for c in CLIENTS]
+        with under(Trust(started=True)):
+            here = simulated(table, tmp_path / "here")
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert made.fingerprints() == here
