@@ -27,6 +27,10 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 	$(PIP) --no-deps projectaria-tools
 	@touch .venv/done
 
+.venv/docs: .venv/demo
+	$(PIP) -e ".[docs]"
+	@touch .venv/docs
+
 setup: .venv/done ## install everything into .venv
 
 demo: .venv/demo ## install the least, train on 15 real viewers, print the table, write the report and an overlay video
@@ -37,17 +41,24 @@ demo: .venv/demo ## install the least, train on 15 real viewers, print the table
 test: setup ## run the tests, less than five minutes
 	$(BIN)/python -m pytest $(SHARED)
 
-check: setup ## lint, types, import contracts, slow tests, every command of README and docs
+check: setup docs ## lint, types, import contracts, the site, slow tests, every command of README and docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest $(SLOW) -m slow
 
+docs: .venv/docs ## build the site into build/site, without a network; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+reference: setup ## rewrite the pages of the reference that follow from the code
+	$(BIN)/python -m tools.reference_pages
+
 results: setup demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
 	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
-	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
+	$(BIN)/python tools/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
+	$(BIN)/python -m tools.reference_pages
 
 study: setup ## compare every method on three data sets, and the papers' claims (research data; hours)
 	$(BIN)/vergence study sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep
@@ -59,7 +70,7 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 	for e in mpiigaze_strangers split_people split_real; do \
 	    $(BIN)/vergence study evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/vergence reproduce fedcpf adaptive splitfed
-	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
+	$(BIN)/python tools/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
 drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.drills
@@ -84,4 +95,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check results study drills drills-flower mutants bench clean
+.PHONY: help setup demo test check docs reference results study drills drills-flower mutants bench clean

@@ -1,8 +1,8 @@
 """Judge summaries of SumMe and TVSum: random, human, best possible, and published outputs.
 
 Run `python -m benchmarks.summaries --root DIR` with the folder that holds the h5 files of both sets
-(docs/summaries.md); seconds. With published outputs (reference_runs.h5) every summary is made again
-from its scores and compared frame for frame; with key frames, features alone are judged.
+(docs/how-to/summaries.md); seconds. With published outputs (reference_runs.h5) every summary is
+made again from its scores and compared frame for frame; with key frames, features alone are judged.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from tools import coverage
 from tools.coverage import Row
 
 GOOD = Row("A01", "P0", "done", "tests/test_coverage.py::test_the_table_holds; vergence methods")
-WHY = "docs/decisions/rows-decided-against.md#b61-blind-learning-and-fedsl"
+WHY = "docs/explanation/decisions/rows-decided-against.md#b61-blind-learning-and-fedsl"
 
 
 def faults(**changed):
@@ -21,7 +21,7 @@ def test_the_table_holds(capsys):
 
 def test_a_good_row_has_no_fault():
     assert faults() == []
-    assert faults(verdict="open", evidence="docs/cut.md; missing: a run") == []
+    assert faults(verdict="open", evidence="docs/explanation/cut.md; missing: a run") == []
     assert faults(verdict="decided against", evidence=WHY) == []
 
 
@@ -32,9 +32,12 @@ def test_a_good_row_has_no_fault():
         ({"priority": "P3"}, "P0, P1, P2"),
         ({"verdict": "partial"}, "done, decided against, open"),
         ({"evidence": ""}, "no evidence"),
-        ({"evidence": "docs/cut.md; missing: all else"}, "open row, and no other"),
-        ({"verdict": "open", "evidence": "docs/cut.md"}, "open row, and no other"),
-        ({"verdict": "decided against", "evidence": "docs/cut.md"}, "no section of docs/decisions"),
+        ({"evidence": "docs/explanation/cut.md; missing: all else"}, "open row, and no other"),
+        ({"verdict": "open", "evidence": "docs/explanation/cut.md"}, "open row, and no other"),
+        (
+            {"verdict": "decided against", "evidence": "docs/explanation/cut.md"},
+            "no section of docs/explanation/decisions",
+        ),
         ({"evidence": "tests/test_of_nothing.py"}, "no such file"),
         ({"evidence": "/etc/passwd"}, "no such file"),
         ({"evidence": "tests/test_coverage.py::test_of_nothing"}, "nothing in it is called"),

@@ -101,8 +101,10 @@ def _row_faults(row: Row) -> Iterator[str]:
         yield f"an open row, and no other, ends in what is '{MISSING} ...'"
     if row.verdict != OPEN and not shown:
         yield "it gives no evidence"
-    if row.verdict == AGAINST and not any(p.startswith("docs/decisions/") for p in shown):
-        yield "it was decided against, and names no section of docs/decisions"
+    if row.verdict == AGAINST and not any(
+        p.startswith("docs/explanation/decisions/") for p in shown
+    ):
+        yield "it was decided against, and names no section of docs/explanation/decisions"
     for piece in shown:
         fault = command_fault(piece) if " " in piece else file_fault(piece)
         if fault:

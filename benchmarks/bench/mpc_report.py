@@ -22,7 +22,8 @@ NOTES = (
     "MB sent: by all parties. messages: by the one that sent most, no fewer than rounds; of "
     "malicious protocols, its rounds.",
     "error: largest difference from the network in float64, in radians.",
-    "Where a model says semi-honest, a party that lies is not noticed: docs/private_inference.md.",
+    "Where a model says semi-honest, a party that lies is not noticed: "
+    "docs/how-to/private_inference.md.",
 )
 
 

@@ -43,7 +43,7 @@ def bench(
     plan: Mapping[str, Any] | None = None,
     precisions: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Measure workloads; the keys of the result are described in docs/bench.md.
+    """Measure workloads; the keys of the result are described in docs/results/bench.md.
 
     `rounds` replaces the workload's own number of timed rounds, `pythons` names the interpreter a
     peer is run with, `plan` holds further fields of the engine's plan. The engine also runs in each

@@ -1,6 +1,6 @@
 """Federated, personalised gaze models: trained across people without collecting their data.
 
-Example:
+Examples:
     >>> import vergence as vg
     >>> people = vg.data.OSIE()
     >>> task = vg.tasks.GazeMap(vg.models.GLCFeatures(grid=(30, 40)), criterion="kl")

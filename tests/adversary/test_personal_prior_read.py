@@ -1,6 +1,6 @@
 """A server that lies reads a person's own prior from one update, where training sees the prior.
 
-docs/personal_prior.md says so, and names what helps; with `prior_in = "prediction"` and
+docs/how-to/personal_prior.md says so, and names what helps; with `prior_in = "prediction"` and
 `personal_prior = "chosen"` it cannot.
 """
 

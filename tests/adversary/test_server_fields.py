@@ -98,7 +98,7 @@ def test_every_word_of_a_request_has_an_answer():
 
 
 def test_the_page_shows_the_same_table():
-    page = (ROOT / "docs" / "secure_aggregation.md").read_text()
+    page = (ROOT / "docs/explanation/secure_aggregation.md").read_text()
     found = re.search(r"<!-- server fields -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert found is not None
     assert found[1] == server_fields.table()

@@ -101,7 +101,7 @@ def test_an_audit_says_whose_distance_it_is_beside_chance_and_so_does_the_page(c
     assert hidden["as_it_ran"] == "False"
     assert "clients send distances and models" in found.out
     ethics(clips)
-    (plan,) = json.loads((clips / "ethics.json").read_text())["plans"]
+    plan = json.loads((clips / "ethics.json").read_text())["plan"]
     assert {rate["what"] for rate in plan["rates"]} == set(rates)
     assert "how far each person's clips are from public ones" in plan["sees"][0][1]
     assert any(line.startswith("Names: how far") for line in plan["residual"])

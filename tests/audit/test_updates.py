@@ -173,7 +173,7 @@ def test_what_cannot_be_attacked_is_said_with_the_reason(folder):
     said = vergence("privacy", "audit", folder / "local_only", "--quick")
     assert said.code == 0, said.err
     ethics(folder / "local_only")
-    (plan,) = json.loads((folder / "local_only" / "ethics.json").read_text())["plans"]
+    plan = json.loads((folder / "local_only" / "ethics.json").read_text())["plan"]
     reasons = [each["why"] for each in plan["not_tried"]]
     assert [why.split(",")[0] for why in reasons] == [
         "nothing learned leaves a device in this method",
@@ -195,7 +195,7 @@ def test_the_whole_audit_and_what_the_page_for_a_board_makes_of_it(folder):
     mask = rates["who: from a mask, asked in another session; no defence, as in the run"]
     assert float(mask["low"]) <= float(mask["value"]) <= float(mask["high"])
     ethics(folder / "fedcpf")
-    (plan,) = json.loads((folder / "fedcpf" / "ethics.json").read_text())["plans"]
+    plan = json.loads((folder / "fedcpf" / "ethics.json").read_text())["plan"]
     assert {rate["what"] for rate in plan["rates"]} == set(rates)
     page = (folder / "fedcpf" / "ethics.html").read_text()
     assert all(rate["success"] in page for rate in plan["rates"])

@@ -1,4 +1,4 @@
-"""The Python of README and docs/python.md: it runs, and prints what the page says it prints."""
+"""The Python of README and docs/how-to/python.md runs, and prints what the page says."""
 
 import importlib.util
 import re
@@ -26,7 +26,7 @@ def cells(page):
             yield block, after.text if after is not None and after.language == "text" else None
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/python.md"])
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = list(cells(ROOT / page))
@@ -42,7 +42,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         assert here == pytest.approx(told, rel=0.05), block
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/python.md", "CONTRIBUTING.md"])
 def test_examples_import_from_the_package_alone(page):
     for block in blocks(ROOT / page, "python"):
         inner = re.findall(r"^\s*(?:from|import) (vergence\.[\w.]+)", block.text, re.MULTILINE)

@@ -166,6 +166,6 @@ def test_settings_that_exclude_each_other_are_not_paired():
 
 @pytest.mark.slow
 def test_the_page_shows_the_matrix_as_it_is():
-    page = (ROOT / "docs" / "composition.md").read_text()
+    page = (ROOT / "docs/reference/composition.md").read_text()
     for block in blocks(load(ROOT / "src" / "vergence" / "experiments" / "toy.toml").table):
         assert block.markdown() in page

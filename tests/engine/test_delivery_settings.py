@@ -50,7 +50,7 @@ def test_an_experiment_reads_its_delivery():
 
 
 def test_the_page_tells_all_settings_and_columns():
-    page = ROOT / "docs" / "delivery.md"
+    page = ROOT / "docs/how-to/delivery.md"
     found = {
         key: None if text == "none" else tomllib.loads(f"v = {text}")["v"]
         for key, text in options(page, "## Settings").items()

@@ -36,8 +36,8 @@ NARROW = 'privacy = { cut = { name = "bottleneck", epsilon = 8.0, FROZEN } }\n'
     ],
 )
 def test_the_tables_of_keys_in_the_docs_are_true(name, record, required):
-    assert written("cut.md", f"## {name}") == defaults(record, *required)
-    text = (ROOT / "docs" / "cut.md").read_text()
+    assert written("explanation/cut.md", f"## {name}") == defaults(record, *required)
+    text = (ROOT / "docs/explanation/cut.md").read_text()
     assert all(f"| `{key}` | required |" in text for key in required)
 
 

@@ -209,7 +209,7 @@ def test_killed_and_resumed_it_gives_the_same_tables(tmp_path, monkeypatch):
 
 
 def test_the_tables_of_keys_in_the_docs_are_true():
-    page = ROOT / "docs" / "robust.md"
+    page = ROOT / "docs/how-to/robust.md"
     written = {
         k: None if t == "none" else tomllib.loads(f"v = {t}")["v"]
         for k, t in options(page, "### poison").items()

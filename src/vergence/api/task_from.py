@@ -58,7 +58,7 @@ def task_from(
         ConfigError: this is no factory, it builds no network that can be averaged, or nobody says
             of which metrics less is better.
 
-    Example:
+    Examples:
         >>> from torch.nn.functional import mse_loss
         >>> task_from(lambda: nn.Linear(4, 1), loss=mse_loss).headline
         'test_loss'

@@ -67,17 +67,29 @@ def forget(
 
 @privacy.command
 @asking
-def ethics(folder: Path, *, out_: Annotated[Path | None, Parameter(name="--out")] = None) -> None:
+def ethics(
+    folder: Path,
+    *,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    method: str | None = None,
+    study: Path | None = None,
+) -> None:
     """Write what happens to people's data, in plain words: one page, with JSON and cards beside.
 
     Args:
         folder: what `vergence run --out` wrote, a run directory below, or an experiment file that
             has not been run.
         out_: a folder for the page; default FOLDER itself.
+        method: label of the method that the page is about, where there are several.
+        study: a TOML file whose table [study] says who is responsible, how many people take part,
+            how long, on which lawful basis, how to withdraw and whom to ask; default that table
+            of the experiment.
     """
+    from vergence.experiment.privacy.study_description import read_description
     from vergence.reports.ethics.page import ethics as page
 
-    out.print(f"page: {page(folder, out_)}", soft_wrap=True)
+    told = None if study is None else read_description(study)
+    out.print(f"page: {page(folder, out_, method, told)}", soft_wrap=True)
 
 
 @privacy.command

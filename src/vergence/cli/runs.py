@@ -16,6 +16,7 @@ from rich.table import Table
 from vergence import profiling
 from vergence.cli.profile import profiled
 from vergence.console import note, out
+from vergence.core.options import option_texts
 from vergence.errors import ConfigError
 from vergence.experiment.trust import asking, asking_exactly, starting
 
@@ -408,7 +409,7 @@ def _one_method(kind: type, name: str) -> None:
     """Print what a method does, and its options with their defaults."""
     text, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\nArgs:\n")
     out.print(f"{name}: {text.strip()}", highlight=False, markup=False)
-    told = _told_options(rest)
+    told = option_texts(kind)
     table = Table("option", "default", "what")
     for each in fields(kind):
         if each.name not in ("local", "base"):
@@ -423,22 +424,6 @@ def _one_method(kind: type, name: str) -> None:
         out.print(f"Source: {source.strip()}", highlight=False, markup=False)
     python = f"vergence.methods.{kind.__name__}()"
     out.print(f'In an experiment: method = {{ name = "{name}" }}; in Python: {python}')
-
-
-def _told_options(rest: str) -> dict[str, str]:
-    """Options of a docstring's `Args`, each with what is said of it, on one line."""
-    found: dict[str, str] = {}
-    last = ""
-    for line in rest.splitlines():
-        if line.strip() and not line.startswith(" "):
-            break
-        name, colon, said = line.strip().partition(": ")
-        if line.startswith("    ") and not line.startswith("     ") and colon:
-            last = name
-            found[last] = said
-        elif last and line.strip():
-            found[last] += f" {line.strip()}"
-    return found
 
 
 def _present(folder: Path) -> None:

@@ -28,7 +28,7 @@ somebody's judgement."""
 class NumberedIds(Sequence[str]):
     """Ids `c0000000`, `c0000001`, ..., made from their numbers: a client costs no memory.
 
-    Example:
+    Examples:
         >>> ids = NumberedIds(range(1_000_000))
         >>> ids[-1], ids.index("c0000042"), "c1000000" in ids
         ('c0999999', 42, False)
@@ -209,7 +209,7 @@ class Federation:
                 different columns, or too few samples.
             ConfigError: shares that make no whole.
 
-        Example:
+        Examples:
             >>> import torch
             >>> people = {who: {"x": torch.zeros(10, 4), "y": torch.ones(10)} for who in ("a", "b")}
             >>> [len(part) for part in vars(Federation.from_arrays(people).people["a"]).values()]

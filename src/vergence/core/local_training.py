@@ -23,8 +23,19 @@ LARGEST = 1e30
 class LocalTraining(NamedOptions, label="local"):
     """Settings of a client's training between two messages.
 
-    `steps` batches if given, else `epochs` passes; the last, smaller batch of a pass is kept, so
-    that a small client counts. `schedule` follows the share of rounds done.
+    Args:
+        epochs: passes over the client's training data in a turn.
+        steps: batches in a turn, in place of passes.
+        batch: samples in a batch; the last, smaller batch of a pass is kept, so that a small client
+            counts.
+        optimizer: `sgd`, `adam` or `adamw`.
+        lr: learning rate.
+        momentum: of `sgd`.
+        nesterov: of `sgd`.
+        weight_decay: of the optimizer.
+        clip: largest L2 norm of a gradient; 0: no limit.
+        schedule: the rate over the share of rounds done: `constant`, `cosine` (to 1 % of `lr`) or
+            `step` (a tenth after half of the rounds, a hundredth after three quarters).
     """
 
     epochs: Annotated[int, Ge(1)] = 1

@@ -26,7 +26,7 @@ class Mask:
 
     Lies in main memory and is never changed in place: every operation returns a new mask.
 
-    Example:
+    Examples:
         >>> layout = Layout(("w",), ((4,),))
         >>> score = Params(torch.tensor([0.1, 0.5, 0.5, 0.2]), layout)
         >>> Mask.top(score, 1, among=Mask.full(layout)).bits.tolist()

@@ -53,6 +53,35 @@ def _bounds(mark: Any) -> list[tuple[str, float]]:
     return [(sign, bound) for sign, bound in pairs if bound is not None]  # type: ignore[misc]
 
 
+def option_texts(record: type) -> dict[str, str]:
+    """Options of a record, each with what its docstring says of it, on one line.
+
+    They stand under `Args` or `Attributes`, there or in the docstring of a base.
+    """
+    found: dict[str, str] = {}
+    for kind in reversed(record.__mro__):
+        text = inspect.cleandoc(vars(kind).get("__doc__") or "")
+        for section in ("Args", "Attributes"):
+            found |= _listed(text.partition(f"\n{section}:\n")[2])
+    return found
+
+
+def _listed(text: str) -> dict[str, str]:
+    """Names of an indented list, each with its text; the list ends at a line without indent."""
+    found: dict[str, str] = {}
+    last = ""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(" "):
+            break
+        name, colon, said = line.strip().partition(": ")
+        if line.startswith("    ") and not line.startswith("     ") and colon:
+            last = name
+            found[last] = said
+        elif last and line.strip():
+            found[last] += f" {line.strip()}"
+    return found
+
+
 def check_ranges(record: Any, name: str) -> None:
     """Check every annotated number and every literal of a dataclass instance.
 

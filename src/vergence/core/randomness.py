@@ -14,7 +14,7 @@ class RandomStream:
     No state is kept: asking twice gives the same generator, so a resumed, repeated or reordered
     turn draws the same numbers.
 
-    Example:
+    Examples:
         >>> int(RandomStream("run", 0).child("p03", 7).numpy().integers(100))
         61
     """

@@ -101,7 +101,7 @@ class Delivery:
     def scale(self, age: int) -> float:
         """Factor for an update that was made from a model so many versions old.
 
-        Example:
+        Examples:
             >>> Delivery("fedbuff").scale(3), Delivery("fedasync", staleness="hinge").scale(6)
             (0.5, 0.02857142857142857)
         """

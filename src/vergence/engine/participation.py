@@ -34,6 +34,7 @@ class Participation(NamedOptions):
             next row; without it and without `rhythm` everybody is always there.
         rhythm: made-up days instead of a trace: each client sleeps, idle and on the charger, for
             about a third of `day` rounds, at its own hour.
+        day: rounds in a day of the rhythm.
         require: what a device must be to take part.
     """
 

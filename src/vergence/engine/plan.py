@@ -28,21 +28,35 @@ SEEDS = 2**63
 class Plan(NamedOptions):
     """Settings of a run: rounds, seeds, who evaluates when, how often to save.
 
-    No `rounds` measure the model that a run starts from (`model.start`), as it is.
-
-    `evaluate_people` measures so many people, the same ones each time, instead of everybody.
-    `checkpoint_every` 0 saves at the end only. `solver` "auto" tries before the first round whether
-    training clients in stacks is faster; what was chosen is kept with the run and is part of its
-    fingerprint. `precision` "auto" is "half" where this processor or GPU has instructions for it
-    and the network gains from them, else "fp32"; it is kept in the same way.
-
-    `split_seeds` runs the experiment once for each of them, on another split of its data.
-
-    `silos` are labs: clients with many people inside.
-
-    `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
-    predicts with after the round's download). `workers` 0 means one per core, under the engine
-    "ray" one per CPU that Ray has; Ray's workers train on CPUs.
+    Args:
+        rounds: number of rounds; 0 measures the model that a run starts from (`model.start`), as it
+            is.
+        seeds: one whole run for each; a seed fixes initial parameters, batches and cohorts.
+        split_seeds: two or more: the experiment runs once for each, on another split of its data.
+        engine: `simulator`; `bytes`: everything goes through bytes, in one process; `ray`: Ray's
+            workers, which train on CPUs.
+        solver: how clients are trained: one by one (`sequential`) or many at once as one batched
+            network (`stacked`). `auto` tries before the first round which is faster; what was
+            chosen is kept with the run and is part of its fingerprint.
+        precision: `bf16` trains in bfloat16 where torch deems it safe; `half` keeps weights in
+            bfloat16, too, beside float32 parameters. `auto` is `half` where this processor or GPU
+            has instructions for it and the network gains from them, else `fp32`; it is kept as the
+            solver is.
+        device: `cpu`, `cuda`, `cuda:N`; `auto` is a GPU where torch sees one.
+        workers: worker processes; 0: one per core, under the engine `ray` one per CPU that Ray has.
+            It does not change the bits.
+        evaluate_every: rounds between evaluations; 0: at the end only.
+        evaluate_people: number of people who are measured, the same ones each time; 0: everybody.
+        checkpoint_every: rounds between checkpoints; 0: at the end only.
+        points: where people are measured: P0 (what a client predicts with after the round's
+            download), P1 (after local training), P2 (the server's model).
+        presence: which clients take part in a round.
+        delivery: which replies a round waits for.
+        wire: compression of uploaded updates.
+        pruning: pruning while a run trains.
+        privacy: protections beyond what the method does.
+        poison: people who attack on purpose.
+        silos: labs: clients with many people inside.
     """
 
     rounds: Annotated[int, Ge(0)] = 20

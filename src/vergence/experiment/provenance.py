@@ -22,7 +22,8 @@ FILE = "stamp.json"
 MADE = ("config", "code", "data", "torch")
 """What every stamp tells; a run that begins from other states tells of them, too."""
 FREE = ("run.workers", "run.engine")
-"""Settings that change no bits."""
+"""Settings that change no bits, beside the table `study`."""
+STUDY = "study"
 SHOWN, WIDEST = 3, 60
 """Differences that one line names; characters of each value in it."""
 
@@ -47,7 +48,7 @@ def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
     Of code that ran it is the text that ran. Names of Python objects, which a table describes and
     does not build, are no names of files.
     """
-    kept = {k: v for k, v in table.items() if k != "run"}
+    kept = {k: v for k, v in table.items() if k not in ("run", STUDY)}
     kept["run"] = {k: v for k, v in table.get("run", {}).items() if f"run.{k}" not in FREE}
     whole = hashlib.sha256(tomli_w.dumps(kept).encode())
     for name in python_files({k: v for k, v in kept.items() if k not in table.get("python", [])}):
@@ -116,6 +117,8 @@ def settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         if name == "methods":
             named = [{"name": each} if isinstance(each, str) else each for each in value]
             found |= settings({f"{name}[{at}]": each for at, each in enumerate(named)})
+        elif name == STUDY:
+            continue
         elif isinstance(value, dict):
             found |= settings(value, f"{name}.")
         elif name not in FREE:

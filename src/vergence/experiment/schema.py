@@ -2,7 +2,7 @@
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
 `few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
-`privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
+`privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`, `study`; `--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from vergence.errors import BuiltInPython, ConfigError, nearest
 from vergence.experiment.code_names import beside, default_label
 from vergence.experiment.packaged import locate
 from vergence.experiment.privacy.schema import build_poison, build_privacy, poisoned
+from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, of_another
 from vergence.experiment.registry import bind, find
 from vergence.experiment.search_space import (
@@ -74,6 +75,7 @@ KEYS = (
     "run",
     "sweep",
     "tuning",
+    "study",
 )
 Table = dict[str, Any]
 LINE, DEEPEST = 1000, 16
@@ -122,6 +124,7 @@ class Experiment:
     code: Mapping[str, Code] = field(default_factory=dict)
     built: Task | None = None
     few_data: FewSamples = FewSamples()
+    study: StudyDescription = StudyDescription()
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""
@@ -333,7 +336,6 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
         methods[label] = method
     sweep = build_sweep(table, list(methods))
-    noise = bind(Noise, table.get("noise", {}), "noise")
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
     code = {name: it for name in python_files(table) if (it := now().ran.get(name)) is not None}
     poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
@@ -345,7 +347,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             model,
             methods,
             plan,
-            noise,
+            bind(Noise, table.get("noise", {}), "noise"),
             sweep,
             tuning,
             poison,
@@ -353,6 +355,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             tasks=tasks,
             code=code,
             few_data=bind(FewSamples, table.get("few_data", {}), "few_data"),
+            study=bind(StudyDescription, table.get("study", {}), "study"),
         )
     )
 

@@ -33,7 +33,10 @@ Point = dict[str, Any]
 class SearchRange:
     """Numbers from `low` to `high`, both included; whole ones where both ends are whole.
 
-    `log` draws them evenly over orders of magnitude.
+    Attributes:
+        low: the smallest.
+        high: the largest.
+        log: draw them evenly over orders of magnitude.
     """
 
     low: int | float
@@ -197,8 +200,15 @@ class SweepSettings:
 class Tuning:
     """Choice of an experiment's settings, as a sweep writes it into what it found.
 
-    `trials` is the number of settings tried of every method; `space` the digest of what could have
-    been tried.
+    Attributes:
+        trials: number of settings tried of every method.
+        search: `grid` or `random`.
+        people: on whom the settings were chosen.
+        seed: of the draws.
+        space: digest of what could have been tried.
+        chosen_on: `validation`: the data by which the winner was chosen.
+        seeds: every trial ran once with each.
+        metric: what the winner was chosen by.
     """
 
     trials: Annotated[int, Ge(1)]

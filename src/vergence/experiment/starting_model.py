@@ -1,7 +1,7 @@
 """`model.start`: a network starts from the common model of another run.
 
 The model is read off a run's final state, or off the copy that a run which started from it keeps:
-so that run can be read, verified and resumed without the other. Docs: docs/runs.md.
+so that run can be read, verified and resumed without the other. Docs: docs/reference/runs.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Centralised(Method[Global, DataCentre]):
     Not private and, with people who look at the same thing differently, not an upper bound
     either: the network is never told whose data it sees.
 
-    Source: the data centre of arXiv 2211.07330; see docs/methods/centralised.md.
+    Source: the data centre of arXiv 2211.07330; see docs/reference/methods/centralised.md.
     """
 
     pooled: ClassVar[bool] = True

@@ -43,7 +43,7 @@ class Earned(Method[Global, Mixing]):
         tune_epochs: epochs of fine-tuning at the end; 0 for none.
         weights: clients count by their samples, or equally, in the common model.
 
-    Source: this project, docs/methods/earned.md; the common model is McMahan et al. 2017,
+    Source: this project, docs/reference/methods/earned.md; the common model is McMahan et al. 2017,
     Algorithm 1; the rule of one standard error Breiman et al. 1984, section 3.4.3.
     """
 

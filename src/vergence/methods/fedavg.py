@@ -18,6 +18,9 @@ class FedAvg(Method[Global, NoState]):
 
     model <- model + sum_i (n_i / sum_j n_j) (local_i - model), over the cohort.
 
+    Args:
+        weights: clients count by their samples, or equally.
+
     Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
     data", AISTATS 2017, Algorithm 1.
     """

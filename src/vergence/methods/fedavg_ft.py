@@ -28,7 +28,11 @@ class Tuned:
 class FedAvgFT(Method[Global, Tuned]):
     """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
 
-    Source: McMahan et al. 2017, Algorithm 1; see docs/methods/fedavg_ft.md.
+    Args:
+        tune_epochs: passes over a client's own data after the last round.
+        weights: clients count by their samples, or equally.
+
+    Source: McMahan et al. 2017, Algorithm 1; see docs/reference/methods/fedavg_ft.md.
     """
 
     tune_epochs: Annotated[int, Ge(1)] = 10

@@ -20,10 +20,14 @@ from vergence.errors import ConfigError
 class FedBN(Method[Global, Layers]):
     """Train everything; average all but normalisation layers, or their running statistics.
 
-    `at_home` "layers": scales, shifts and statistics stay home; "statistics": these alone (SiloBN).
     A network that normalises by group or layer, or by fixed statistics, has no running ones.
     Somebody who never took part predicts with statistics of their own training samples, counted in
     one pass without labels; without samples, with those that the network starts with.
+
+    Args:
+        weights: clients count by their samples, or equally.
+        at_home: `layers`: scales, shifts and statistics stay home; `statistics`: these alone
+            (SiloBN).
 
     Source: Li et al., "FedBN: Federated learning on non-IID features via local batch
     normalization", ICLR 2021, Algorithm 1; "statistics": Andreux et al., "Siloed Federated Learning

@@ -116,7 +116,7 @@ class FedCPF(Method[Global, Personal]):
     Differs: k and r_th persist (the printed k <- 0 makes every window one round long); Eq. 4
     divides by the number of terms; the masked sum of lines 11-12, taken literally, depends on
     the order of clients, so it is the sum of masked terms over the count of masks; where nobody
-    shares an entry the server keeps its value. See docs/methods/fedcpf.md.
+    shares an entry the server keeps its value. See docs/reference/methods/fedcpf.md.
     """
 
     rate: Share = 0.05

@@ -78,8 +78,8 @@ class FedGen(Method[Teachers, NoState]):
 
     Source: Zhu, Hong, Zhou, "Data-free knowledge distillation for heterogeneous federated
     learning", ICML 2021, Algorithm 1, Equations 4 and 5, and the authors' programme.
-    Differs: see docs/methods/fedgen.md. Gaze: classes are the cells of a grid, F is the task's
-    loss, the mean squared difference takes the place of KL.
+    Differs: see docs/reference/methods/fedgen.md. Gaze: classes are the cells of a grid, F is the
+    task's loss, the mean squared difference takes the place of KL.
     """
 
     alpha: Annotated[float, Ge(0)] = 10.0

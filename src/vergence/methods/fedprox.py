@@ -20,6 +20,10 @@ class FedProx(Method[Global, NoState]):
 
     Client i minimises F_i(theta) + mu / 2 ||theta - model||^2.
 
+    Args:
+        mu: strength of the pull.
+        weights: clients count by their samples, or equally.
+
     Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020, Algorithm 2.
     Differs: all clients of the cohort count by their samples (the paper samples clients by size
     and counts them equally).

@@ -41,7 +41,7 @@ def among_own(
 
     Source: Lopez-Paz, Oquab, "Revisiting classifier two-sample tests", ICLR 2017.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [1.0], [9.0]])
         >>> round(among_own(x, torch.tensor([0, 0, 1])), 3)
         0.667

@@ -2,7 +2,7 @@
 
 Differences below the rounding of a mean of float64 are no differences: numbers are rounded to
 `DECIMALS` before they are ranked, so that what is equal counts as a tie. What each number means:
-docs/statistics.md.
+docs/explanation/statistics.md.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def class_accuracy(
 def harmonic(u: float, s: float) -> float:
     """Return the harmonic mean 2us / (u + s); 0 where both are 0.
 
-    Example:
+    Examples:
         >>> harmonic(0.5, 0.25)
         0.3333333333333333
         >>> harmonic(0.0, 0.0)

@@ -19,12 +19,15 @@ HIDDEN = 500
 class LeNet(Model):
     """The LeNet of Zhang et al. 2015 as in hysts/pytorch_mpiigaze: 1,827,076 parameters.
 
-    `channels` are the filters of its two convolutions; (20, 80) is the thesis's second model with
-    2,922,106 parameters, 520 of them in the first convolution, which its clients keep. Without
-    `pose` the last layer has four weights fewer and head pose need not leave a client.
-
     Trained there by SGD at lr 0.01 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE) for
     10 epochs, a tenth of it after 8 and 9; the second model by Adam, its rate is not stated.
+
+    Args:
+        channels: filters of its two convolutions; (20, 80) is the thesis's second model with
+            2,922,106 parameters, 520 of them in the first convolution, which its clients keep.
+        pose: the head pose goes in before the last layer; without it that layer has four weights
+            fewer, and head pose need not leave a client.
+
     Source: eyeimages design note, sections 1.1 and 1.3; the thesis's section 4.6.1 for `pose`.
     """
 

@@ -12,7 +12,11 @@ from vergence.core.task import Model
 
 @dataclass(frozen=True)
 class Linear(Model):
-    """y = x . weight + bias, all zeros at the start."""
+    """y = x . weight + bias, all zeros at the start.
+
+    Args:
+        inputs: length of x.
+    """
 
     inputs: Annotated[int, Ge(1)] = 4
 

@@ -31,7 +31,7 @@ class MixtureTransformer(Model):
     Source: the Durham thesis, section 4.3.4, Equations 4.3 to 4.5.
     Differs: Equation 4.5 as printed has rank d at most, against what the text wants of it; the
     default takes maps without values, as their product has no such bound. What the text leaves
-    open is told on docs/summaries.md.
+    open is told on docs/how-to/summaries.md.
     """
 
     features: Annotated[int, Ge(1)] = 1024

@@ -35,7 +35,8 @@ class ResNet18(Model):
         pose: whether head pose joins the last layer; without it the network has four weights
             fewer and head pose need not leave a client.
 
-    Trained by Adam in the thesis, which gives no rate; the table of docs/eye_models.md takes 1e-3.
+    Trained by Adam in the thesis, which gives no rate; the table of docs/results/eye_models.md
+    takes 1e-3.
     Source: eyeimages design note, section 1.3, Model 3; He et al. 2016, "Deep residual learning for
     image recognition"; Wu & He 2018, "Group normalization".
     """

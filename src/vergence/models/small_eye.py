@@ -23,13 +23,18 @@ FAINT = 0.15
 class SmallEye(Model):
     """Three 3 x 3 convolutions and two linear layers; 22,774 parameters by default.
 
-    `channels` are the filters of the first convolution and of the two after it, `hidden` the
-    width of the layer that the pose joins. Without `pose` the last layer has four weights fewer and
-    head pose need not leave a client. `kernel` is the width of the first convolution's filters.
-    `standardize` gives each crop mean 0 and deviation 1 before them, so that light and skin matter
-    less. `dropout` is the share of the inputs of `fc1` and `fc2` that training drops. Trained on
-    one person's 2400 crops the default gets below 6 degrees within ten epochs of AdamW (1e-3,
-    weight decay 1e-2, batch 32).
+    Trained on one person's 2400 crops the default gets below 6 degrees within ten epochs of AdamW
+    (1e-3, weight decay 1e-2, batch 32).
+
+    Args:
+        channels: filters of the first convolution, and of the two after it.
+        hidden: width of the layer that the pose joins.
+        pose: the head pose goes in before the last layer; without it that layer has four weights
+            fewer, and head pose need not leave a client.
+        kernel: width of the first convolution's filters.
+        standardize: give each crop mean 0 and deviation 1 first, so that light and skin matter
+            less.
+        dropout: share of the inputs of `fc1` and `fc2` that training drops.
     """
 
     channels: tuple[int, int] = (16, 24)

@@ -45,6 +45,8 @@ OF_PEOPLE = (
     "tuning.people",
     "sweep.people",
     "privacy.robust.root",
+    "study.responsible",
+    "study.contact",
 )
 """Settings that name people."""
 AGAIN = 5.0

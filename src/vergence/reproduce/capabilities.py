@@ -152,8 +152,8 @@ TABLES = {
             (
                 "on Model 2: splitfed_u, and splitfed without head pose; plain splitfed shares "
                 + " and ".join(sorted(SFL.task.labels + SFL.task.beside)),
-                "a column that stays may still be guessed from gradients: docs/attacks.md has what "
-                "label inference finds",
+                "a column that stays may still be guessed from gradients: docs/results/attacks.md "
+                "has what label inference finds",
             ),
         ),
     )

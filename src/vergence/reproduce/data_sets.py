@@ -126,7 +126,8 @@ class Ground:
         quantities: a claim's quantity -> metrics; the first decides, the others are told.
         values: what experiments name by `$`. `rho`: largest personal share of the paper's best row;
             `rate`: share of parameters that become personal per round, so that masks fill early;
-            `server`: FedAdam's options, fitted to the size of a first update (docs/reproduce.md);
+            `server`: FedAdam's options, fitted to the size of a first update
+            (docs/how-to/reproduce.md);
             `server_printed`: the same for clients that train at the adaptive-FL paper's rate;
             `networks`: the SplitFed thesis's Models 1 to 3, or what stands in their place, with
             their local training, `narrow` being Model 2 with few features at a deep cut; of video

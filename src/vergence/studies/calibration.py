@@ -62,7 +62,8 @@ MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
 """Data sets of the people on whom the priors of the shrunk corrections were fitted: `FITTED`."""
 PRIORS = (
     "the priors of the shrunk corrections were read off public LeNet and ResNet predictions for "
-    "p00 to p10 of MPIIGaze (docs/calibration.md): for {} the shrunk rows are no independent result"
+    "p00 to p10 of MPIIGaze (docs/how-to/calibration.md): for {} the shrunk rows are no "
+    "independent result"
 )
 UNNAMED = "these, if the file holds any (it names nobody),"
 UNTRAINED = "k = 0 starts from parts never trained for anybody: this method shares only the others"

@@ -2,7 +2,8 @@
 
 Runs agree when what a method does not choose is equal: data, split, people, seeds, budget, tuning,
 wire, precision, and the point of measuring. What belongs to a method (its options, extra steps of
-fine-tuning) may differ and is shown as gradient steps instead. Docs: docs/statistics.md.
+fine-tuning) may differ and is shown as gradient steps instead.
+Docs: docs/explanation/statistics.md.
 """
 
 from __future__ import annotations

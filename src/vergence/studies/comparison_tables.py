@@ -1,4 +1,7 @@
-"""Fairness, paired tests and ranks of a study as tables; every number: docs/statistics.md."""
+"""Fairness, paired tests and ranks of a study as tables.
+
+Every number: docs/explanation/statistics.md.
+"""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def unlabelled(
             if run.results["task"] not in TASKS:
                 raise ConfigError(
                     f"{run.folder} is of task '{run.results['task']}'; codes are learned by "
-                    f"{', '.join(TASKS)} (docs/unlabelled.md)"
+                    f"{', '.join(TASKS)} (docs/how-to/unlabelled.md)"
                 )
             strangers = unseen(run.folder)
             _accept(run, strangers, people)

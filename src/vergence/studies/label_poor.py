@@ -1,6 +1,6 @@
 """Label-poor people of a federation as a group of their own, beside the others.
 
-Who has fewer labelled samples is said by `few_data.label_poor`. Docs: docs/runs.md.
+Who has fewer labelled samples is said by `few_data.label_poor`. Docs: docs/reference/runs.md.
 """
 
 from __future__ import annotations

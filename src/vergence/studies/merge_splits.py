@@ -1,7 +1,7 @@
 """Runs on several splits of the same people, merged into one run directory per method.
 
 A person counts once: their value is the mean over splits. People of different seeds of a generator
-are different people, and all of them are kept. Docs: docs/protocols.md.
+are different people, and all of them are kept. Docs: docs/how-to/protocols.md.
 """
 
 from __future__ import annotations

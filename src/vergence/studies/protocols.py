@@ -1,7 +1,7 @@
 """`vergence study evaluate`: an experiment under one protocol, in folds that can be interrupted.
 
 Within OUT every protocol has its folder: `within` and `leave-one-out`, `late`, `people` hold runs;
-what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/protocols.md.
+what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/how-to/protocols.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`run.split_seeds`: an experiment run once per split of its data, merged into one run per method.
 
 Of generated people every seed of the generator makes others, who are all kept, as `p01@2`.
-Docs: docs/runs.md.
+Docs: docs/reference/runs.md.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Board:
     are framed here: tensorboardX's writers keep a thread, which a run that forks cannot have, and
     wait for the disk after every flush.
 
-    Example:
+    Examples:
         >>> with Board(run, seed=0) as board:  # doctest: +SKIP
         ...     board.follow()  # after every round
     """

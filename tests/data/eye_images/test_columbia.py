@@ -140,7 +140,7 @@ def few(root):
     [
         (whole_photos, "1 whole photos but no eye patches .*60 x 36"),
         (shutil.rmtree, "no folder"),
-        (too_large, "5184 x 3456 pixels, not 60 x 36: .*docs/data.md says how to cut"),
+        (too_large, "5184 x 3456 pixels, not 60 x 36: .*docs/reference/data.md says how to cut"),
         (halve, "cannot decode .*_left.png"),
         (lambda r: rename(r, f"{NAME}_middle.png"), "cannot understand the name of .*_middle"),
         (lambda r: rename(r, "0001_2m_-15P_0V_12H_left.png"), "12H is none of"),

@@ -55,7 +55,7 @@ def test_more_pictures_than_there_are(tmp_path):
 def test_real_pictures_and_real_attributes():
     """Dogs are told from cars by attributes learned on other classes; chance is 1/2.
 
-    The mean over all such pairs is in docs/zero_shot.md (benchmarks/zero_shot.py).
+    The mean over all such pairs is in docs/results/zero_shot.md (benchmarks/zero_shot.py).
     """
     options = data(teacher="quasi", unseen=("dog", "car"), images=15, tests=5, side=96)
     found = in_place_of_images(options.load(str(research_data("cifar10"))))

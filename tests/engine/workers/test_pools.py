@@ -90,7 +90,10 @@ def test_many_groups_are_told_several_at_a_time_to_the_same_bits(tmp_path, monke
 
 
 def test_solvers_agree_within_rounding_and_are_told_apart(tmp_path):
-    """Other batched products, other last bits: 1e-5 of the largest entry (docs/engine.md)."""
+    """Other batched products, other last bits: 1e-5 of the largest entry.
+
+    Docs: docs/explanation/engine.md.
+    """
     method = FedCPF(local=LOCAL, rate=0.2, select="random")
     one = run_toy(tmp_path / "one", method, people=30, inputs=9, solver="sequential")
     many = run_toy(tmp_path / "many", method, people=30, inputs=9, solver="stacked")

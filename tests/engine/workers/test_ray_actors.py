@@ -270,7 +270,7 @@ class TestMachines:
     pytestmark = needs_ray
 
     def test_a_machine_that_dies_in_mid_run_changes_no_bit(self, tmp_path, monkeypatch):
-        """The recipe of docs/cluster.md: a head and a second machine, of one CPU each."""
+        """The recipe of docs/how-to/cluster.md: a head and a second machine, of one CPU each."""
         method, out, rounds = FedCPF(local=LOCAL, rate=0.05), tmp_path / "ray", 60
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

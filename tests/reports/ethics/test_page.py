@@ -12,6 +12,7 @@ from tests.engine.test_compatibility_check import EYES, TOY, experiment
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, DataError
+from vergence.experiment import provenance
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
 from vergence.methods.fedavg import FedAvg
@@ -66,7 +67,7 @@ def page_of(folder):
     text = (folder / "ethics.html").read_text()
     plain = re.sub(r"<style>.*?</style>|<[^>]+>", " ", text, flags=re.DOTALL)
     seen = " ".join(html.unescape(plain).split())
-    return text, seen, json.loads((folder / "ethics.json").read_text())["plans"]
+    return text, seen, json.loads((folder / "ethics.json").read_text())["plan"]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -79,7 +80,7 @@ def test_the_page_needs_nothing_from_elsewhere(name, runs):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_page_says_what_the_json_says(name, runs):
-    _, seen, (plan,) = page_of(runs[name])
+    _, seen, plan = page_of(runs[name])
     for key in ("verdict", "assumed", "residual", "unprotected"):
         assert plan[key]
         assert all(" ".join(line.split()) in seen for line in plan[key])
@@ -90,7 +91,7 @@ def test_the_page_says_what_the_json_says(name, runs):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_numbers_are_the_runs(name, runs):
-    _, seen, (plan,) = page_of(runs[name])
+    _, seen, plan = page_of(runs[name])
     results = json.loads((runs[name] / "results.json").read_text())
     headline = results["metrics"][results["headline"]]
     assert f"{said(headline['mean'])} on average over people, {said(headline['worst'])}" in seen
@@ -109,7 +110,7 @@ def test_the_numbers_are_the_runs(name, runs):
 
 def test_an_attack_stands_beside_chance(runs):
     """The mean of the others is off by .1, the better guess; the attacker by .004, a 25th."""
-    _, seen, (plan,) = page_of(runs["split"])
+    _, seen, plan = page_of(runs["split"])
     assert "Pictures were rebuilt from it, 25 times nearer to the originals than by chance" in seen
     assert "25 times nearer than chance: something of the person is left" in seen
     assert "the same, had there been PixelDP l = 2 sent once 0.11 0.1 0.1 80.5 no better" in seen
@@ -121,7 +122,7 @@ def test_an_attack_stands_beside_chance(runs):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_cards_lie_beside_and_hold_the_same(name, runs):
-    _, _, (plan,) = page_of(runs[name])
+    _, _, plan = page_of(runs[name])
     privacy, model, data = ((runs[name] / card).read_text() for card in CARDS)
     assert all(line in privacy for line in plan["unprotected"])
     assert said(plan["model"]["metrics"][0]["mean"]) in model
@@ -135,7 +136,7 @@ def test_nothing_is_called_private_that_no_number_backs(runs, tmp_path):
     for name, folder in runs.items():
         files = [folder / file for file in ("ethics.html", "ethics.json", *CARDS)]
         backed = name == "hidden"
-        assert page_of(folder)[2][0]["backed"] is backed
+        assert page_of(folder)[2]["backed"] is backed
         claims = [f for f in files if re.search(r"\bprivate", f.read_text(), re.IGNORECASE)]
         assert backed or not claims
     file = tmp_path / "plan.toml"
@@ -179,7 +180,7 @@ def test_a_plan_that_never_ran_says_so(tmp_path):
         ethics(file)
     done = vergence("privacy", "ethics", file, "--out", tmp_path / "out")
     assert "ethics.html" in done.out
-    _, seen, (plan,) = page_of(tmp_path / "out")
+    _, seen, plan = page_of(tmp_path / "out")
     assert "nothing has been run yet" in seen
     assert "There is none about people" in seen
     assert "foretold" in seen
@@ -190,8 +191,8 @@ def test_where_the_data_are_not_a_run_still_says_what_was_spent(runs, tmp_path, 
     """As on the server of a deployment; a plan cannot be foretold there."""
     monkeypatch.setattr("vergence.data.synthetic.toy.Toy.load", missing)
     ethics(runs["hidden"], tmp_path / "out")
-    _, _, (plan,) = page_of(tmp_path / "out")
-    _, _, (full,) = page_of(runs["hidden"])
+    _, _, plan = page_of(tmp_path / "out")
+    _, _, full = page_of(runs["hidden"])
     assert plan["budget"] == full["budget"]
     assert plan["leaves"] == full["leaves"]
     assert plan["data"]["people"] is None
@@ -207,7 +208,7 @@ def missing(*_):
 def test_a_bottleneck_at_the_cut_is_told(tmp_path):
     write_toml(tmp_path / "plan.toml", experiment("splitfed_u", ("cut",)))
     ethics(tmp_path / "plan.toml", tmp_path)
-    _, seen, (plan,) = page_of(tmp_path)
+    _, seen, plan = page_of(tmp_path)
     assert "About people: nothing." in seen
     (promise,) = plan["promises"]
     assert promise["text"][1:] in seen
@@ -261,7 +262,7 @@ def test_what_changes_with_the_means():
 def test_shares_name_their_helpers_and_what_these_could_find_out(tmp_path):
     write_toml(tmp_path / "plan.toml", experiment("fedcpf", ("shares",)))
     ethics(tmp_path / "plan.toml", tmp_path)
-    _, seen, (plan,) = page_of(tmp_path)
+    _, seen, plan = page_of(tmp_path)
     assert "split among the helpers" in seen
     assert "the helpers (one, two) who took part" in seen
     assert "Each helper is run by somebody else, and none by who runs the server" in seen
@@ -270,15 +271,64 @@ def test_shares_name_their_helpers_and_what_these_could_find_out(tmp_path):
     assert any("How many people share each number" in line for line in plan["residual"])
 
 
-@pytest.mark.slow
-def test_a_study_has_a_part_for_each_method(tmp_path):
+def test_a_page_is_about_one_plan(tmp_path):
     table = merge(TOY, {"methods": ["fedavg", "local_only"]})
     start(check(table), tmp_path / "out")
-    ethics(tmp_path / "out")
-    text, seen, plans = page_of(tmp_path / "out")
-    assert [plan["label"] for plan in plans] == ["fedavg", "local_only"]
-    assert 'id="local_only"' in text
+    with pytest.raises(ConfigError, match="one plan: choose it with --method, one of fedavg, loca"):
+        ethics(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"no method 'fedavgg'.*did you mean 'fedavg'"):
+        ethics(tmp_path / "out", label="fedavgg")
+    ethics(tmp_path / "out", label="local_only")
+    _, seen, plan = page_of(tmp_path / "out")
+    assert plan["label"] == "local_only"
     assert "What is learned from them stays there too" in seen
+
+
+def test_a_study_says_who_is_responsible_and_changes_nothing_else(runs, tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text('[study]\nresponsible = "<b>A. Turing</b>, Lab"\nparticipants = 40\n')
+    said = vergence("privacy", "ethics", runs["plain"], "--study", file, "--out", tmp_path / "out")
+    assert said.code == 0, said.err
+    text, seen, plan = page_of(tmp_path / "out")
+    assert "Who is responsible <b>A. Turing</b>, Lab" in seen
+    assert "<b>A. Turing" not in text, "a study's words are no HTML"
+    assert seen.count("not said: the study must answer this") == 5
+    assert f"The study plans 40 people; the data here are of {plan['data']['people']}." in seen
+    _, before, facts_before = page_of(runs["plain"])
+    assert before.count("not said: the study must answer this") == 7
+    apart = ("study", "planned")
+    assert {k: v for k, v in plan.items() if k not in apart} == {
+        k: v for k, v in facts_before.items() if k not in apart
+    }
+
+
+def test_a_study_is_no_setting_of_a_run():
+    told = merge(PLANS["plain"], {"study": {"contact": "board@example.org"}})
+    digest = provenance.config_digest
+    assert digest(check(told).table) == digest(check(PLANS["plain"]).table)
+    assert provenance.settings(told) == provenance.settings(PLANS["plain"])
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("[run]\nrounds = 2\n", "has no table"),
+        ("[study]\nresponsable = 'me'\n", "did you mean 'responsible'"),
+        ("[study]\nparticipants = 0\n", "participants must be >= 1"),
+        ("[study]\ntitle = 3\n", "title"),
+        (f"[study]\nduration = '{'x' * 2001}'\n", "at most 2000"),
+        ("[study]\ncontact = 'all data are anonymous'\n", "epsilon"),
+        ("[study\n", "not valid TOML"),
+    ],
+)
+def test_a_study_that_cannot_be_read_is_refused(text, names, runs, tmp_path):
+    (tmp_path / "study.toml").write_text(text)
+    out = tmp_path / "out"
+    said = vergence(
+        "privacy", "ethics", runs["plain"], "--study", tmp_path / "study.toml", "--out", out
+    )
+    said.complains(2, names)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -310,7 +360,7 @@ def test_a_page_speaks_of_what_is_recorded(task, model, data, said_of, not_said,
     plan = {"task": task, "model": model, "federation": data, "method": {"name": "fedavg"}}
     write_toml(file, plan | {"local": {"lr": 0.1}})
     ethics(file, tmp_path / "out")
-    _, seen, (told,) = page_of(tmp_path / "out")
+    _, seen, told = page_of(tmp_path / "out")
     assert all(part in seen for part in said_of)
     assert not re.search(not_said, seen)
     assert any(said_of[-1] in meaning for _, meaning in told["glossary"])
@@ -320,10 +370,10 @@ def test_an_owner_whose_model_answers_is_told_what_the_answers_give_away(tmp_pat
     """One person alone: no interval, and a page all the same."""
     start(check(TAUGHT), tmp_path / "run")
     ethics(tmp_path / "run")
-    _, seen, plans = page_of(tmp_path / "run")
+    _, seen, plan = page_of(tmp_path / "run")
     assert "real ones can be worked out from it" in seen
     assert "people look" not in seen
-    assert plans[0]["model"]["metrics"][0]["lo"] is None
+    assert plan["model"]["metrics"][0]["lo"] is None
     silent = merge(TAUGHT, {"method": {"regulariser": "none"}})
     plan = facts(check(silent), "pe_zsl", None, None)
     assert "worked out" not in " ".join(map(str, plan["verdict"] + plan["residual"]))

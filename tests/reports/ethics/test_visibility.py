@@ -1,12 +1,13 @@
 """The page for a board says of every method who sees what as `vergence explain` says it."""
 
 import io
+import re
 from functools import cache
 
 import pytest
 from rich.console import Console
 
-from tests.engine.test_compatibility_check import experiment, told
+from tests.engine.test_compatibility_check import SETTINGS, experiment, told
 from vergence.core.method import Method
 from vergence.experiment.registry import names
 from vergence.experiment.schema import check
@@ -55,14 +56,21 @@ SUMMED = (
 )
 """One method of each way to be summed: everything, part, single pictures, nothing."""
 SERVER = "whoever runs the server"
+EPSILON = re.compile(r"epsilon ([\d.]+)\b")
+PROTECTIONS = [name for name, table in SETTINGS.items() if "privacy" in table]
+
+
+def printed(made):
+    """Return what `explain` prints."""
+    console = Console(width=600, file=io.StringIO(), record=True)
+    explain(made, console)
+    return console.export_text()
 
 
 def explained(made):
     """Return who -> what of the table that `explain` prints, rows of one name joined."""
-    console = Console(width=600, file=io.StringIO(), record=True)
-    explain(made, console)
     found, who = {}, ""
-    for line in console.export_text().splitlines():
+    for line in printed(made).splitlines():
         cells = [cell.strip() for cell in line.split("│")[1:-1]]
         if len(cells) == 2:
             who = cells[0] or who
@@ -181,3 +189,22 @@ def test_who_counts_once_does_not_tell_how_much_there_is():
     said, plan, _, _ = both("fedavg", ("DP people",))
     assert "everybody counts once" in said["server (train)"]
     assert "how many recordings" not in dict(plan["sees"])[SERVER]
+
+
+@pytest.mark.parametrize("name", PROTECTIONS)
+def test_what_is_promised_is_what_explain_promises(name):
+    """The page has the largest epsilon that `explain` prints, and the size of its sums."""
+    tried = [method for method in SUMMED if not told(experiment(method, (name,)))]
+    assert tried, name
+    for method in tried:
+        made = check(experiment(method, (name,)))
+        people = made.federation()
+        plan, text = facts(made, method, people, None), printed(made)
+        units = {unit: part for unit, part in plan["budget"].items() if unit != "beside"}
+        shown = {f"{part['epsilon']:.3g}" for part in units.values() if part["epsilon"]}
+        beside = " ".join(each["text"] for each in plan["promises"])
+        shown |= set(EPSILON.findall(beside))
+        foretold = EPSILON.findall(text)
+        assert shown == ({max(foretold, key=float)} if foretold else set()), (method, foretold)
+        for least in re.findall(r"(\d+) people or more", dict(plan["sees"])[SERVER]):
+            assert f" {least} " in text, (method, text)

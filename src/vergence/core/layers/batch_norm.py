@@ -135,7 +135,7 @@ def freeze_batch_norm(module: nn.Module) -> nn.Module:
     Raises:
         ConfigError: a layer has no running statistics.
 
-    Example:
+    Examples:
         >>> net = freeze_batch_norm(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
         >>> [name for name, _ in net.named_parameters()]
         ['0.weight', '0.bias', '1.weight', '1.bias']
@@ -160,7 +160,7 @@ def personalize_batch_norm(module: nn.Module) -> nn.Module:
     Raises:
         ConfigError: a layer has no running statistics.
 
-    Example:
+    Examples:
         >>> net = personalize_batch_norm(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
         >>> [name for name, _ in net.named_parameters()][4:]
         ['1.mean', '1.variance', '1.batches']

@@ -37,8 +37,8 @@ ANGLES = ({0, 15, -15, 30, -30}, {0, 10, -10}, {0, 5, -5, 10, -10, 15, -15})
 """Degrees that P, V and H take."""
 WHERE = (
     "root must hold eye patches of 60 x 36 pixels named as the photos, "
-    "0001_2m_-15P_0V_10H_left.png and _right.png (docs/data.md says how to cut them); get the "
-    "photos, for non-commercial use, from the Columbia University CAVE laboratory"
+    "0001_2m_-15P_0V_10H_left.png and _right.png (docs/reference/data.md says how to cut them); "
+    "get the photos, for non-commercial use, from the Columbia University CAVE laboratory"
 )
 
 

@@ -32,7 +32,10 @@ from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
 from vergence.errors import ConfigError, DataError
 
 KIND = "table of pictures and where people looked"
-WHERE = "put a table and the pictures that it names below root; docs/own_recordings.md has examples"
+WHERE = (
+    "put a table and the pictures that it names below root; "
+    "docs/how-to/own_recordings.md has examples"
+)
 FEW = "each of training, validation and test needs one: add pictures, or leave the person out"
 POINTS = 7
 """Landmarks of a face: four eye corners from the image left to right, mouth corners, nose."""

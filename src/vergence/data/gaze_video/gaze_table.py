@@ -55,7 +55,7 @@ READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
 WHERE = (
     "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
 )
-HOW = "see 'vergence data import', which finds them, and docs/own_recordings.md"
+HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 MOSTLY = 0.9
 """Where more than this share of gaze lies outside the picture, the unit or the origin is wrong."""
 SAMPLING_S = (4e-4, 0.4)

@@ -58,7 +58,7 @@ from vergence.errors import ConfigError, DataError
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v")
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
-HOW = "see 'vergence data import', which finds them, and docs/own_recordings.md"
+HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 FIRST_FRAME = 100_000
 """Scenes of videos are numbered by the stimulus times this, and the window's first frame."""
 MOSTLY = 0.9

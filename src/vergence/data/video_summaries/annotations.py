@@ -33,7 +33,10 @@ PLACES = {
     ),
 }
 """Where they lie below a folder."""
-HINT = "give the annotations as published, or the h5 file in the usual layout (docs/summaries.md)"
+HINT = (
+    "give the annotations as published, or the h5 file in the usual layout "
+    "(docs/how-to/summaries.md)"
+)
 
 
 class Original(NamedTuple):

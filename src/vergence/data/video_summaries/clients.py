@@ -144,12 +144,12 @@ def clip_of(video: Summarised, where: str) -> RatedClip:
     if video.features is None:
         raise DataError(
             f"{where}: {video.name} has no features, which models are trained on: give the h5 file "
-            "with them (docs/summaries.md)"
+            "with them (docs/how-to/summaries.md)"
         )
     if video.rated:
         raise DataError(
             f"{where}: {video.name} has user_anno and no user_summary, which F needs: give the h5 "
-            "file with people's summaries (docs/summaries.md)"
+            "file with people's summaries (docs/how-to/summaries.md)"
         )
     shots = video.shots
     if shots is None:

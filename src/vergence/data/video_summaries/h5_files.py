@@ -41,7 +41,7 @@ from vergence.errors import DataError
 
 EVERY, RATINGS = 15, (1, 5)
 """The usual step between sampled frames; the range of TVSum's ratings."""
-WHERE = "give the h5 of SumMe or TVSum in the usual layout (docs/summaries.md)"
+WHERE = "give the h5 of SumMe or TVSum in the usual layout (docs/how-to/summaries.md)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,8 @@ class GlobalMemory(Method[Memory, Befriended]):
         reach: greatest value of a made-up feature; the least is 0.
         tune_epochs: of fine-tuning, and of the friend on as many samples as one has.
 
-    Source: the Durham thesis, section 3.3.2, Equations 3.5 to 3.12; docs/methods/ap_fl.md.
+    Source: the Durham thesis, section 3.3.2, Equations 3.5 to 3.12;
+    docs/reference/methods/ap_fl.md.
     Differs: distances are relative, so that L_div is in [-1, 0]; G is a network of linear layers;
     theta_p as above, where Equation 3.10 contradicts its text.
     """
@@ -383,7 +384,7 @@ def shares(counts: Tensor, over: Literal["class", "global"]) -> Tensor:
 def mixed(mine: Params, friend: Params, share: float) -> Params:
     """Return the mixture of two models, the friend's share of it given; of 0 it is `mine` itself.
 
-    Example:
+    Examples:
         >>> from vergence.core.params import Layout, Params
         >>> one, two = (Params.named(a=torch.tensor(x)) for x in ([1.0, 2.0], [3.0, 6.0]))
         >>> mixed(one, two, 0.5)["a"].tolist()

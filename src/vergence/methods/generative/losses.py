@@ -185,7 +185,7 @@ def kl(real: Tensor, made: Tensor) -> Tensor:
 
     `real` has as many rows as `made` `[rows, ...]`.
 
-    Example:
+    Examples:
         >>> real, made = torch.eye(2), torch.tensor([[0.5, 0.5], [0.2, 0.8]])
         >>> round(float(kl(real, made)), 6)
         0.063797

@@ -29,7 +29,7 @@ class PeZsl(TeacherMethod):
     Several owners: answers are averaged.
 
     Source: the Durham thesis, section 5.3, Equations 5.2 to 5.6, Algorithm 2;
-    docs/methods/pe_zsl.md.
+    docs/reference/methods/pe_zsl.md.
     Differs: the teacher starts from another initial model than the student; in a black box G has a
     gradient, which the authors' programme cuts off; `student` and `estimates` are ours.
     """

@@ -47,7 +47,7 @@ class SgZsl(TeacherMethod):
         compare: with the `profile`, or as printed with `samples`, drawn anew for every question;
             no budget covers these.
 
-    Source: the Durham thesis, section 6.3, Equations 6.3 to 6.7; docs/methods/sg_zsl.md.
+    Source: the Durham thesis, section 6.3, Equations 6.3 to 6.7; docs/reference/methods/sg_zsl.md.
     Differs: the thesis compares with samples beside a private teacher; weights are not cut to
     (-c, c), of which it gives no c; Equation 6.4's plus is a minus.
     """

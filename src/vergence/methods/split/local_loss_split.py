@@ -77,6 +77,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         cut: the stage after which the network is cut; default: the network's own choice.
         number: how smashed data travel.
         weights: clients count equally or by their samples.
+        ahead: 0; nothing else is accepted, because nobody waits for a gradient.
 
     Source: Han et al., "Accelerating federated learning with split learning on locally generated
     losses", FL-ICML 2021, Algorithm 1; the SplitFed gaze thesis, chapter 6.

@@ -23,6 +23,7 @@ class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
         cut: the stage after which the network is cut; default: the network's own choice.
         number: how smashed data and their gradients travel.
         ahead: batches that a client sends before the first gradient comes back.
+        weights: `equal`; nothing else is accepted, because nobody is averaged.
 
     Source: Gupta & Raskar, "Distributed learning of deep neural network over multiple agents",
     Journal of Network and Computer Applications 2018, Algorithm 1; methods design note, 3.15.

@@ -35,7 +35,21 @@ class GlcCausal(Model):
     At every frame it sees that frame's features, its own maps of the last `context` frames, and
     a global token made of the frame's and those frames' summaries. It is trained as it is used: on
     its own estimates from the first step on, through which no gradient goes back. It is never
-    given a label, so that none can leak into an estimate. Other options as in `glc_features`.
+    given a label, so that none can leak into an estimate.
+
+    Args:
+        width: channels after the first convolution; the GLC blocks and the decoder run at half.
+        heads: heads of the GLC blocks.
+        blocks: number of GLC blocks.
+        context: frames before, whose own maps it sees.
+        grid: rows and columns of the heat map, twice those of the features: (30, 40) for frames of
+            240 x 320.
+        standardise: scale every feature channel to mean 0 and deviation 1 as measured once on
+            public pictures (the training images of the packaged OSIE sample), so that no client
+            need tell anything about its own frames.
+        motion: add channels that tell what moves.
+        reference: a map that learns nothing, by which the network's map is multiplied and as which
+            it starts.
 
     Source: after ARGaze (arXiv:2602.05132, 2026): autoregressive, a bounded context of estimates.
     Differs: a small convolutional head with a GLC block in place of a transformer decoder; own

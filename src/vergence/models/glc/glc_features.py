@@ -25,13 +25,19 @@ POOL = (3, 4)
 class GlcFeatures(Model):
     """A small head on frozen features: convolutions around GLC blocks, and a learned bias map.
 
-    `grid` is the heat map's rows and columns, twice those of the features: (30, 40) for frames
-    of 240 x 320. `width` is the channels after the first convolution; the GLC blocks and the
-    decoder run at half of it, with `heads` heads. `standardise` scales every feature channel to
-    mean 0 and deviation 1 as measured once on public pictures (the training images of the
-    packaged OSIE sample), so that no client need tell anything about its own frames. `motion` adds
-    channels that tell what moves (see `motion`). `reference` names a map that learns nothing, by
-    which the network's map is multiplied and as which it starts (see `ReferenceMap`).
+    Args:
+        width: channels after the first convolution; the GLC blocks and the decoder run at half.
+        heads: heads of the GLC blocks.
+        blocks: number of GLC blocks.
+        grid: rows and columns of the heat map, twice those of the features: (30, 40) for frames of
+            240 x 320.
+        standardise: scale every feature channel to mean 0 and deviation 1 as measured once on
+            public pictures (the training images of the packaged OSIE sample), so that no client
+            need tell anything about its own frames.
+        motion: add channels that tell what moves.
+        reference: a map that learns nothing, by which the network's map is multiplied and as which
+            it starts.
+
     Source: Lai et al. 2022 (GLC attention); head as in the OSIE reference.
     """
 

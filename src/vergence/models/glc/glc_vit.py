@@ -52,11 +52,14 @@ TUBE = 2
 class GlcVit(Model):
     """FedCPF's 8-block video transformer with GLC attention, at four sizes.
 
-    `glc_mode` says where the GLC attention sits. `last`: eight blocks of full attention, then one
-    GLC block whose tokens are concatenated with its input (as in the official GLC). `all`: all
-    eight blocks use it, the literal reading of FedCPF; degenerate, for a token then sees only
-    itself and the global token. `alternate`: blocks 2, 4, 6 and 8 use it; head and parameter
-    count are those of `all`.
+    Args:
+        preset: size of the network, its clips and its heat map.
+        glc_mode: where the GLC attention sits. `last`: eight blocks of full attention, then one GLC
+            block whose tokens are concatenated with its input (as in the official GLC). `all`: all
+            eight blocks use it, the literal reading of FedCPF; degenerate, for a token then sees
+            only itself and the global token. `alternate`: blocks 2, 4, 6 and 8 use it; head and
+            parameter count are those of `all`.
+
     Source: egovideo design note, section 2.
     """
 

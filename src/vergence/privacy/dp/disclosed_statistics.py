@@ -60,7 +60,7 @@ class Changes:
 def of_mean(bound: float, numbers: int, samples: int) -> Changes:
     """Changes of means over so many samples, each sample's values in [0, bound].
 
-    Example:
+    Examples:
         >>> of_mean(100.0, numbers=1, samples=20)
         Changes(sample=5.0, person=100.0)
     """
@@ -70,7 +70,7 @@ def of_mean(bound: float, numbers: int, samples: int) -> Changes:
 def of_counts(most: float) -> Changes:
     """Changes of class counts over at most `most` samples.
 
-    Example:
+    Examples:
         >>> of_counts(300)
         Changes(sample=2.0, person=600.0)
     """

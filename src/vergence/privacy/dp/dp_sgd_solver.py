@@ -79,7 +79,7 @@ def uncovered(verb: str, ask: Any) -> ConfigError:
     return ConfigError(
         f"privacy.solver protects what training gives, and '{verb}' of this method also uses "
         f"{what} training samples; use another method, or options of it that need none: its page "
-        "in docs/methods names them"
+        "in docs/reference/methods names them"
     )
 
 

@@ -83,6 +83,10 @@ class GazeOffset:
 
     A new pitch is exactly `pitch` degrees away from the old direction, a new yaw `yaw` degrees
     about the vertical axis (at pitch p, less by about cos p). Pitch stays within a quarter turn.
+
+    Args:
+        pitch: degrees up.
+        yaw: degrees to the side.
     """
 
     pitch: Annotated[float, Interval(ge=-90, le=90)] = 10.0

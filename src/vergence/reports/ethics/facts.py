@@ -67,6 +67,8 @@ def facts(
         "title": METHOD_NAMES.get(label, label.replace("_", " ")),
         "sample": means.subject.sample,
         "purpose": means.subject.purpose,
+        "study": experiment.study.answers,
+        "planned": planned(experiment.study.participants, people, run),
         "glossary": [list(row) for row in (*means.subject.glossary, *scored(task.headline))],
         "finished": run is not None,
         "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
@@ -96,6 +98,14 @@ def facts(
         "model": model(experiment, method, task, study, run),
         "data": data(experiment, people, run),
     }
+
+
+def planned(participants: int | None, people: Federation | None, run: Run | None) -> str:
+    """Text on people here who are more or fewer than the study plans; "" where they agree."""
+    here = len(people.clients) if people is not None else run.results["clients"] if run else None
+    if participants is None or here is None or here == participants:
+        return ""
+    return f"The study plans {participants:,} people; the data here are of {here:,}."
 
 
 def ran(experiment: Experiment, run: Run | None) -> Ran:

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.core.federation import Federation
 from vergence.core.files import refuse_links, write_text
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, nearest
 from vergence.experiment import checksums
+from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.schema import Experiment, load
 from vergence.experiment.validation import validate
 from vergence.reports.ethics.facts import facts, texts
@@ -44,23 +46,32 @@ class PageSource(NamedTuple):
     study: StudyResults | None
 
 
-def ethics(source: Path, out: Path | None = None) -> Path:
-    """Write page, JSON and cards of a run, a study or a planned experiment; return the page.
+def ethics(
+    source: Path,
+    out: Path | None = None,
+    label: str | None = None,
+    study: StudyDescription | None = None,
+) -> Path:
+    """Write page, JSON and cards of a run or a planned experiment; return the page.
 
     Args:
         source: what `vergence run --out` wrote, a run directory below, or an experiment file.
         out: a folder; default that of the run.
+        label: of the method; None where there is one alone.
+        study: what the study says of itself; None: the table `study` of the experiment.
 
     Raises:
-        ConfigError: an experiment file without `out`; or something says "private" of a plan that
-            promises nothing about people.
+        ConfigError: an experiment file without `out`; several methods and no `label`, or one that
+            is not there; or something says "private" of a plan that promises nothing about people.
         DataError: a plan's budget cannot be foretold, as its data are not here.
         StateError: the run is unfinished, or links in its folder lead elsewhere.
         PartialRun: a file cannot be written.
     """
-    plans = [facts(*found) for found in sources(source)]
-    for plan in plans:
-        refuse_claims(plan)
+    found = chosen(source, label)
+    if study is not None:
+        found = found._replace(experiment=replace(found.experiment, study=study))
+    plan = facts(*found)
+    refuse_claims(plan)
     if out is None and source.is_file():
         raise ConfigError(f"{source} is a plan, not a run: say where its page goes, --out FOLDER")
     if out is None:
@@ -75,14 +86,14 @@ def ethics(source: Path, out: Path | None = None) -> Path:
     )
     environment.filters["said"] = said
     given = {
-        "plans": plans,
+        "plan": plan,
         "drawing": drawing,
         "name": source.name,
         "version": version("vergence"),
     }
     for name in (PAGE, *CARDS):
         write_text(folder / name, environment.get_template(name).render(given))
-    whole = {"made_by": f"vergence {version('vergence')}", "of": source.name, "plans": plans}
+    whole = {"made_by": f"vergence {version('vergence')}", "of": source.name, "plan": plan}
     write_text(folder / FACTS, json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return folder / PAGE
 
@@ -111,6 +122,26 @@ def sources(source: Path) -> Iterator[PageSource]:
             people,
             StudyResults(study.folder, (run,), study.priors),
         )
+
+
+def chosen(source: Path, label: str | None) -> PageSource:
+    """The one method of a file or folder that the page is about.
+
+    Raises:
+        ConfigError: there are several and no `label`, or none of this label.
+    """
+    found = {each.label: each for each in sources(source)}
+    if label is None and len(found) == 1:
+        return next(iter(found.values()))
+    if label in found:
+        return found[label]
+    named = ", ".join(found)
+    if label is None:
+        raise ConfigError(
+            f"{source} has {len(found)} methods, and a board decides about one plan: choose it "
+            f"with --method, one of {named}"
+        )
+    raise ConfigError(f"{source} has no method '{label}', but {named}{nearest(label, found)}")
 
 
 def here(experiment: Experiment, needed: bool = False) -> Federation | None:

@@ -29,7 +29,7 @@ CERTAIN = 0.99995
 FITS, DROWNS = 1.0, 10.0
 """Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
 
-Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
+Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
 HARDLY = 1.1
 """An attacker's error less than a tenth below that by chance is told as hardly better."""
@@ -136,7 +136,7 @@ def odds(epsilon: float) -> float:
 def certainty(epsilon: float) -> float:
     """Highest certainty that somebody can reach who first gave it a chance of 50 %.
 
-    Example:
+    Examples:
         >>> round(certainty(1.0), 2), round(certainty(8.0), 4)
         (0.73, 0.9997)
     """

@@ -47,7 +47,7 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
     if task != "cross_encoder":
         raise ConfigError(
             f"{folder} is of task '{task}'; only a cross_encoder has codes to swap "
-            "(docs/unlabelled.md)"
+            "(docs/how-to/unlabelled.md)"
         )
     strangers = unseen(folder, person or "all")
     who = next(iter(strangers.folders))

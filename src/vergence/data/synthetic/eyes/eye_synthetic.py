@@ -41,7 +41,7 @@ class EyeSynthetic(Dataset):
         nuisance: factor of all disturbances of single pictures; 1.8 meets the errors on MPIIGaze.
         strength: factor of all differences between people; 0 gives everybody the same
             distribution (IID), and lets no day differ from another. The next seven say which
-            differences there are; docs/skew.md says which skew each of them makes.
+            differences there are; docs/how-to/skew.md says which skew each of them makes.
         appearance: factor of the differences in looks, in posture and in who wears glasses.
         crop: factor of the differences in where the patch cuts the eye out.
         kappa: factor of the differences in kappa and in the error of the label frame: the same

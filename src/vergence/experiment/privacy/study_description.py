@@ -1,0 +1,83 @@
+"""The table `study` of an experiment: answers for an ethics board that no setting tells."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from vergence.core.options import NamedOptions
+from vergence.errors import ConfigError
+from vergence.experiment.registry import bind
+
+LONGEST = 2000
+"""Characters of one answer."""
+QUESTIONS = {
+    "title": "What the study is called",
+    "responsible": "Who is responsible",
+    "contact": "Whom participants can ask",
+    "participants": "How many people take part",
+    "duration": "How long it lasts, and how long data are kept",
+    "lawful_basis": "Lawful basis for processing the data",
+    "withdrawal": "How somebody withdraws, and what is deleted then",
+}
+
+
+@dataclass(frozen=True)
+class StudyDescription(NamedOptions, label="study"):
+    """A study in its own words; they change nothing that is trained.
+
+    Attributes:
+        title: name of the study.
+        responsible: person and institution.
+        contact: whom participants can write to or call.
+        participants: people who are to take part; None: not said.
+        duration: how long the study lasts, and how long its data are kept.
+        lawful_basis: consent or another basis, as the law names it.
+        withdrawal: how somebody withdraws, and what is deleted then.
+    """
+
+    title: str = ""
+    responsible: str = ""
+    contact: str = ""
+    participants: Annotated[int, Ge(1)] | None = None
+    duration: str = ""
+    lawful_basis: str = ""
+    withdrawal: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, text in self._given().items():
+            if len(text) > LONGEST or not all(c.isprintable() or c == "\n" for c in text):
+                raise ConfigError(
+                    f"study: {name} must be at most {LONGEST} printable characters, got {len(text)}"
+                )
+
+    def _given(self) -> dict[str, str]:
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: "" if value is None else str(value) for name, value in found.items()}
+
+    @property
+    def answers(self) -> list[list[str]]:
+        """Questions of a board, each with what the study answers; "" where it does not."""
+        return [[QUESTIONS[name], text.strip()] for name, text in self._given().items()]
+
+
+def read_description(file: Path) -> StudyDescription:
+    """Return the table `study` of a TOML file.
+
+    Raises:
+        ConfigError: there is no such file or table, or a key or value is wrong.
+    """
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}); mend it") from None
+    except ValueError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    if "study" not in table:
+        raise ConfigError(f"{file} has no table [study]; its keys are {', '.join(QUESTIONS)}")
+    return bind(StudyDescription, table["study"], "study")
