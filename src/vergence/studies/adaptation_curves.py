@@ -26,7 +26,7 @@ DRAWN = {
     "shared": ("shared model, as it is", COLOURS["fedavg"], "-", ""),
     CHOSEN: ("adapt, as it chooses", PERSONAL, "-", "o"),
 }
-"""Label, colour, line and marker of the lines that are told apart; all other ways are thin."""
+"""Label, colour, line and marker of the lines that are named; all other ways are thin."""
 
 
 def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
@@ -41,7 +41,7 @@ def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
     grid = _grid(curves)
     for other, values in others.items():
         gain = sign * (chosen - values)
-        grid.add_row(f"{other}", *(spread(column, places) for column in gain.T))
+        grid.add_row(other, *(spread(column, places) for column in gain.T))
     console.print(
         f"\nHow much better adapt is, {metric_name(curves.metric)}: mean over "
         f"{len(curves.people)} people [95 % interval]",
@@ -87,15 +87,16 @@ def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
 def adaptation_figure(panels: Sequence[Curves]) -> Figure:
     """Draw what samples buy, a panel for each set of people: means over people by samples.
 
-    Thin lines are single ways of `adapt`. The band is the 95 % interval over people of the
-    difference between `adapt` and the shared model, around the mean.
+    Thin lines, without a name, are single ways of `adapt`. The band is the 95 % interval over
+    people of the difference between `adapt` and the shared model, around the mean.
     """
-    page = canvas(0.6 + 3.1 * len(panels), 3.3)
+    alone = len(panels) == 1
+    page = canvas(5.0 if alone else 3.2 * len(panels), 3.6)
     every = page.subplots(1, len(panels), squeeze=False)[0]
     for axes, curves in zip(every, panels, strict=True):
         _panel(axes, curves)
     names, labels = every[0].get_legend_handles_labels()
-    page.legend(names, labels, loc="outside lower center", ncols=len(labels))
+    page.legend(names, labels, loc="outside lower center", ncols=2 if alone else 5)
     return page
 
 
@@ -105,8 +106,7 @@ def _panel(axes: Axes, curves: Curves) -> None:
     shared = np.broadcast_to(chosen[:, :1], chosen.shape)
     lines = {**curves.values, "shared": shared}
     for way in (way for way in curves.values if way not in DRAWN):
-        thin = "single ways" if "single ways" not in axes.get_legend_handles_labels()[1] else None
-        axes.plot(places, lines[way].mean(0), color=MUTED, linewidth=0.5, alpha=0.6, label=thin)
+        axes.plot(places, lines[way].mean(0), color=MUTED, linewidth=0.5, alpha=0.6)
     ends = np.array([interval(column) for column in (chosen - shared).T]) + shared.mean()
     axes.fill_between(places, *ends.T, color=PERSONAL, alpha=0.15, linewidth=0)
     for way, (label, colour, line, marker) in DRAWN.items():
