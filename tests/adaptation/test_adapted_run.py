@@ -278,6 +278,10 @@ def test_people_of_a_leave_one_out_evaluation_give_priors(tmp_path, newcomer):
     data.write_bytes(packed(newcomer))
     made = adapt(folder, data, tmp_path / "me", samples=4)
     assert {"fitted offset", "fitted affine", "fitted eyes"} <= set(made.choice.errors)
+    made = adapt(folder, data, tmp_path / "me1", samples=1)
+    assert made.choice.way == "fitted eyes", "one sample cannot speak against the others"
+    assert "Chose fitted eyes, whose priors are of the run's own people" in told_choice(made)
+    assert adapt(folder, data, tmp_path / "me0", samples=0).choice.way == SHARED
 
 
 def test_from_python(trained, newcomer, tmp_path):

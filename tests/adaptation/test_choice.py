@@ -42,6 +42,15 @@ def test_a_way_within_one_error_of_the_best_does_not_leave_the_shared_model():
     assert simplest({"shared": shared, "other": other - 1}) == "other"
 
 
+def test_two_errors_speak_against_what_other_people_say():
+    """Differences 2, 0, 3, 1: mean 1.5, error 0.645; one is 0.77 wide, two are 2.13 (t = 3.31)."""
+    fitted = np.array([3.0, 1.0, 4.0, 2.0])
+    other = fitted - np.array([2.0, 0.0, 3.0, 1.0])
+    assert simplest({"fitted": fitted, "other": other}) == "other"
+    assert simplest({"fitted": fitted, "other": other}, needed=2.0) == "fitted"
+    assert simplest({"fitted": fitted, "other": other - 1.0}, needed=2.0) == "other"
+
+
 def test_few_samples_make_an_error_wider():
     """Two differences 1 and 2: mean 1.5, error 0.5, times t = 1.84 with one degree of freedom."""
     shared = np.array([5.0, 5.0])

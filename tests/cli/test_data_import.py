@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cli.commands import vergence
-from tests.data.fabricated_exports import EXPORTS, FISHEYE, SCREEN, look, pictures
+from tests.data.fabricated_exports import EXPORTS, FISHEYE, PICTURES, SCREEN, look, pictures
 from tests.data.footage import write_video
 from vergence.data.gaze_video.gaze_presets import PRESETS
 
@@ -271,3 +271,66 @@ def test_check_of_an_experiment_names_the_row(tmp_path):
     assert checked.code == 3
     said = "".join(checked.out.replace("│", " ").split())  # a long path is folded
     assert "User2_all_gaze.csv:row2has14cellsinsteadof15" in said
+
+
+def screen_table(tmp_path, *heads: str):
+    """One table of two people's gaze on pictures, with these names of its first columns."""
+    count = len(pictures(tmp_path / "data" / "shown"))
+    rows = [[*heads, "time_ms", "x", "y"]]
+    for p, person in enumerate(("ann", "bob")):
+        cells = {"picture": "scene_{:02}.png", "who": person, "item": "{}"}
+        keys = [
+            "item" if head == "item" else ("picture", "who")[i % 2] for i, head in enumerate(heads)
+        ]
+        for i in range(count):
+            for k, (x, y) in enumerate(look(p, 12) * (640, 480)):
+                own = [cells[key].format(i) for key in keys]
+                rows.append([*own, str(1000 * i + 20 * k), f"{x:.1f}", f"{y:.1f}"])
+    text = "\n".join(",".join(row) for row in rows)
+    (tmp_path / "data" / "gaze.csv").write_text(text + "\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "heads", [("pictures", "name"), ("image_file", "participants"), ("file", "names")]
+)
+def test_people_and_pictures_of_one_table_are_told_apart_by_its_columns(tmp_path, heads):
+    """Two people in one table were one person of the table's name."""
+    said, out = imported(screen_table(tmp_path, *heads))
+    assert said.code == 0, said.err
+    columns = tomllib.loads(out.read_text())["federation"]["columns"]
+    assert (columns["stimulus"], columns["person"]) == heads
+    assert "ann " in said.out
+    assert "bob " in said.out
+
+
+def test_a_table_without_a_column_of_people_is_said_to_be_one_persons(tmp_path):
+    said, out = imported(screen_table(tmp_path, "picture", "code"))
+    assert said.code == 0, said.err
+    assert "look at this: gaze.csv is taken for one person's" in said.out
+    out.unlink()
+    said, out = imported(tmp_path, 'federation.columns={person="code"}')
+    assert said.code == 0, said.err
+    assert "is taken for one person's" not in said.out
+    assert "ann " in said.out
+    assert "bob " in said.out
+
+
+def test_of_two_columns_of_people_the_first_counts_and_that_is_said(tmp_path):
+    said, out = imported(screen_table(tmp_path, "picture", "person", "scene", "viewer"))
+    assert said.code == 0, said.err
+    assert "look at this: person = 'person', the first of person, viewer" in said.out
+    assert tomllib.loads(out.read_text())["federation"]["columns"]["person"] == "person"
+
+
+def test_a_column_of_pictures_that_is_said_makes_gaze_on_a_screen(tmp_path):
+    """Numbers alone are never guessed to be pictures."""
+    path = screen_table(tmp_path, "item", "name")
+    for i in range(PICTURES):
+        (path / "data" / "shown" / f"scene_{i:02}.png").rename(path / "data" / "shown" / f"{i}.png")
+    said, out = imported(path, 'federation.columns={stimulus="item"}')
+    assert said.code == 0, said.err
+    written = tomllib.loads(out.read_text())["federation"]
+    assert (written["name"], written["stimuli"]) == ("stimuli", "shown")
+    assert "ann " in said.out
+    assert "bob " in said.out

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.cli.commands import vergence
 from tests.deploy.deployment import TABLE, deployed, simulated
 from vergence.deployment.folder_setup import init
 from vergence.errors import ConfigError
@@ -79,3 +80,27 @@ def test_noise_in_the_labs_shares_over_flower_tells_both_epsilons(tmp_path):
 def test_clients_that_are_no_labs_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be the labs of the experiment's silos, labA, labB"):
         init(check(SILOS), ["labA", "p05"], "127.0.0.1:9", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("site1:anna", "reads as the name of Python code"),
+        ("anna.py", "reads as the name of Python code"),
+        ("all", "join --people all"),
+        ("anna, bob", "has a comma"),
+        (" anna", "begins or ends with a blank"),
+    ],
+)
+def test_names_that_join_could_not_call_are_refused_by_name(name, said, tmp_path):
+    """Before anything is written, and before code of such a name is looked for."""
+    labs = {**LABS, "labA": [name, *LABS["labA"][1:]]}
+    with pytest.raises(ConfigError, match=rf"silos\.labA: the person's name '{name}' .*{said}"):
+        init(check({**SILOS, "silos": labs}), list(LABS), "127.0.0.1:9", tmp_path / "out")
+    text = f"[silos]\nlabA = [{json.dumps(name)}]\n"
+    (tmp_path / "exp.toml").write_text(text)
+    made = ("--clients", "labA", "--address", "127.0.0.1:9", "--out", tmp_path / "out")
+    told = vergence("deploy", "init", tmp_path / "exp.toml", *made)
+    assert told.code == 2
+    assert said in told.err
+    assert not (tmp_path / "out").exists()

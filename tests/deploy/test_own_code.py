@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.deployment import TABLE, deployed, simulated
+from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
 from tests.deploy.test_labs import LABS, SILOS
 from vergence.deployment import folder_setup, launcher, own_code
 from vergence.deployment.client_app import AnsweringClient
@@ -60,6 +60,10 @@ def made(tmp_path, monkeypatch):
 
 def digests(folder: Path) -> list[str]:
     return [own_code.digest(file.read_bytes()) for file in sorted((folder / "code").iterdir())]
+
+
+def digests_of(*texts: str) -> list[str]:
+    return [own_code.digest(text.encode()) for text in texts]
 
 
 def test_every_end_gets_the_files_and_has_accepted_none(made):
@@ -136,6 +140,65 @@ def test_code_that_lies_elsewhere_is_no_code_of_the_folder(made):
         own_code.accept(folder, settings(folder, ClientSide), digests(folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("code/../code/halved.py", "its code lies in"),
+        ("code/sub/halved.py", "its code lies in"),
+        ("./code/halved.py", "its code lies in"),
+        ("code/ha lved.py", "its code lies in"),
+        ("code/h\u0430lved.py", r"names 'code/h\\u0430lved\.py'"),
+        ("code/Halved.py", "differ only in capitals"),
+    ],
+)
+def test_a_name_that_a_reader_could_take_for_another_is_refused(made, name, said):
+    """Whoever made the folder put the file where its experiment says."""
+    folder = made / "clients" / "p00"
+    (folder / "code" / "sub").mkdir()
+    (folder / name).write_text(METHOD)
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(
+        f"{text}\nnote = {json.dumps([name, 'code/halved.py'])}\n"
+    )
+    with pytest.raises(ConfigError, match=said):
+        own_code.accept(folder, settings(folder, ClientSide), digests_of(METHOD, READER))
+
+
+@pytest.mark.parametrize("linked", ["code/halved.py", "code"])
+def test_code_behind_a_link_is_refused(made, tmp_path, linked):
+    """What it leads to could be another file after it was accepted."""
+    folder = made / "clients" / "p00"
+    (folder / linked).rename(tmp_path / "elsewhere")
+    (folder / linked).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"{linked} is a link"):
+        own_code.accept(folder, settings(folder, ClientSide), digests_of(METHOD, READER))
+
+
+@pytest.mark.parametrize("other", ["torch.py", "notes.txt", ".hidden", "__pycache__"])
+def test_what_the_experiment_does_not_name_does_not_lie_beside_its_code(made, other):
+    folder = made / "clients" / "p00"
+    (folder / "code" / other).mkdir()
+    with pytest.raises(ConfigError, match=f"holds '{other}', which the experiment does not name"):
+        own_code.accept(folder, settings(folder, ClientSide), digests_of(METHOD, READER))
+
+
+def test_names_that_cannot_travel_are_refused_where_folders_are_made(tmp_path):
+    (tmp_path / "exp.toml").write_text(TOY)
+    (tmp_path / "halved.py").write_text(METHOD)
+    (tmp_path / "people.py").write_text(READER)
+    experiment = load(tmp_path / "exp.toml", trust_code=True)
+    spaced = {str(tmp_path / "my file.py"): experiment.code[str(tmp_path / "halved.py")]}
+    named = replace(experiment, table={"note": list(spaced)}, code={**experiment.code, **spaced})
+    with pytest.raises(ConfigError, match=r"my file\.py'.*rename it"):
+        own_code.portable(named)
+    twins = {
+        str(tmp_path / n): experiment.code[str(tmp_path / "halved.py")] for n in ("a.py", "b/A.py")
+    }
+    named = replace(experiment, table={"note": list(twins)}, code={**experiment.code, **twins})
+    _, files = own_code.portable(named)
+    assert len({name.lower() for name in files}) == 2
+
+
 def test_an_end_with_other_code_is_refused_and_the_line_says_so(made):
     """An operator may read, change and accept a file; the server then takes no part of theirs."""
     folder = made / "clients" / "p00"
@@ -175,3 +238,22 @@ def test_own_code_over_flower_gives_the_simulators_fingerprint(tmp_path):
         assert made.fingerprints() == here
         (file,) = (made.server / "run").rglob("provenance.json")
         assert sha in json.loads(file.read_text())["code"]["files"].values()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_statistics_that_stay_at_home_over_flower_give_the_simulators_fingerprint(tmp_path):
+    """A network of a file with BatchNorm; each client counts means and variances of its own."""
+    file = Path(__file__).parents[2] / "experiments" / "batch_norm_eyes.py"
+    kept = {"name": "fedbn", "at_home": "statistics"}
+    table = {**TABLE, "model": {"name": str(file)}, "methods": [kept]}
+    with deployed(tmp_path, table) as made:
+        (sha,) = digests(made.server)
+        served = made.run("serve", made.server, "--accept-code", sha)
+        joined = [made.run("join", made.client(c), "--accept-code", sha) for c in CLIENTS]
+        with under(Trust(started=True)):
+            here = simulated(table, tmp_path / "here")
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert made.fingerprints() == here

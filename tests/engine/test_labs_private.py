@@ -13,10 +13,12 @@ from tests.conformance.test_methods import build, run
 from tests.engine.test_silos import EXPERIMENT, LABS, SEVEN
 from tests.engine.toys import table
 from tests.engine.turns import watch_turns
-from vergence.core.messages import SealedReply, SealedTree
+from vergence.core.aggregation import add_up
+from vergence.core.messages import SealedReply, SealedTree, reply, seal
 from vergence.engine import lab_turns
+from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.protections.user_level import UserLevelHooks, forecast
+from vergence.engine.protections.user_level import UserLevelHooks, UserLevelMechanism, forecast
 from vergence.engine.silos import Silos
 from vergence.errors import ConfigError
 from vergence.experiment.run import start
@@ -112,16 +114,49 @@ def test_whoever_a_person_is_a_labs_reply_moves_no_further_than_the_epsilon_coun
 
 @UNITS
 def test_a_lab_that_sends_more_than_its_people_may_is_refused_by_the_server(user):
+    """Each lab up to the bound of its own people: north has two, south three."""
     hooks = UserLevelHooks(user, silos=LABS)
     plan = Plan(rounds=1, silos=LABS, privacy=Privacy(user=user))
     step = forecast(user, plan, FedAvg(), 3).level.step
     model = FedAvg().server(check(EXPERIMENT).task(0)).model
-    bound = user.clip * (3 if user is PERSON else 1)
-    for length, fault in ((bound, None), (bound + step, f"clip = {user.clip:g}")):
-        flat = torch.zeros_like(model.flat)
-        flat[0] = length
-        found = hooks.fault(SealedReply(0, {"model": SealedTree(model.like(flat), 1.0)}, {}))
-        assert found is None if fault is None else fault in str(found)
+    for lab, people in (("south", 3), ("north", 2)):
+        bound = user.clip * (people if user is PERSON else 1)
+        for length, fault in ((bound, None), (bound + step, f"clip = {user.clip:g}")):
+            flat = torch.zeros_like(model.flat)
+            flat[0] = length
+            sent = SealedReply(0, {"model": SealedTree(model.like(flat), 1.0)}, {})
+            found = hooks.fault(sent, lab)
+            assert found is None if fault is None else fault in str(found)
+
+
+def test_sums_are_exact_whichever_labs_are_asked(tmp_path):
+    """Labs of 700, 600, 1 and 1 people: the average of two labs is 651 people, their sum 1300.
+
+    On a grid of 14 bits sums of 1024 people are exact in float32.
+    """
+    people = [f"p{i:04}" for i in range(1302)]
+    labs = {
+        "big": people[:700],
+        "wide": people[700:1300],
+        "x": people[1300:1301],
+        "y": people[1301:],
+    }
+    silos = Silos({lab: tuple(members) for lab, members in labs.items()})
+    user = replace(PERSON, bits=14)
+    asked = [
+        Plan(
+            rounds=1, presence=Participation(cohort=cohort), silos=silos, privacy=Privacy(user=user)
+        )
+        for cohort in (1, 2)
+    ]
+    with pytest.raises(ConfigError, match=r"1300 people on a grid of 14 bits .*bits <= 13"):
+        forecast(user, asked[1], FedAvg(), 4)
+    mechanism = UserLevelMechanism(user, asked[0], FedAvg(), 4, tmp_path, 0)
+    model = FedAvg().server(check(EXPERIMENT).task(0)).model
+    sent = seal(reply(model=model.like(torch.zeros_like(model.flat))), 0)
+    mechanism.release(add_up([sent], {}), "0", 0, 1)
+    with pytest.raises(ConfigError, match="1300 people"):
+        mechanism.release(add_up([sent, sent], {}), "setup", 0, 2)
 
 
 @UNITS

@@ -2,7 +2,10 @@
 
 import io
 import sys
+import tomllib
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -17,7 +20,10 @@ from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
 from vergence.errors import ConfigError, DataError, StateError
+from vergence.experiment.run import start
+from vergence.experiment.schema import check
 from vergence.experiment.trained_run import one_run, read_run
+from vergence.experiment.trust import typed, under
 from vergence.experiment.validation import validate
 from vergence.model_tools import onnx_export as exporting
 from vergence.model_tools.onnx_export import (
@@ -47,6 +53,7 @@ from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
 from vergence.training.sequential import Solver
 
+ROOT = Path(__file__).parents[2]
 EYES = """
 task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
@@ -373,3 +380,32 @@ def test_parameters_are_those_given():
     params = trained(task)
     whole = assembled(task, params, eyes(9, 15).take(slice(0, 1)))
     assert torch.equal(Params.of(whole.network.requires_grad_(True)).flat, params.flat)
+
+
+@pytest.mark.parametrize("kept", ["statistics", "layers"])
+def test_a_person_s_file_holds_the_statistics_of_that_person(kept, tmp_path):
+    """BatchNorm counts at home; in the file it is what torch predicts with, for each person."""
+    table = tomllib.loads((ROOT / "experiments" / "batch_norm_eyes.toml").read_text())
+    table["model"]["name"] = str(ROOT / "experiments" / "batch_norm_eyes.py")
+    table["federation"] |= {"people": 2, "samples": 40, "days": [3, 3]}
+    del table["methods"]
+    changed = {"method": {"name": "fedbn", "at_home": kept}, "run": {"rounds": 2}}
+    with under(typed()):
+        start(check({**table, **changed}), tmp_path / "out")
+    with under(replace(typed(), given=True)):
+        loaded = validate(one_run(tmp_path / "out"))
+        trained = read_run(tmp_path / "out").on(loaded.ready)
+        for person, other in (("p00", "p01"), ("p01", "p00")):
+            out = tmp_path / f"{person}.onnx"
+            made = export(tmp_path / "out", out, quiet(), person)
+            assert made.difference <= TOLERANCE
+            session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+            test = loaded.ready.people[person].test
+            each = [test.take(slice(i, i + 1)) for i in range(len(test))]
+            asked = [{name: batch[name].numpy() for name in ("image", "pose")} for batch in each]
+            gaze = np.concatenate([session.run(None, one)[0] for one in asked])
+            own, others = (
+                trained.outputs(trained.model(who), test).numpy() for who in (person, other)
+            )
+            assert np.abs(gaze - own).max() <= TOLERANCE
+            assert np.abs(gaze - others).max() > 1e-3

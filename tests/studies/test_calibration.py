@@ -16,11 +16,11 @@ from vergence.experiment.newcomers import unseen
 from vergence.experiment.schema import load
 from vergence.metrics.angles import mean_direction
 from vergence.metrics.calibration import FittedCalibration, orders
+from vergence.studies.adaptation_curves import adaptation_figure, harmed, show_gains
 from vergence.studies.calibration import (
     CalibrationOptions,
     calibrate,
     chosen_by_others,
-    harmed,
     own_priors,
 )
 from vergence.studies.curves import Curves
@@ -72,7 +72,7 @@ def left_out(tmp_path_factory):
 def test_predictions_get_a_table_a_figure_and_numbers(tmp_path):
     source, out, said = write_npz(tmp_path), tmp_path / "cal.png", io.StringIO()
     options = CalibrationOptions(prediction="mine", counts=(0, 2, 20), draws=5)
-    curves = calibrate(source, out, options, Console(file=said, width=120))
+    (curves,) = calibrate([source], out, options, Console(file=said, width=120))
     assert out.stat().st_size > 5000
     told = table(out.with_suffix(".csv"))
     assert {person for _, person, _ in told} == {"ann", "bob"}
@@ -87,7 +87,7 @@ def test_predictions_get_a_table_a_figure_and_numbers(tmp_path):
 def test_eyes_apart_and_one_person(tmp_path):
     out = tmp_path / "cal.svg"
     options = CalibrationOptions("bob", "mine", "each", (0, 2), 3)
-    calibrate(write_npz(tmp_path), out, options, quiet())
+    calibrate([write_npz(tmp_path)], out, options, quiet())
     told = table(out.with_suffix(".csv"))
     assert {person for _, person, _ in told} == {"bob"}
     assert told["offset", "bob", 2] < 1e-6
@@ -97,16 +97,16 @@ def test_the_same_choice_the_same_numbers(tmp_path):
     source = write_npz(tmp_path)
     for name in ("one.png", "two.png"):
         options = CalibrationOptions(prediction="mine", counts=(3,), draws=2, seed=4)
-        calibrate(source, tmp_path / name, options, quiet())
+        calibrate([source], tmp_path / name, options, quiet())
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
 def test_bad_predictions_are_named(tmp_path):
     source, out = write_npz(tmp_path), tmp_path / "x.png"
     with pytest.raises(DataError, match="pred_lenet"):
-        calibrate(source, out, CalibrationOptions(), quiet())
+        calibrate([source], out, CalibrationOptions(), quiet())
     with pytest.raises(ConfigError, match=r"no person 'an'.*did you mean 'ann'"):
-        calibrate(source, out, CalibrationOptions("an", "mine"), quiet())
+        calibrate([source], out, CalibrationOptions("an", "mine"), quiet())
     with pytest.raises(ConfigError, match="draws -1"):
         CalibrationOptions(draws=-1)
     with pytest.raises(ConfigError, match="steps must be 1 or more; got 0"):
@@ -114,18 +114,18 @@ def test_bad_predictions_are_named(tmp_path):
     with pytest.raises(ConfigError, match="lr must be above 0; got 0"):
         CalibrationOptions(lr=0.0)
     with pytest.raises(ConfigError, match="--steps is for fine-tuning a run"):
-        calibrate(source, out, CalibrationOptions(prediction="mine", steps=50), quiet())
+        calibrate([source], out, CalibrationOptions(prediction="mine", steps=50), quiet())
     with pytest.raises(ConfigError, match="--lr is for fine-tuning a run"):
-        calibrate(source, out, CalibrationOptions(prediction="mine", lr=0.1), quiet())
+        calibrate([source], out, CalibrationOptions(prediction="mine", lr=0.1), quiet())
     np.savez(source, gaze=np.zeros((2, 9, 2)), mine=np.zeros((2, 8, 2)))
     with pytest.raises(DataError, match="the same shape"):
-        calibrate(source, out, CalibrationOptions(prediction="mine"), quiet())
+        calibrate([source], out, CalibrationOptions(prediction="mine"), quiet())
 
 
 def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
     out = tmp_path / "cal.png"
     options = CalibrationOptions(counts=(0, 5, 20), draws=2, steps=4)
-    curves = calibrate(left_out / "fedavg", out, options, quiet())
+    (curves,) = calibrate([left_out / "fedavg"], out, options, quiet())
     assert curves.people == ("p00", "p01", "p02")
     kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "fitted offset", "fitted affine"]
     assert list(curves.values) == [*kinds, "fitted eyes", "last layer", "whole model"]
@@ -173,12 +173,12 @@ def test_a_pull_is_chosen_by_what_is_best_for_the_others():
 
 def test_a_pulled_model_is_one_row(left_out, tmp_path):
     options = CalibrationOptions(counts=(0, 5), draws=1, steps=2, lr=1e-3, pulls=(0.1, 1.0))
-    curves = calibrate(left_out / "fedavg", tmp_path / "cal.png", options, quiet())
+    (curves,) = calibrate([left_out / "fedavg"], tmp_path / "cal.png", options, quiet())
     assert list(curves.values)[-1] == "pulled model"
     assert not [kind for kind in curves.values if kind.startswith("pull ")]
     alone = CalibrationOptions("p01", counts=(0, 5), draws=1, pulls=(1.0,))
     with pytest.raises(ConfigError, match="chosen on other people"):
-        calibrate(left_out / "fedavg", tmp_path / "cal.png", alone, quiet())
+        calibrate([left_out / "fedavg"], tmp_path / "cal.png", alone, quiet())
 
 
 def test_one_fold_and_one_person(left_out, tmp_path):
@@ -187,7 +187,7 @@ def test_one_fold_and_one_person(left_out, tmp_path):
     with pytest.raises(ConfigError, match="'p00' was not left out"):
         unseen(fold, "p00")
     options = CalibrationOptions("p01", counts=(0,), draws=1)
-    curves = calibrate(fold, tmp_path / "cal.png", options, quiet())
+    (curves,) = calibrate([fold], tmp_path / "cal.png", options, quiet())
     assert curves.people == ("p01",)
 
 
@@ -195,7 +195,7 @@ def test_one_fold_and_one_person(left_out, tmp_path):
 def test_a_start_with_untrained_parts_is_said(left_out, tmp_path, label, warns):
     said = io.StringIO()
     options = CalibrationOptions("p01", counts=(0,), draws=1)
-    calibrate(left_out / label, tmp_path / "cal.png", options, Console(file=said, width=200))
+    calibrate([left_out / label], tmp_path / "cal.png", options, Console(file=said, width=200))
     assert ("k = 0 starts from parts never trained for anybody" in said.getvalue()) is warns
 
 
@@ -214,7 +214,7 @@ def test_those_on_whom_the_priors_were_fitted_are_no_independent_result(people, 
         held = {name: file[name] for name in ("gaze", "mine")}
     np.savez(source, **held, **({} if people is None else {"person": np.array(people)}))
     options = CalibrationOptions(prediction="mine", counts=(0, 2), draws=2)
-    calibrate(source, tmp_path / "cal.png", options, Console(file=said, width=300))
+    calibrate([source], tmp_path / "cal.png", options, Console(file=said, width=300))
     assert told in said.getvalue()
     assert ("independent" in said.getvalue()) is bool(told)
 
@@ -223,7 +223,7 @@ def test_strangers_of_other_data_are_an_independent_result(left_out, tmp_path):
     """Synthetic people are called p00 to p02, and are nobody of MPIIGaze's."""
     said = io.StringIO()
     options = CalibrationOptions("p01", counts=(0, 5), draws=1, steps=1)
-    curves = calibrate(left_out / "fedavg", tmp_path / "cal.png", options, Console(file=said))
+    (curves,) = calibrate([left_out / "fedavg"], tmp_path / "cal.png", options, Console(file=said))
     assert "shrunk offset" in curves.values
     assert "independent" not in said.getvalue()
 
@@ -231,22 +231,22 @@ def test_strangers_of_other_data_are_an_independent_result(left_out, tmp_path):
 def test_what_cannot_be_calibrated_is_said(left_out, tmp_path):
     out = tmp_path / "cal.png"
     with pytest.raises(ConfigError, match="--prediction is for an npz"):
-        calibrate(left_out / "fedavg", out, CalibrationOptions(prediction="pred_lenet"), quiet())
+        calibrate([left_out / "fedavg"], out, CalibrationOptions(prediction="pred_lenet"), quiet())
     with pytest.raises(ConfigError, match="shares no model"):
-        calibrate(left_out / "local_only", out, CalibrationOptions(counts=(0,)), quiet())
+        calibrate([left_out / "local_only"], out, CalibrationOptions(counts=(0,)), quiet())
     with pytest.raises(ConfigError, match=r"99 samples, but 'p00' has \d\d for training"):
-        calibrate(left_out / "fedavg", out, CalibrationOptions(counts=(99,)), quiet())
+        calibrate([left_out / "fedavg"], out, CalibrationOptions(counts=(99,)), quiet())
     with pytest.raises(ConfigError, match="column side"):
-        calibrate(left_out / "fedavg", out, CalibrationOptions(eyes="each", counts=(5,)), quiet())
+        calibrate([left_out / "fedavg"], out, CalibrationOptions(eyes="each", counts=(5,)), quiet())
     whole = run(tmp_path, EYES)
     with pytest.raises(ConfigError, match="everybody took part"):
-        calibrate(whole / "fedavg", out, CalibrationOptions(), quiet())
+        calibrate([whole / "fedavg"], out, CalibrationOptions(), quiet())
 
 
 def test_a_method_adapts_to_the_k_samples_alone(left_out, tmp_path):
     """k = 0 is the model as sent; all samples give what the run itself measured for a stranger."""
     options = CalibrationOptions(counts=(0, 4, 36), draws=2, steps=1)
-    found = calibrate(left_out / "per_fedavg", tmp_path / "c.png", options, quiet())
+    (found,) = calibrate([left_out / "per_fedavg"], tmp_path / "c.png", options, quiet())
     own = found.values["the method's own"]
     assert np.array_equal(own[:, 0], found.values["whole model"][:, 0])
     row, trained = found.people.index("p01"), unseen(left_out / "per_fedavg").run("p01")
@@ -259,20 +259,21 @@ def test_a_method_adapts_to_the_k_samples_alone(left_out, tmp_path):
 
 def test_a_method_that_sends_what_strangers_predict_with_has_no_row_of_its_own(left_out, tmp_path):
     options = CalibrationOptions(counts=(0, 4), draws=1, steps=1)
-    found = calibrate(left_out / "fedavg", tmp_path / "c.png", options, quiet())
+    (found,) = calibrate([left_out / "fedavg"], tmp_path / "c.png", options, quiet())
     assert "the method's own" not in found.values
 
 
 def test_adapt_is_measured_beside_the_ways_it_chooses_among(left_out, tmp_path):
     options = CalibrationOptions(counts=(0, 1, 6), draws=1, steps=3, adapt=True)
     said = io.StringIO()
-    curves = calibrate(
-        left_out / "fedavg", tmp_path / "cal.png", options, Console(file=said, width=120)
+    (curves,) = calibrate(
+        [left_out / "fedavg"], tmp_path / "cal.png", options, Console(file=said, width=120)
     )
     chosen, ways = curves.values["adapt, as it chooses"], list(curves.values)
     assert ways[-3:-1] == ["constant mean of the k samples", "training alone on the k samples"]
     assert not any(way.startswith("pull ") for way in ways), "those are tried, and not shown"
-    assert np.array_equal(chosen[:, 0], chosen[:, 1]), "one sample leaves the shared model"
+    fitted = curves.values["fitted eyes"]
+    assert np.array_equal(chosen[:, 1], fitted[:, 1]), "one sample follows the other people"
     others = np.stack([curves.values[way][:, 2] for way in ways[:-3]])
     for person in range(3):
         assert chosen[person, 2] == chosen[person, 0] or chosen[person, 2] in others[:, person]
@@ -281,13 +282,44 @@ def test_adapt_is_measured_beside_the_ways_it_chooses_among(left_out, tmp_path):
 
 def test_a_constant_is_the_mean_direction_of_the_samples(left_out, tmp_path):
     options = CalibrationOptions("p01", counts=(4,), draws=1, steps=1, adapt=True)
-    curves = calibrate(left_out / "fedavg", tmp_path / "cal.png", options, quiet())
+    (curves,) = calibrate([left_out / "fedavg"], tmp_path / "cal.png", options, quiet())
     trained = unseen(left_out / "fedavg").run("p01")
     data = trained.ready.people["p01"]
     (rows,) = orders(len(data.train), 1, RandomStream("calibrate", 0, 0, "p01").numpy())[:, :4]
     mean = mean_direction(data.train.columns["gaze"][rows].double())
     wanted = trained.task.metrics(mean.expand(len(data.test), 2), data.test)["angle_error_deg"]
     assert curves.values["constant mean of the k samples"][0, 0] == pytest.approx(wanted)
+
+
+def test_gains_are_told_with_their_interval_over_people():
+    """Errors 10 and 8 become 9 and 8: 0.5 less in the mean, -/+ t(1) 0.5 = 12.7 * 0.5 = 6.35."""
+    values = {
+        "adapt, as it chooses": np.array([[10.0, 9.0], [8.0, 8.0]]),
+        "training alone on the k samples": np.array([[np.nan, 10.0], [np.nan, 12.0]]),
+        "constant mean of the k samples": np.array([[np.nan, 9.0], [np.nan, 9.0]]),
+    }
+    said = io.StringIO()
+    curves = Curves("angle_error_deg", "calibration samples", ("a", "b"), (0, 5), values, "")
+    show_gains(curves, True, Console(file=said, width=120))
+    assert "than the shared model     0.50 [−5.85, 6.85]" in said.getvalue()
+    assert "than training alone     2.50 [" in said.getvalue()
+    show_gains(curves, False, Console(file=said, width=120))
+    assert "than the shared model   −0.50 [" in said.getvalue()
+
+
+def test_several_runs_are_panels_of_one_figure(left_out, tmp_path):
+    options = CalibrationOptions("p01", counts=(0, 4), draws=1, steps=1, adapt=True)
+    sources = [left_out / "fedavg", left_out / "per_fedavg"]
+    found = calibrate(sources, tmp_path / "two.png", options, quiet())
+    page = adaptation_figure(found)
+    assert [axes.get_title("left") for axes in page.axes] == ["eye_synthetic, 1 new people"] * 2
+    drawn = {line.get_label(): line.get_ydata() for line in page.axes[0].get_lines()}
+    assert drawn["adapt, as it chooses"][1] == found[0].values["adapt, as it chooses"][0, 1]
+    assert drawn["shared model, as it is"].tolist() == [drawn["adapt, as it chooses"][0]] * 2
+    with (tmp_path / "two.csv").open(newline="") as file:
+        assert {row["data"] for row in csv.DictReader(file)} == {"eye_synthetic"}
+    with pytest.raises(ConfigError, match="several runs with --adapt; got 2"):
+        calibrate(sources, tmp_path / "two.png", replace(options, adapt=False), quiet())
 
 
 def test_harm_is_counted_against_the_shared_model():

@@ -362,13 +362,19 @@ def told_choice(made: Adaptation) -> str:
             if made.samples < FEWEST
             else f"hold fewer than {FEWEST} that can be scored and show different targets"
         )
-        return (
-            f"Kept the shared model: {made.samples} labelled samples {few}; give {FEWEST} or more."
+        what = (
+            "Kept the shared model"
+            if choice.way == SHARED
+            else f"Chose {choice.way}, whose priors are of the run's own people"
         )
+        return f"{what}: {made.samples} labelled samples {few}; give {FEWEST} or more."
     shared, mine = choice.errors[SHARED], choice.errors[choice.way]
     if choice.way == SHARED:
-        return (
-            f"Kept the shared model ({name} {shared:.3g}): no way was better on held-out samples "
-            "by more than one standard error."
+        first = next(iter(choice.errors))
+        why = (
+            "no way was better on held-out samples by more than one standard error"
+            if first == SHARED
+            else f"on held-out samples {first} had {choice.errors[first]:.3g}"
         )
+        return f"Kept the shared model ({name} {shared:.3g}): {why}."
     return f"Chose {choice.way}: {name} {mine:.3g} on held-out samples, {shared:.3g} unchanged."

@@ -45,8 +45,8 @@ SIMPLEST_FIRST = (
     ADAPTED,
 )
 """Ways that are tried, where a run has them."""
-ONE_ERROR = float(norm.cdf(1.0))
-"""Share of a normal distribution that lies below one standard error."""
+AGAINST_SHARED, AGAINST_OTHERS = 1.0, 2.0
+"""Standard errors that speak against the shared model, and against what other people's data say."""
 
 
 @dataclass(frozen=True)
@@ -70,33 +70,48 @@ def candidates(adapter: Adapter) -> list[str]:
     return [way for way in SIMPLEST_FIRST if way in adapter.ways]
 
 
+def usual(adapter: Adapter) -> str:
+    """The way that samples must speak against: the shared model, or a correction fitted to others.
+
+    A correction whose priors are the spread over the run's own people is near no change by itself
+    where there are few samples, or where people hardly differ. Of several the fullest is taken.
+    """
+    return list(adapter.fitted)[-1] if adapter.fitted else SHARED
+
+
 def choose(
     adapter: Adapter, ways: Sequence[str], rows: Rows, stream: RandomStream
 ) -> AdaptationChoice:
     """Choose among ways, simplest first, for these of a person's samples.
 
-    Every way is fitted without a fold of the samples and measured on it. With one sample, or none,
-    nothing can be held out, and the shared model is kept. Samples that the shared model has no
-    score on count for no way; a way without a score on any other one has diverged. Samples of one
-    target, or of one frame, are left out together, and count as one.
+    Every way is fitted without a fold of the samples and measured on it. The `usual` one is kept
+    unless another is better by more than one error of the difference (two, where it is a correction
+    fitted to others). With one sample nothing can be held out, and it is kept; with none it is the
+    shared model. Samples that the shared model has no score on count for no way; a way without a
+    score on any other one has diverged. Samples of one target, or of one frame, are left out
+    together, and count as one.
     """
+    first = usual(adapter) if len(rows) else SHARED
     unit = units(adapter.labelled.subset(rows))
     fold = folds(len(set(unit.tolist())))[unit]
     if len(set(fold.tolist())) < FEWEST:
-        return AdaptationChoice(SHARED, {}, 0)
-    found = {way: held_out(adapter, way, rows, fold, stream) for way in (SHARED, *ways)}
+        return AdaptationChoice(first, {}, 0)
+    tried = dict.fromkeys((first, SHARED, *ways))
+    found = {way: held_out(adapter, way, rows, fold, stream) for way in tried}
     counted = ~np.isnan(found[SHARED])
     number = np.unique(unit[counted], return_inverse=True)[1]
     size = np.bincount(number)
     if len(size) < FEWEST:
-        return AdaptationChoice(SHARED, {}, 0)
+        return AdaptationChoice(first, {}, 0)
     means = {way: np.bincount(number, values[counted]) / size for way, values in found.items()}
     errors = {way: float(values.mean()) for way, values in means.items()}
     task = adapter.trained.task
     sign = 1.0 if task.headline in task.lower_is_better else -1.0
     losses = {way: np.nan_to_num(sign * each, nan=np.inf) for way, each in means.items()}
     block = blocks(len(size), of_video(adapter.labelled))
-    return AdaptationChoice(simplest(losses, block), errors, int(fold.max()) + 1)
+    needed = AGAINST_SHARED if first == SHARED else AGAINST_OTHERS
+    way = simplest(losses, block, needed)
+    return AdaptationChoice(way, errors, int(fold.max()) + 1)
 
 
 def units(samples: Samples) -> NDArray[np.int64]:
@@ -163,25 +178,28 @@ def by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np
 
 
 def simplest(
-    losses: Mapping[str, NDArray[np.float64]], block: NDArray[np.int64] | None = None
+    losses: Mapping[str, NDArray[np.float64]],
+    block: NDArray[np.int64] | None = None,
+    needed: float = AGAINST_SHARED,
 ) -> str:
-    """The simplest way that is no worse than the best by more than one standard error.
+    """The simplest way that is no worse than the best by more than so many standard errors.
 
-    Errors are of the difference from the best, sample by sample; with few samples one error is as
+    Errors are of the difference from the best, sample by sample; with few samples an error is as
     wide as Student's t makes it. No way is chosen that is worse than the first in the mean.
 
     Args:
-        losses: way -> loss of each of two or more samples, lower is better; the first is the shared
-            model, and simpler ways come before others.
+        losses: way -> loss of each of two or more samples, lower is better; the first is the one
+            to speak against, and simpler ways come before others.
         block: number of the block that each sample is judged in, 0 to the last; None: each alone.
+        needed: standard errors that speak for another way.
 
     Source: Breiman, Friedman, Olshen, Stone: Classification and Regression Trees, 1984, 3.4.3.
     Differs: the error is that of paired differences, and Student's.
     """
-    shared = next(iter(losses.values()))
-    ways = [way for way, loss in losses.items() if loss.mean() <= shared.mean()]
-    block = np.arange(len(shared)) if block is None else block
+    first = next(iter(losses.values()))
+    ways = [way for way, loss in losses.items() if loss.mean() <= first.mean()]
+    block = np.arange(len(first)) if block is None else block
     counts = np.bincount(block)
     table = np.stack([np.bincount(block, losses[way]) / counts for way in ways], 1)
-    wide = float(t.ppf(ONE_ERROR, len(table) - 1))
+    wide = float(t.ppf(norm.cdf(needed), len(table) - 1))
     return ways[smallest(table.tolist(), counts.tolist(), wide)]

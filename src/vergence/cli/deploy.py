@@ -45,6 +45,7 @@ def init(
     """
     from vergence.deployment.diagnostics import HERE
     from vergence.deployment.folder_setup import init as write
+    from vergence.deployment.folder_setup import refuse_names
     from vergence.deployment.folders import ServerSide, settings
     from vergence.deployment.own_code import refuse_modules
     from vergence.experiment.packaged import locate
@@ -54,6 +55,7 @@ def init(
     table = read(locate(config))
     for item in set_:
         override(table, item)
+    refuse_names(table.get("silos") or {})
     refuse_modules(table)
     write(load(config, set_), names, address, out_, main_server, keys, listen)
     out.print(

@@ -77,8 +77,7 @@ def evaluate(
 @study.command
 @asking
 def calibrate(
-    source: Path,
-    *,
+    *sources: Path,
     out_: Annotated[Path, Parameter(name="--out")] = Path("calibration.png"),
     person: str = "all",
     prediction: str | None = None,
@@ -102,8 +101,9 @@ def calibrate(
     """Measure what k labelled samples of a person buy: a table, a figure, and the numbers as CSV.
 
     Args:
-        source: an npz of predictions (gaze and predictions [people, n, 2] in radians, pitch and
-            yaw; left eyes first), or a run directory with people it never saw.
+        sources: an npz of predictions (gaze and predictions [people, n, 2] in radians, pitch and
+            yaw; left eyes first), or a run directory with people it never saw; with --adapt several
+            runs, drawn side by side.
         out_: the figure; the numbers go beside it, as .csv.
         person: one person, or all.
         prediction: the array of predictions in the npz; default pred_lenet.
@@ -117,7 +117,7 @@ def calibrate(
         pulls: strengths of a pull to the start among which fine-tuning chooses, by what is best for
             the other people.
         adapt: add what `vergence adapt` chooses by itself, training on the k samples alone, and the
-            constant mean of them; and how many people each harms.
+            constant mean of them; by how much it is better, and how many people each harms.
     """
     from vergence.studies.calibration import CalibrationOptions
     from vergence.studies.calibration import calibrate as measure
@@ -125,7 +125,7 @@ def calibrate(
     options = CalibrationOptions(
         person, prediction, eyes, counts, draws, steps, lr, seed, pulls, adapt
     )
-    measure(source, out_, options, out)
+    measure(sources, out_, options, out)
 
 
 @study.command

@@ -141,6 +141,15 @@ class Params(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.layout.names)
 
+    def __eq__(self, other: object) -> bool:
+        """True for the same numbers under the same names, as records that hold them compare."""
+        if not isinstance(other, Params):
+            return NotImplemented
+        same = self.layout == other.layout and self.flat.dtype == other.flat.dtype
+        return self is other or (same and torch.equal(self.flat, other.flat))
+
+    __hash__ = None  # type: ignore[assignment]
+
     def like(self, flat: Tensor) -> Params:
         """Return parameters of the same layout around another vector."""
         return Params(flat, self.layout)

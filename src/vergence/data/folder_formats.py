@@ -33,10 +33,11 @@ OWN_FILES = {
 """Files that only one data set of the package reads: its name, and what they are."""
 TIME = re.compile(r"(^|[^a-z])(t|time|timestamps?|time_?stamp)([^a-z]|$)")
 PERSON = re.compile(
-    r"^(person|participant|subject|viewer|observer|user|wearer)([ _]?(id|name|no))?$"
+    r"^((person|participant|subject|viewer|observer|user|wearer)s?([ _]?(id|name|no))?|names?)$"
 )
 STIMULUS = re.compile(
-    r"^(stimulus|stim|image|img|picture|media|video|scene|trial image)([ _]?name)?$"
+    r"^(stimulus|stimuli|stim|image|img|picture|media|video|scene|trial image)s?"
+    r"([ _]?(file)?[ _]?(name)?)$"
 )
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
 UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
@@ -104,7 +105,8 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
             f"{root} holds no gaze: no table ({', '.join(TABLES)}) and no file of a known tracker; "
             f"found {', '.join(f'{count} {kind}' for kind, count in kinds) or 'nothing'}"
         )
-    return _people_by_name(_guess(root, tables), root, given)
+    own = columns if isinstance(columns, Mapping) else {}
+    return _people_by_name(_guess(root, tables, own), root, given)
 
 
 def _people_by_name(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundFormat:
@@ -275,8 +277,8 @@ def _numeric(cells: Iterable[str]) -> bool:
     return all(re.fullmatch(r"-?[\d.,]+", cell.strip()) for cell in cells)
 
 
-def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
-    """Columns of plain tables, by their names and numbers.
+def _guess(root: Path, tables: Sequence[Path], own: Mapping[str, Any]) -> FoundFormat:
+    """Columns of plain tables, by their names and numbers, but for those that are said.
 
     Raises:
         DataError: one cannot be told; names the file and its columns.
@@ -294,10 +296,12 @@ def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
         f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' by the size of the numbers "
         "and of their steps, which a table of fixations alone has larger, or by a unit in the name"
     )
+    stimulus = str(own.get("stimulus") or _stimulus_column(table, root))
     for role, rule in (("person", PERSON), ("valid", VALID)):
-        named = [name for name in table.columns if rule.match(name.lower())]
-        columns |= {role: named[0]} if len(named) == 1 else {}
-    stimulus = _stimulus_column(table, root)
+        named = [n for n in table.columns if rule.match(n.lower()) and n != stimulus]
+        if len(named) > 1 and role not in own:
+            notes.append(f"{role} = '{named[0]}', the first of {', '.join(named)}")
+        columns |= {role: named[0]} if named else {}
     why = f"{path.name} has {', '.join(roles.values())}"
     if stimulus:
         columns["stimulus"] = stimulus
@@ -306,6 +310,11 @@ def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
             "x and y are taken to count in the picture (place = 'picture'); where they count on "
             "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
         )
+        if not ({**columns, **own}.get("person") or len(tables) > 1):
+            notes.append(
+                f"{path.name} is taken for one person's; if it holds several people, name their "
+                "column: --set 'federation.columns={person=\"...\"}'"
+            )
         return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, options, notes)
     options["columns"] = columns
     start = _numbers(table, roles["t"])[:1]

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.deployment import folders, own_code
 from vergence.deployment.diagnostics import listening, parted
-from vergence.deployment.folders import EXPERIMENT, MAIN, NODE, ClientSide, ServerSide
+from vergence.deployment.folders import (
+    EVERYBODY,
+    EXPERIMENT,
+    MAIN,
+    NODE,
+    ClientSide,
+    ServerSide,
+)
 from vergence.errors import ConfigError, StateError
+from vergence.experiment.code_names import parse
 
 if TYPE_CHECKING:
     from vergence.experiment.schema import Experiment
@@ -234,6 +242,32 @@ def usable(keys: Path, names: Sequence[str], main: bool) -> None:
                 )
 
 
+def refuse_names(silos: Mapping[str, Any]) -> None:
+    """Refuse names of people in labs by which `join --people` could not call them.
+
+    Raises:
+        ConfigError: a name is `all`, has a comma or blanks at its edges, or reads as Python code.
+    """
+    for lab, members in silos.items():
+        for name in members if isinstance(members, list | tuple) else ():
+            if not isinstance(name, str):
+                continue
+            fault = ""
+            if name == EVERYBODY:
+                fault = "stands for everybody in `vergence deploy join --people all`"
+            elif "," in name:
+                fault = "has a comma, which parts names in `vergence deploy join --people`"
+            elif name != name.strip():
+                fault = "begins or ends with a blank"
+            elif parse(name) is not None:
+                fault = "reads as the name of Python code"
+            if fault:
+                raise ConfigError(
+                    f"silos.{lab}: the person's name {name!r} {fault}; give them another name, in "
+                    "the data and here"
+                )
+
+
 def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
     """Refuse what cannot be deployed, and names that cannot be clients'.
 
@@ -244,6 +278,7 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     from vergence.engine.secure_sums import SERVER, sums_for
 
     aggregators, labs = experiment.plan.privacy.aggregators, experiment.plan.silos.labs
+    refuse_names(labs)
     if labs and set(clients) != set(labs):
         raise ConfigError(
             f"--clients must be the labs of the experiment's silos, {', '.join(labs)}; got "

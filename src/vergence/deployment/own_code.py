@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 Side = TypeVar("Side", ClientSide, ServerSide)
 FOLDER = "code"
 """Where the files lie in every end's folder."""
+PLAIN = re.compile(r"[\w.-]+\.py", re.ASCII)
+"""Names of files that read alike on every screen and system."""
 
 
 def refuse_modules(table: Mapping[str, Any]) -> None:
@@ -46,7 +49,7 @@ def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Table of an experiment as its ends read it, and the Python files that it names there.
 
     Raises:
-        ConfigError: it names code that is no file.
+        ConfigError: it names code that is no file, or a file whose name cannot travel.
     """
     refuse_modules(experiment.table)
     moved: dict[str, str] = {}
@@ -57,8 +60,13 @@ def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
                 f"'{place}' reads as a Python file, and the experiment runs none of that name; "
                 "give the person, lab or label another one, without .py"
             )
+        if not PLAIN.fullmatch(Path(place).name):
+            raise ConfigError(
+                f"'{place}': a deployment copies files whose names are letters (a to z), digits, "
+                "_, - and . alone; rename it"
+            )
         name = f"{FOLDER}/{Path(place).name}"
-        if name in files:
+        if name.lower() in map(str.lower, files):
             sha = hashlib.sha256(place.encode()).hexdigest()[:8]
             name = f"{FOLDER}/{Path(place).stem}_{sha}{SUFFIX}"
         moved[place], files[name] = name, experiment.code[place].text
@@ -92,23 +100,54 @@ def brought(folder: Path) -> dict[str, str]:
     """Name and SHA-256 of every Python file that an end's experiment names, found without running.
 
     Raises:
-        ConfigError: the experiment is no TOML, or names code that is not in the folder.
+        ConfigError: the experiment is no TOML, names code that is not in the folder, or something
+            else lies beside that code.
     """
     try:
         table = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder / EXPERIMENT} cannot be read: {error}") from None
     refuse_modules(table)
-    found = {}
-    for name in python_files(table):
-        file = folder / name
-        if Path(name).parent != Path(FOLDER) or not file.is_file():
+    names = python_files(table)
+    for name in names:
+        home, _, file = name.rpartition("/")
+        if home != FOLDER or not PLAIN.fullmatch(file) or not (folder / name).is_file():
             raise ConfigError(
-                f"{folder / EXPERIMENT} names {name}, and its code lies in {folder / FOLDER} "
+                f"{folder / EXPERIMENT} names {name!a}, and its code lies in {folder / FOLDER} "
                 "alone: `vergence deploy init` puts it there"
             )
-        found[name] = digest(file.read_bytes())
-    return found
+    refuse_others(folder, names)
+    return {name: digest((folder / name).read_bytes()) for name in names}
+
+
+def refuse_others(folder: Path, names: Sequence[str]) -> None:
+    """Refuse what lies beside the code that an experiment names, and links in place of it.
+
+    Whoever reads the files that they accept would not see what a link leads to tomorrow, nor which
+    of two names that differ in capitals is opened.
+
+    Raises:
+        ConfigError: names it, and says what to do.
+    """
+    home = folder / FOLDER
+    if not names and not home.exists():
+        return
+    links = [path for path in (home, *map(folder.joinpath, names)) if path.is_symlink()]
+    if links:
+        raise ConfigError(
+            f"{links[0]} is a link, and code must lie in {home} itself: copy it there"
+        )
+    if len({name.lower() for name in names}) < len(names):
+        raise ConfigError(
+            f"{folder / EXPERIMENT} names files that differ only in capitals: "
+            f"{', '.join(sorted(names))}; rename one"
+        )
+    known = {name.rpartition("/")[2] for name in names}
+    if others := sorted(path.name for path in home.iterdir() if path.name not in known):
+        raise ConfigError(
+            f"{home} holds {others[0]!a}, which the experiment does not name; ask whoever sent the "
+            "folder, and delete it"
+        )
 
 
 def accept(folder: Path, side: Side, given: Sequence[str]) -> Side:

@@ -265,7 +265,7 @@ class RemoteClients:
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
         exposed = self.runner.worker.exposed(request.message.verb)
         reason = fault(sealed, request.message.round, offered, exposed)
-        reason = reason or self.runner.worker.fault(sealed)
+        reason = reason or self.runner.worker.fault(sealed, request.client)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:

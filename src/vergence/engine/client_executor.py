@@ -161,9 +161,9 @@ class ClientExecutor:
         told = self.method.exposure[verb]
         return replace(told, weight="per entry") if self.silos and told.weight == "mask" else told
 
-    def fault(self, sealed: SealedReply) -> str | None:
-        """Reason not to count a reply that came from another machine, None if it may be."""
-        faults = (hook.fault(sealed) for hook in self.hooks)
+    def fault(self, sealed: SealedReply, client: str) -> str | None:
+        """Reason not to count a client's reply from another machine, None if it may be."""
+        faults = (hook.fault(sealed, client) for hook in self.hooks)
         return next((fault for fault in faults if fault is not None), None)
 
     def covers(self, client: str, round: int, why: str) -> bool:

@@ -64,6 +64,15 @@ class Silos:
         """Number of people in a person's lab; 1 where they are in none."""
         return len(self.labs[self.lab_of[person]]) if person in self.lab_of else 1
 
+    def size(self, client: str) -> int:
+        """Number of people in a client: of a lab its people, else 1."""
+        return len(self.labs.get(client, (client,)))
+
+    def together(self, clients: int) -> int:
+        """Most people that so many clients have together: those of the largest labs."""
+        sizes = sorted(map(len, self.labs.values()), reverse=True)
+        return sum(sizes[:clients]) if self.labs else clients
+
     @property
     def most(self) -> int:
         """People in the largest lab; 1 without labs."""

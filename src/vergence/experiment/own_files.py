@@ -36,13 +36,20 @@ def running(name: str, file: str) -> Iterator[None]:
 
 
 def _lacks(error: BaseException, file: str) -> str:
-    """The mend where a module was not found; a file's neighbours are on nobody's path."""
+    """The mend where a module was not found; neighbours of a file are never searched.
+
+    Only the file itself is shown, accepted and recorded with its digest: what it would import from
+    beside it could be anything.
+    """
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
     home = Path(file).parent
     if any((home / f"{error.name.partition('.')[0]}{end}").exists() for end in (".py", "")):
-        return f": it lies beside the file, so put that folder on PYTHONPATH, as PYTHONPATH={home}"
-    return ": install its package in the environment of vergence, or put its folder on PYTHONPATH"
+        return (
+            ": it lies beside the file, and only the file itself is recorded and accepted: put "
+            "what you need of it into the file, or install it as a package"
+        )
+    return ": install its package in the environment of vergence"
 
 
 def _line(error: BaseException, file: str) -> str:

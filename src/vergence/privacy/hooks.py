@@ -87,8 +87,8 @@ class ClientHooks:
     def measuring(self, client: str, round: int) -> None:
         """Prepare for a measurement of what a client predicts with."""
 
-    def fault(self, sealed: SealedReply) -> str | None:
-        """Reason not to count a reply that came from another machine, None if it may be."""
+    def fault(self, sealed: SealedReply, client: str) -> str | None:
+        """Reason not to count a client's reply from another machine, None if it may be."""
         return None
 
     def covers(self, client: str, round: int, why: str) -> bool:

@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from vergence.adaptation.choice import PULLS, candidates, choose
@@ -41,18 +39,23 @@ from vergence.metrics.calibration import (
     errors_deg,
     orders,
 )
-from vergence.reports.plots.style import figure_format
-from vergence.studies.curves import Curves, present
+from vergence.reports.plots.style import figure_format, save
+from vergence.results.write import export_csv
+from vergence.studies.adaptation_curves import (
+    ALONE,
+    CHOSEN,
+    CONSTANT,
+    adaptation_figure,
+    show_gains,
+    show_harmed,
+)
+from vergence.studies.curves import Curves, export, rows, show, tell_files
 from vergence.tasks.gaze_angle import GazeAngle
 
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
 PULLED = "pulled model"
 """Row of fine-tuning with a pull to the start, chosen on other people."""
-CONSTANT, ALONE = "constant mean of the k samples", "training alone on the k samples"
-CHOSEN = "adapt, as it chooses"
-HARM = 0.01
-"""Share of the shared model's error from which on a loss counts."""
 PREDICTION = "pred_lenet"
 FITTED = frozenset(f"p{number:02}" for number in range(11))
 MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
@@ -113,22 +116,42 @@ class CalibrationOptions:
         return way not in map(pulled, PULLS) or way in map(pulled, self.pulls)
 
 
-def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Console) -> Curves:
-    """Measure the calibration curve of an npz of predictions or of a run; print, write and draw it.
+def calibrate(
+    sources: Sequence[Path], out: Path, options: CalibrationOptions, console: Console
+) -> list[Curves]:
+    """Measure the calibration curves of npz of predictions or of runs; print, write and draw them.
 
     Args:
-        source: the npz (here, or below VERGENCE_DATA), or a run directory of one method with people
-            it never saw.
+        sources: an npz (here, or below VERGENCE_DATA), or a run directory of one method with people
+            it never saw; with `adapt` several runs, which become panels of one figure.
         out: the figure (.png, .svg, .pdf); the numbers go beside it, as .csv.
         options: how.
-        console: where the table goes.
+        console: where the tables go.
 
     Raises:
-        ConfigError: unknown person or prediction, nobody was left out of the run, or an option
-            that is for the other kind of source.
+        ConfigError: unknown person or prediction, nobody was left out of the run, several sources
+            without `adapt`, or an option that is for the other kind of source.
         DataError: the npz is unusable.
     """
     figure_format(out)
+    if not sources or (len(sources) > 1 and not options.adapt):
+        raise ConfigError(
+            f"calibrate: name one source, or several runs with --adapt; got {len(sources)}"
+        )
+    found = [measured(source, options, console) for source in sources]
+    if not (options.adapt and options.counts[0] == 0):
+        export(found[0], out, console)
+        return found
+    heads = ("kind", "person", "count", "metric", "value")
+    lines = [(curves.data, *line) for curves in found for line in rows(curves)]
+    export_csv(out.with_suffix(".csv"), ("data", *heads), lines)
+    save(adaptation_figure(found), out)
+    tell_files(out, console)
+    return found
+
+
+def measured(source: Path, options: CalibrationOptions, console: Console) -> Curves:
+    """Curves of one source; prints its tables and what a reader must know of them."""
     if not source.exists():
         source = Path(data_root(str(source)) or source)
     of_a_run = source.is_dir()
@@ -142,38 +165,12 @@ def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Con
     curves = of_predictions(source, options) if everybody is None else of_run(everybody, options)
     for caveat in caveats(curves, strangers):
         console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
-    present(curves, out, console)
+    show(curves, console)
     if options.adapt and strangers is not None and curves.counts[0] == 0:
         lower = curves.metric in strangers.run(curves.people[0]).task.lower_is_better
+        show_gains(curves, lower, console)
         show_harmed(curves, lower, console)
     return curves
-
-
-def show_harmed(curves: Curves, lower_is_better: bool, console: Console) -> None:
-    """Print how many people each way makes worse off than the shared model, per count."""
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    grid.add_column(curves.axis, no_wrap=True)
-    for k in curves.counts[1:]:
-        grid.add_column(str(k), justify="right")
-    for way, found in harmed(curves, lower_is_better).items():
-        grid.add_row(way, *map(str, found))
-    console.print(
-        f"\nPeople of {len(curves.people)} whom samples make worse off than none, by more than "
-        f"{HARM:.0%}",
-        style="bold",
-        soft_wrap=True,
-    )
-    console.print(grid)
-
-
-def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
-    """Numbers of people worse off than with the shared model by more than `HARM`, per way and k."""
-    sign = 1 if lower_is_better else -1
-    shared = curves.values[CHOSEN][:, :1]
-    worse = {way: sign * (values - shared) for way, values in curves.values.items()}
-    return {
-        way: (lost[:, 1:] > HARM * np.abs(shared)).sum(0).tolist() for way, lost in worse.items()
-    }
 
 
 def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
@@ -262,7 +259,8 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     if tried:
         found[PULLED] = chosen_by_others(tried, found[WHOLE][:, :1] if starts else None)
     how = f"{first.folder.name}, {len(seeds)} seeds, {draws} draws per person"
-    return Curves(headline, AXIS, people, options.counts, found, how)
+    data = everybody.loaded.raw.name
+    return Curves(headline, AXIS, people, options.counts, found, how, data=data)
 
 
 def chosen_by_others(

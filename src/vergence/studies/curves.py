@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from vergence.results.write import export_csv
 class Curves:
     """A metric of people, per kind `[people, counts]`, means over draws and seeds.
 
-    `axis` says what is counted, `how` what else a reader must know, `titles` how kinds are shown.
+    `axis` says what is counted, `how` what else a reader must know, `titles` how kinds are shown,
+    `data` is the name of the data set where one is known.
     """
 
     metric: str
@@ -33,19 +34,34 @@ class Curves:
     values: Mapping[str, NDArray[np.float64]]
     how: str
     titles: Mapping[str, str] = field(default_factory=dict)
+    data: str = ""
 
 
 def present(curves: Curves, out: Path, console: Console) -> None:
     """Print the table, draw the figure `out` and write the numbers beside it, as .csv."""
     show(curves, console)
-    lines = (
-        (kind, person, k, curves.metric, repr(float(value)))
-        for kind, values in curves.values.items()
-        for person, row in zip(curves.people, values, strict=True)
-        for k, value in zip(curves.counts, row, strict=True)
+    export(curves, out, console)
+
+
+def export(curves: Curves, out: Path, console: Console) -> None:
+    """Draw the figure `out`, write the numbers beside it, as .csv, and name both files."""
+    export_csv(
+        out.with_suffix(".csv"), ("kind", "person", "count", "metric", "value"), rows(curves)
     )
-    export_csv(out.with_suffix(".csv"), ("kind", "person", "count", "metric", "value"), lines)
     save(figure(curves), out)
+    tell_files(out, console)
+
+
+def rows(curves: Curves) -> Iterator[tuple[str, str, int, str, str]]:
+    """Yield kind, person, count, metric and value of every number."""
+    for kind, values in curves.values.items():
+        for person, row in zip(curves.people, values, strict=True):
+            for k, value in zip(curves.counts, row, strict=True):
+                yield kind, person, k, curves.metric, repr(float(value))
+
+
+def tell_files(out: Path, console: Console) -> None:
+    """Print where the figure and its numbers are."""
     console.print(f"figure: {out}\ntable:  {out.with_suffix('.csv')}", soft_wrap=True)
 
 

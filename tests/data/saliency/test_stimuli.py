@@ -1,5 +1,7 @@
 """Gaze on stimuli: places on the picture by every way of saying them, trials, splits, bad input."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -341,6 +343,50 @@ def test_asc_with_two_eyes_fill_and_trial_variables(tmp_path):
     assert set(rows.stimulus) == {"scene_00.png"}
     assert rows.media[0].tolist() == [0, 0, *SCREEN]
     assert set(read_asc(tmp_path / "ann.asc")[0].stimulus) == {"a.png"}
+
+
+def asc_of_two_pictures(folder: Path, second_ms: int, *after: str) -> Path:
+    """A trial that loads a.png at 10 ms and b.png later, at other places; six samples."""
+    loads = {10: "a.png 640 512 1280 1024", second_ms: "b.png 320 272 640 480"}
+    lines = ["MSG 1 GAZE_COORDS 0 0 1279 1023", "MSG 5 TRIALID 7", "SAMPLES GAZE LEFT RATE 100"]
+    for t in range(0, 60, 10):
+        lines += [f"MSG {at} !V IMGLOAD CENTER {loads[at]}" for at in loads if t <= at < t + 10]
+        lines.append(f"{t} {100 + t} 200 9")
+    file = folder / "ann.asc"
+    file.write_text("\n".join([*lines, "EFIX L 0 50", *after, "MSG 59 TRIAL_RESULT 0"]))
+    return file
+
+
+def test_two_pictures_of_a_trial_have_the_gaze_of_their_own_time(tmp_path):
+    rows, _ = read_asc(asc_of_two_pictures(tmp_path, 30))
+    assert rows.stimulus.tolist() == ["a.png"] * 2 + ["b.png"] * 3
+    assert rows.ticks.tolist() == [10, 20, 30, 40, 50]
+    assert rows.media[0].tolist() == [0, 0, 1280, 1024]
+    assert rows.media[-1].tolist() == [0, 32, 640, 480]
+    for name in ("a", "b"):
+        rows, _ = read_asc(
+            asc_of_two_pictures(tmp_path, 30, f"MSG 55 !V TRIAL_VAR which {name}.png"), "which"
+        )
+        assert set(rows.stimulus) == {f"{name}.png"}
+        assert len(rows) == {"a": 2, "b": 3}[name]
+
+
+def test_two_pictures_at_once_are_refused_unless_one_is_named(tmp_path):
+    """Gaze on the left one of a pair is no gaze on the right one."""
+    with pytest.raises(DataError, match=r"trial 7 shows a\.png and b\.png at once"):
+        read_asc(asc_of_two_pictures(tmp_path, 15))
+    file = asc_of_two_pictures(tmp_path, 15, "MSG 55 !V TRIAL_VAR which b.png")
+    rows, _ = read_asc(file, "which")
+    assert set(rows.stimulus) == {"b.png"}
+    assert rows.media[0].tolist() == [0, 32, 640, 480]
+
+
+def test_a_picture_that_is_loaded_again_goes_on(tmp_path):
+    file = asc_of_two_pictures(tmp_path, 30)
+    file.write_text(file.read_text().replace("b.png 320 272 640 480", "a.png 640 512 1280 1024"))
+    rows, _ = read_asc(file)
+    assert rows.ticks.tolist() == [10, 20, 30, 40, 50]
+    assert set(rows.stimulus) == {"a.png"}
 
 
 @pytest.mark.parametrize(

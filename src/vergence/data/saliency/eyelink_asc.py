@@ -5,8 +5,8 @@ dot stands for what is missing. `EFIX EYE START END ...` ends a fixation; where 
 recorded, each fixation is there twice, and those of the eye with more of them in the trial count
 (of the left one, where both have as many). Messages for Data Viewer say the rest: `TRIALID n`
 begins a trial, `!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names the picture and its place
-on the screen from that moment on, `!V TRIAL_VAR NAME VALUE` may name it at the trial's end,
-`GAZE_COORDS left top right bottom` is the screen.
+on the screen from that moment on, until the trial's next one; `!V TRIAL_VAR NAME VALUE` may name it
+at the trial's end, `GAZE_COORDS left top right bottom` is the screen.
 
 Source: EyeLink 1000 Plus user manual, 4.9 (The ASC File Format); messages:
 https://www.sr-research.com/support/thread-168.html. The parser is ours: pymovements 0.28 reads
@@ -17,8 +17,9 @@ samples and messages as well and brings polars, pyarrow, scikit-learn and eight 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
@@ -33,17 +34,30 @@ PICTURE_NAMES = ("image", "img", "picture", "pic", "stimulus", "stim", "video", 
 OWN_SIZE = {"CENTER": 0.0, "TOP_LEFT": -1.0}
 """In place of the width of a picture loaded in its own size, by its middle or its corner."""
 NOWHERE = (np.nan, np.nan, np.nan, np.nan)
+AT_ONCE_MS = 20.0
+"""Pictures loaded so near to one another are on the screen together."""
 NUMBER = re.compile(r"\d+(\.\d+)?$")
+
+
+@dataclass(frozen=True)
+class _AscPicture:
+    """A picture that a message loads: when it came and went, its name and place."""
+
+    onset_ms: float
+    name: str = ""
+    how: str = ""
+    numbers: tuple[float, ...] = ()
+    end_ms: float = np.inf
 
 
 @dataclass
 class _AscTrial:
-    """A trial while it is read; `onset_ms` is when the picture came."""
+    """A trial while it is read; `onset_ms` is when the picture came, where no message loads one."""
 
     number: str = ""
-    stimulus: str = ""
+    named: str = ""
     onset_ms: float = -np.inf
-    place: tuple[str, list[float]] | None = None
+    pictures: list[_AscPicture] = field(default_factory=list)
     samples: list[tuple[int, float, float, float]] = field(default_factory=list)
     fixations: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
@@ -51,6 +65,36 @@ class _AscTrial:
     def of_one_eye(self) -> list[tuple[float, float]]:
         """Fixations of the eye with more of them; of the left one, where both have as many."""
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
+
+    def load(self, picture: _AscPicture) -> None:
+        """Take a picture that a message loads; the same again goes on as it was."""
+        last = self.pictures[-1] if self.pictures else None
+        if last is not None and replace(picture, onset_ms=last.onset_ms) == last:
+            return
+        if last is not None:
+            self.pictures[-1] = replace(last, end_ms=picture.onset_ms)
+        self.pictures.append(picture)
+
+    def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
+        """The pictures that gaze is read on, one after another.
+
+        Where a trial variable names the picture, those of that name, else the last one under it.
+
+        Raises:
+            DataError: two are on the screen together, and nothing says which one is meant.
+        """
+        if not self.pictures or (by_variable and not self.named):
+            return [_AscPicture(self.onset_ms, self.named)] if self.named else []
+        shown = [p for p in self.pictures if not by_variable or _bare(p.name) == _bare(self.named)]
+        for one, other in pairwise(shown or self.pictures):
+            if other.onset_ms - one.onset_ms < AT_ONCE_MS:
+                raise DataError(
+                    f"{path}: trial {self.number or 'without a number'} shows "
+                    f"{one.name[:100]} and {other.name[:100]} at once, and gaze is read on one "
+                    "picture alone: set columns.stimulus to a trial variable that holds its file's "
+                    "name"
+                )
+        return shown or [replace(self.pictures[-1], name=self.named)]
 
 
 @dataclass
@@ -114,19 +158,17 @@ class _AscReader:
         elif words[:2] == ["!V", "TRIAL_VAR"] and len(words) > 3:
             known = (self.variable,) if self.variable else PICTURE_NAMES
             if words[2].lower() in map(str.lower, known) and (
-                self.variable or not self.trial.stimulus
+                self.variable or not self.trial.named
             ):
-                self.trial.stimulus = " ".join(words[3:])
+                self.trial.named = " ".join(words[3:])
 
     def shown(self, time_ms: float, how: str, rest: list[str]) -> None:
         count = 0
         while count < min(len(rest) - 1, 4) and re.fullmatch(r"-?\d+(\.\d+)?", rest[-1 - count]):
             count += 1
         split = len(rest) - count
-        self.trial.onset_ms = time_ms
-        self.trial.place = how, [float(word) for word in rest[split:]]
-        if not self.variable:
-            self.trial.stimulus = " ".join(rest[:split])
+        numbers = tuple(map(float, rest[split:]))
+        self.trial.load(_AscPicture(time_ms, " ".join(rest[:split]), how, numbers))
 
     def end(self) -> None:
         if self.trial.samples or self.trial.fixations:
@@ -150,14 +192,19 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
         for number, text in enumerate(file, 1):
             reading.line(number, text)
     reading.end()
-    trials = [trial for trial in reading.done if trial.stimulus]
-    if not trials:
+    shown = [
+        (trial, picture)
+        for trial in reading.done
+        for picture in trial.showings(path, bool(variable))
+        if picture.name
+    ]
+    if not shown:
         named = f"the trial variable '{variable}'" if variable else "'!V IMGLOAD'"
         raise DataError(
             f"{path}: {len(reading.done)} trials, and none names its picture ({named}): set "
             "columns.stimulus to the trial variable that does"
         )
-    parts = [_rows(path, trial, reading.screen) for trial in trials]
+    parts = [_rows(path, trial, picture, reading.screen) for trial, picture in shown]
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name, value in vars(parts[0]).items()
@@ -167,10 +214,15 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
     return GazeRows(path, scale=1e-3, names=names, **joined), reading.screen
 
 
-def _rows(path: Path, trial: _AscTrial, screen: tuple[float, float] | None) -> GazeRows:
-    table = np.array([s for s in trial.samples if s[1] >= trial.onset_ms], np.float64).reshape(
-        -1, 4
-    )
+def _bare(name: str) -> str:
+    return PureWindowsPath(name.lower()).stem
+
+
+def _rows(
+    path: Path, trial: _AscTrial, picture: _AscPicture, screen: tuple[float, float] | None
+) -> GazeRows:
+    during = [s for s in trial.samples if picture.onset_ms <= s[1] < picture.end_ms]
+    table = np.array(during, np.float64).reshape(-1, 4)
     line, t, x, y = table.T
     fixation = np.full(len(t), np.nan)
     for i, (start, end) in enumerate(trial.of_one_eye):
@@ -178,11 +230,9 @@ def _rows(path: Path, trial: _AscTrial, screen: tuple[float, float] | None) -> G
     event = np.full(len(t), Event.UNKNOWN, np.int8)
     if trial.fixations:
         event = np.where(np.isfinite(fixation), Event.FIXATION, Event.SACCADE).astype(np.int8)
-    person, stimulus, number = (
-        np.full(len(t), text) for text in ("", trial.stimulus, trial.number)
-    )
+    person, stimulus, number = (np.full(len(t), text) for text in ("", picture.name, trial.number))
     valid = np.isfinite(x) & np.isfinite(y)
-    media = np.tile(_media(trial.place, screen), (len(t), 1))
+    media = np.tile(_media(picture, screen), (len(t), 1))
     return GazeRows(
         path,
         line.astype(np.int64),
@@ -202,12 +252,10 @@ def _rows(path: Path, trial: _AscTrial, screen: tuple[float, float] | None) -> G
 
 
 def _media(
-    place: tuple[str, list[float]] | None, screen: tuple[float, float] | None
+    picture: _AscPicture, screen: tuple[float, float] | None
 ) -> tuple[float, float, float, float]:
     """Left, top, width and height of the picture; NaN where the message does not tell."""
-    if place is None:
-        return NOWHERE
-    how, numbers = place
+    how, numbers = picture.how, picture.numbers
     if how == "FILL" and screen is not None:
         return 0.0, 0.0, *screen
     if how not in OWN_SIZE or len(numbers) not in (2, 4):

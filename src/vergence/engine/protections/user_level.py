@@ -133,6 +133,8 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
     each, beside = units / clients, beside_of(user, silos)
     found = PrivacyForecast(level, rate, expected, sums, plan.rounds, grown, each, beside)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
+    if inside:  # the largest labs may be those that are asked
+        most = silos.together(math.ceil(min(share, 1.0) * clients))
     level.fits(min(most, units) if secure is None else level.people)
     if sums:
         level.check_shares()
@@ -166,6 +168,7 @@ class UserLevelMechanism(ServerHooks):
         seed: int,
     ) -> None:
         self.user, self.seed = user, seed
+        self.silos = plan.silos if user.unit == "person" else NO_LABS
         self.forecast = forecast(user, plan, method, clients)
         self.secret = secret_in(state / FOLDER).child("user", seed)
         self.book = ReleaseLog(state / FOLDER / sums_of(seed))
@@ -233,7 +236,8 @@ class UserLevelMechanism(ServerHooks):
         level = self.forecast.level
         if level.shares > 1:  # clients have added it
             return level.divided(whole.totals, expected)
-        return level.noised(whole, expected, self.secret.child("sum", mark))
+        most = self.silos.together(whole.count)
+        return level.noised(whole, expected, self.secret.child("sum", mark), most=most)
 
     def _in_tree(self, whole: Aggregate, done: int) -> Aggregate:
         """Return the sum of round `done`, with what it changes of the tree's noise.
@@ -262,7 +266,8 @@ class UserLevelMechanism(ServerHooks):
         ]
         coming, going = ([s for sign, s in moved if sign == way] for way in (1, -1))
         expected = max(self.forecast.expected, 1)
-        return self.forecast.level.noised(whole, expected, *coming, less=going)
+        most = self.silos.together(whole.count)
+        return self.forecast.level.noised(whole, expected, *coming, less=going, most=most)
 
 
 def sums_of(seed: int) -> str:
@@ -304,9 +309,9 @@ class UserLevelHooks(ClientHooks):
         """Reply as a person's bound allows it."""
         return self.user.leaving(reply, self.silos.inside(turn.site.id))
 
-    def fault(self, sealed: SealedReply) -> str | None:
-        """Reason not to count a reply that is longer than the bound."""
-        return self.user.fault(sealed, self.silos.most)
+    def fault(self, sealed: SealedReply, client: str) -> str | None:
+        """Reason not to count a reply that is longer than the bound of so many people."""
+        return self.user.fault(sealed, self.silos.size(client))
 
     def covers(self, client: str, round: int, why: str) -> bool:
         """True: whether a training overflows may tell of data, with no noise, at no charge."""

@@ -128,7 +128,12 @@ class UserLevel:
             )
 
     def noised(
-        self, whole: Aggregate, expected: float, *secrets: NoiseKey, less: Sequence[NoiseKey] = ()
+        self,
+        whole: Aggregate,
+        expected: float,
+        *secrets: NoiseKey,
+        less: Sequence[NoiseKey] = (),
+        most: int = 0,
     ) -> Aggregate:
         """Return a sum of bounded replies with noise, as the mean over `expected` people.
 
@@ -141,6 +146,7 @@ class UserLevel:
             secrets: of this run, round and request; the same one draws the same noise, and of
                 several the noise adds up.
             less: whose noise is taken off, as an earlier sum has it already.
+            most: people whose updates the sum may hold, where replies are of several.
 
         Raises:
             ConfigError: so many people do not fit the grid, or the noise is drawn in shares.
@@ -149,7 +155,7 @@ class UserLevel:
             raise ConfigError(f"noise in {self.shares} shares is drawn by clients, not on the sum")
         totals: dict[str, Params] = {}
         for name, total in whole.totals.items():
-            self.fits(max(math.ceil(expected), whole.count), total.flat.dtype)
+            self.fits(max(math.ceil(expected), whole.count, most), total.flat.dtype)
             n = total.layout.n
             noise = sum(self.share(n, secret.child(name)) for secret in secrets)
             noise = noise - sum(self.share(n, secret.child(name)) for secret in less)

@@ -1,0 +1,120 @@
+"""What samples buy new people with `vergence adapt`: its gains, the people harmed, and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vergence.metrics.intervals import interval
+from vergence.reports.plots.style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
+from vergence.results.layout import digits, metric_name, spread
+from vergence.studies.curves import Curves
+
+CONSTANT, ALONE = "constant mean of the k samples", "training alone on the k samples"
+CHOSEN = "adapt, as it chooses"
+HARM = 0.01
+"""Share of the shared model's error from which on a loss counts."""
+DRAWN = {
+    CONSTANT: ("constant, or own map", MUTED, ":", "s"),
+    ALONE: ("training alone", COLOURS["local_only"], "--", "D"),
+    "shared": ("shared model, as it is", COLOURS["fedavg"], "-", ""),
+    CHOSEN: ("adapt, as it chooses", PERSONAL, "-", "o"),
+}
+"""Label, colour, line and marker of the lines that are named; all other ways are thin."""
+
+
+def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
+    """Print by how much `adapt` is better than what needs no run, or no samples, per count."""
+    sign, chosen = (-1 if lower_is_better else 1), curves.values[CHOSEN][:, 1:]
+    others = {
+        "than the shared model": curves.values[CHOSEN][:, :1],
+        "than training alone": curves.values[ALONE][:, 1:],
+        "than the constant": curves.values[CONSTANT][:, 1:],
+    }
+    places = digits(float(np.nanmean(values)) for values in curves.values.values())
+    grid = _grid(curves)
+    for other, values in others.items():
+        gain = sign * (chosen - values)
+        grid.add_row(other, *(spread(column, places) for column in gain.T))
+    console.print(
+        f"\nHow much better adapt is, {metric_name(curves.metric)}: mean over "
+        f"{len(curves.people)} people [95 % interval]",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+
+
+def show_harmed(curves: Curves, lower_is_better: bool, console: Console) -> None:
+    """Print how many people each way makes worse off than the shared model, per count."""
+    grid = _grid(curves)
+    for way, found in harmed(curves, lower_is_better).items():
+        grid.add_row(way, *map(str, found))
+    console.print(
+        f"\nPeople of {len(curves.people)} whom samples make worse off than none, by more than "
+        f"{HARM:.0%}",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+
+
+def _grid(curves: Curves) -> Table:
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column(curves.axis, no_wrap=True)
+    for k in curves.counts[1:]:
+        grid.add_column(str(k), justify="right", no_wrap=True)
+    return grid
+
+
+def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
+    """Numbers of people worse off than with the shared model by more than `HARM`, per way and k."""
+    sign = 1 if lower_is_better else -1
+    shared = curves.values[CHOSEN][:, :1]
+    worse = {way: sign * (values - shared) for way, values in curves.values.items()}
+    return {
+        way: (lost[:, 1:] > HARM * np.abs(shared)).sum(0).tolist() for way, lost in worse.items()
+    }
+
+
+@styled
+def adaptation_figure(panels: Sequence[Curves]) -> Figure:
+    """Draw what samples buy, a panel for each set of people: means over people by samples.
+
+    Thin lines, without a name, are single ways of `adapt`. The band is the 95 % interval over
+    people of the difference between `adapt` and the shared model, around the mean.
+    """
+    alone = len(panels) == 1
+    page = canvas(5.0 if alone else 3.2 * len(panels), 3.6)
+    every = page.subplots(1, len(panels), squeeze=False)[0]
+    for axes, curves in zip(every, panels, strict=True):
+        _panel(axes, curves)
+    names, labels = every[0].get_legend_handles_labels()
+    page.legend(names, labels, loc="outside lower center", ncols=2 if alone else 5)
+    return page
+
+
+def _panel(axes: Axes, curves: Curves) -> None:
+    places = np.arange(len(curves.counts))
+    chosen = curves.values[CHOSEN]
+    shared = np.broadcast_to(chosen[:, :1], chosen.shape)
+    lines = {**curves.values, "shared": shared}
+    for way in (way for way in curves.values if way not in DRAWN):
+        axes.plot(places, lines[way].mean(0), color=MUTED, linewidth=0.5, alpha=0.6)
+    ends = np.array([interval(column) for column in (chosen - shared).T]) + shared.mean()
+    axes.fill_between(places, *ends.T, color=PERSONAL, alpha=0.15, linewidth=0)
+    for way, (label, colour, line, marker) in DRAWN.items():
+        axes.plot(places, lines[way].mean(0), line, color=colour, marker=marker, ms=4, label=label)
+    told = np.concatenate([lines[way].mean(0) for way in DRAWN])
+    low, high = np.nanmin(told), np.nanmax(told)
+    axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
+    axes.set_xticks(places, [str(k) for k in curves.counts])
+    axes.set_xlabel("labelled samples of a new person")
+    axes.set_ylabel(metric_name(curves.metric))
+    axes.set_title(f"{curves.data}, {len(curves.people)} new people", color=INK)
