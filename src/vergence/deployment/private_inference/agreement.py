@@ -1,4 +1,4 @@
-"""PredictionAgreement of all who take part in a private prediction, and the folder of one of them."""
+"""Agreement of all who take part in a private prediction, and the folder of one of them."""
 
 from __future__ import annotations
 
