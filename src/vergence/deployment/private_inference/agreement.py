@@ -38,8 +38,8 @@ ShortText = Annotated[str, MaxLen(200)]
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What the owner of a network, its parties and all clients hold the same text of.
+class PredictionAgreement:
+    """Terms that the owner of a network, its parties and all clients have alike.
 
     Attributes:
         number: of this dealing, random.
@@ -158,9 +158,9 @@ class PrivateFolder:
             ) from None
 
     @cached_property
-    def agreement(self) -> Agreement:
-        """What all agree on, checked against this folder's certificates and keys."""
-        found = parsed(Agreement, self._text(AGREEMENT), str(self.path / AGREEMENT))
+    def agreement(self) -> PredictionAgreement:
+        """The common agreement, checked against this folder's certificates and keys."""
+        found = parsed(PredictionAgreement, self._text(AGREEMENT), str(self.path / AGREEMENT))
         if found.fraction != FRACTION:
             raise StateError(f"{self.path}: numbers of {found.fraction} bits; here {FRACTION}")
         for party, digests in found.parties.items():
@@ -173,7 +173,7 @@ class PrivateFolder:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Who this is and where the parties are."""
+        """Name of this folder's owner, and addresses of the parties."""
         try:
             found = TypeAdapter(Addresses).validate_python(tomllib.loads(self._text(PARTIES)))
         except (ValidationError, tomllib.TOMLDecodeError) as error:
@@ -189,7 +189,7 @@ class PrivateFolder:
 
     @property
     def name(self) -> str:
-        """Whose folder it is."""
+        """Name of its owner."""
         return self.addresses.name
 
     def certificate(self, party: str) -> Path:
@@ -227,7 +227,7 @@ def write_addresses(folder: Path, name: str, parties: Mapping[str, str]) -> None
     (folder / PARTIES).write_text(tomli_w.dumps(table), encoding="utf-8", newline="\n")
 
 
-class Ledger:
+class MaterialLedger:
     """Number of the next image whose correlations were not used; it only grows.
 
     Correlations that are used twice show the difference of two images.

@@ -21,7 +21,7 @@ from vergence.deployment.private_inference.agreement import (
     WEIGHTS,
     Greeting,
     Hello,
-    Ledger,
+    MaterialLedger,
     PrivateFolder,
     Terms,
     new_nonce,
@@ -65,7 +65,7 @@ class Party:
         self.order = list(self.agreement.parties)
         if self.name not in self.order or not (folder / SEED).is_file():
             raise StateError(f"{folder} is not a party's folder; give DIR/parties/NAME")
-        self.ledger = Ledger(folder)
+        self.ledger = MaterialLedger(folder)
         self.weights = self._weights(folder / WEIGHTS)
         self.busy, self.connections = asyncio.Lock(), 0
         self.sent = self.rounds = 0
@@ -312,7 +312,7 @@ def _next(talk: Opening[Words], opened: Opened | None) -> tuple[Opened, Words | 
 
 
 async def exchanged(mine: Opened, lines: Sequence[Line], step: int) -> Opened:
-    """What arrays open to, when every party has sent its share of them.
+    """Arrays as they open, when every party has sent its share of them.
 
     Raises:
         StateError: a party sent something of another step or size, or nothing in time.

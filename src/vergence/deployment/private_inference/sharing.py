@@ -27,7 +27,7 @@ from vergence.deployment.private_inference.agreement import (
     MATERIAL,
     SEED,
     WEIGHTS,
-    Agreement,
+    PredictionAgreement,
     digest_of,
     new_nonce,
     write_addresses,
@@ -66,8 +66,8 @@ every image and the model: delete both folders here once they are where they bel
 
 
 @dataclass(frozen=True)
-class Dealt:
-    """What dealing took.
+class DealingCost:
+    """Cost of dealing.
 
     Attributes:
         parties: by name, bytes of correlations per image.
@@ -85,7 +85,7 @@ def share(
     out: Path,
     images: int,
     person: str | None = None,
-) -> Dealt:
+) -> DealingCost:
     """Write folders of parties and clients for private prediction with a finished run's model.
 
     Args:
@@ -153,7 +153,7 @@ def share_network(
     clients: Sequence[str],
     out: Path,
     images: int,
-) -> Dealt:
+) -> DealingCost:
     """Write the folders for a network of images of a shape; see `share`."""
     made = parts(network, torch.zeros(1, *image))
     public = described(made, image, 2)
@@ -252,13 +252,13 @@ def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) 
         )
         for name, folder in parties.items()
     }
-    made = Agreement(new_nonce(), network, FRACTION, images, digests)
+    made = PredictionAgreement(new_nonce(), network, FRACTION, images, digests)
     return json.dumps(asdict(made), indent=1).encode()
 
 
 def deal_all(
     network: SharedNetwork, weights: Mapping[str, Words], parties: Mapping[str, Path], images: int
-) -> Dealt:
+) -> DealingCost:
     """Deal correlations: a file per image to the first party, and seeds to all."""
     seeds = [(folder / SEED).read_bytes() for folder in parties.values()]
     first = next(iter(parties.values()))
@@ -271,4 +271,4 @@ def deal_all(
         size = len(found)
         write_whole(first / MATERIAL / f"{unit:06d}.bin", found, secret=True)
     sizes = {name: size if not i else 0 for i, name in enumerate(parties)}
-    return Dealt(sizes, (time.perf_counter() - begun) / images)
+    return DealingCost(sizes, (time.perf_counter() - begun) / images)

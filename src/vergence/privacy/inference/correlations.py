@@ -39,15 +39,15 @@ WORD, BYTE = np.dtype(np.uint64), np.dtype(np.uint8)
 DIGEST = hashlib.sha256().digest_size
 
 
-class Source(Protocol):
-    """Where correlated randomness comes from."""
+class CorrelationSource(Protocol):
+    """Origin of correlated randomness: the dealer, or a party's own shares."""
 
     def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
         """Uniform words or bits: the dealer gets the secret, a party its share."""
         ...
 
     def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
-        """What follows from earlier secrets; `value` is called by the dealer alone."""
+        """Words or bits that follow from earlier secrets; `value` is called by the dealer alone."""
         ...
 
 
@@ -202,14 +202,14 @@ R = TypeVar("R", LinearMask, TruncationMask, ComparisonMask, BitProducts)
 
 
 def linear_mask(
-    source: Source, inputs: Shape, outputs: Shape, apply: Callable[[Words], Words]
+    source: CorrelationSource, inputs: Shape, outputs: Shape, apply: Callable[[Words], Words]
 ) -> LinearMask:
     """Mask of a linear layer from `inputs` to `outputs`; `apply` is the layer without bias."""
     mask = source.uniform((1, *inputs), WORD)
     return LinearMask(mask, source.dependent((1, *outputs), WORD, lambda: apply(mask)))
 
 
-def truncation_mask(source: Source, shape: Shape) -> TruncationMask:
+def truncation_mask(source: CorrelationSource, shape: Shape) -> TruncationMask:
     """Mask of numbers to be truncated."""
     shape = (1, *shape)
     mask = source.uniform(shape, WORD)
@@ -221,7 +221,7 @@ def truncation_mask(source: Source, shape: Shape) -> TruncationMask:
     )
 
 
-def comparison_mask(source: Source, count: int) -> ComparisonMask:
+def comparison_mask(source: CorrelationSource, count: int) -> ComparisonMask:
     """Masks of `count` comparisons."""
     words, packed = (1, count), (1, -(-count // 8))
     mask = source.uniform(words, WORD)
@@ -237,7 +237,7 @@ def comparison_mask(source: Source, count: int) -> ComparisonMask:
     return ComparisonMask(mask, digits, tuple(levels), flip, flip_word, factor, both)
 
 
-def _bit_products(source: Source, shape: Shape) -> BitProducts:
+def _bit_products(source: CorrelationSource, shape: Shape) -> BitProducts:
     a, b, c = (source.uniform(shape, BYTE) for _ in range(3))
     return BitProducts(
         a,

@@ -23,12 +23,12 @@ from vergence.errors import ConfigError
 from vergence.privacy.inference.correlations import (
     BitProducts,
     ComparisonMask,
+    CorrelationSource,
     Dealer,
     Holder,
     LinearMask,
     Record,
     Shape,
-    Source,
     TruncationMask,
     comparison_mask,
     linear_mask,
@@ -62,7 +62,7 @@ OFFSET = 62
 
 @dataclass(frozen=True)
 class SharedNetwork:
-    """What everybody knows of a network: its layers and their shapes.
+    """Public part of a network: its layers and their shapes.
 
     Attributes:
         layers: in order; of each, `kind`, `relu` and `beside` count.
@@ -115,7 +115,7 @@ class SharedNetwork:
 
 
 def described(parts: NetworkParts, image: Shape, beside: int) -> SharedNetwork:
-    """Return what everybody may know of a network.
+    """Public part of a network.
 
     Raises:
         ConfigError: it is pruned, or of layers that are not computed here.
@@ -165,7 +165,7 @@ def applied(layer: Layer, x: Words, weight: Words) -> Words:
 
 
 def records(
-    network: SharedNetwork, source: Source, weights: Mapping[str, Words]
+    network: SharedNetwork, source: CorrelationSource, weights: Mapping[str, Words]
 ) -> tuple[Record, ...]:
     """Correlations of one image, in the order in which they are used.
 
@@ -211,7 +211,7 @@ def held(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Record, ...
 
 @dataclass(frozen=True)
 class PartyShares:
-    """What one party computes with.
+    """Shares that one party computes with.
 
     Attributes:
         first: whether it is the party that adds what all know.
