@@ -1,4 +1,4 @@
-"""What samples buy new people with `vergence adapt`: its gains, the people harmed, and a figure."""
+"""Gains of new people by `vergence adapt`, the people harmed, and a figure of both."""
 
 from __future__ import annotations
 
