@@ -3,9 +3,9 @@
     python tools/run_notebook.py NOTEBOOK [--write]
 
 The last expression of a cell is its output, as in Jupyter, unless a semicolon ends it. Figures of
-pyplot that a cell leaves open are its outputs too, `!COMMAND` is a line for the shell, and a cell may begin with `%%bash` or
-`%%writefile FILE`. With --write the outputs are stored in the notebook; else a cell that fails ends
-the process with its traceback.
+pyplot that a cell leaves open are its outputs too, `!COMMAND` is a line for the shell, and a cell
+may begin with `%%bash` or `%%writefile FILE`. With --write the outputs are stored in the notebook;
+else a cell that fails ends the process with its traceback.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_tables_have_captions_and_scopes(page):
 def test_without_its_script_the_page_says_all_and_offers_no_dead_buttons(page):
     """Titles are the browser's own hover texts; the switches appear with the script alone."""
     assert page.count('<p class="keys" hidden>') == 2, "of the two figures with curves"
-    assert re.search(r'<g class="point"><title>FedCPF, round 6: \d', page)
+    assert re.search(r'<g class="point"><title>FedCPF, round 5: \d', page)
     assert re.search(r'<g class="point"><title>p1: 2\.\d\d</title>', page), "a dot is a person"
     assert "hover:" not in page
 
@@ -104,7 +104,7 @@ def test_every_curve_can_be_switched_off_and_told_apart(page):
 
 def test_a_figure_saved_as_svg_has_titles_and_no_links(out, tmp_path):
     svg = figure(out, "convergence", tmp_path / "c.svg").read_text(encoding="utf-8")
-    assert "<title>FedAvg, round 6: " in svg
+    assert "<title>FedAvg, round 5: " in svg
     assert 'href="hover' not in svg
 
 
