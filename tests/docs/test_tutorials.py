@@ -20,7 +20,10 @@ SECONDS = 120
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 SHOWN = {
     "1_first_federation": ["other people", "every single update", "auc_judd"],
-    "2_own_data_and_network": ["'sensor_3' is nan in row 200", "Linear(in_features=32, out_features=1"],
+    "2_own_data_and_network": [
+        "'sensor_3' is nan in row 200",
+        "Linear(in_features=32, out_features=1",
+    ],
     "3_own_eye_tracker": ["table of gaze on stimuli", "Chose ", "largest difference from torch"],
     "4_write_a_method": ["which its exposure table does not declare", "got 1.4"],
     "5_add_privacy": ["one picture in one step; secure sums", "every single update", "epsilon"],
