@@ -138,7 +138,7 @@ def test_report_and_compare_give_one_verdict(people, verdict, tmp_path):
     lead = text_of(report(out))
     lead = lead[: lead.index("Results")]
     said = " ".join(vergence("compare", out).out.split())
-    sentence = re.search(r"FedCPF against FedAvg: .*? people; (.*?)\.(?= [A-Z])", lead)
+    sentence = re.search(r"FedCPF against FedAvg: .*? people; (.*?)\.(?= [A-Z0-9])", lead)
     assert sentence, lead
     assert sentence[1].startswith(f"{verdict} (Holm's p 0.")
     assert sentence[0] in said
