@@ -98,6 +98,9 @@ class Party:
         """
         address = self.folder.addresses.parties[self.name]
         host, port = listening(address), parted(address)[1]
+        left = (
+            self.agreement.images - self.ledger.next
+        )  # before a socket is open: it may be damaged
         try:
             server = await asyncio.start_server(
                 self.entered,
@@ -108,7 +111,6 @@ class Party:
             )
         except OSError as error:
             raise StateError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-        left = self.agreement.images - self.ledger.next
         note(f"party '{self.name}' listens on {host}:{port}, with material for {left} images")
         if ready is not None:
             ready.set()
