@@ -19,7 +19,7 @@ COMMANDS = (
     "resume OUT",
     "report OUT",
     "report OUT --figure persons",
-    "privacy ethics OUT",
+    "privacy ethics OUT --method fedavg",
     "privacy audit OUT/fedavg --quick",
     "privacy forget OUT p01 --out HOME/without",
     "study evaluate late CONFIG --out OUT",

@@ -94,6 +94,8 @@ def test_a_model_that_answers_nan_is_given_to_nobody(received, columns, tmp_path
 class Diverging:
     """Stands for an `Adapter` one of whose ways is NaN on the samples that it is bad at."""
 
+    fitted = ()
+
     def __init__(self, trained) -> None:
         self.trained = trained
         self.labelled = trained.ready.people["p00"].train

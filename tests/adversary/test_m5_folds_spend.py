@@ -31,7 +31,7 @@ def test_what_folds_spend_on_people_adds_up(tmp_path, protocol):
     assert told["seeds_together"] == pytest.approx(whole)
     assert f"spend epsilon {whole:.3g} together" in said.out
     assert vergence("privacy", "ethics", merged).code == 0
-    (plan,) = json.loads((merged / "ethics.json").read_text())["plans"]
+    plan = json.loads((merged / "ethics.json").read_text())["plan"]
     assert plan["budget"]["person"]["epsilon"] == pytest.approx(whole)
 
 

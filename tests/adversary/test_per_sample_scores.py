@@ -29,7 +29,7 @@ def run(tmp_path):
 def test_the_page_says_that_they_are_kept(run):
     assert (run / "samples.csv").is_file()
     assert vergence("privacy", "ethics", run).code == 0
-    (plan,) = json.loads((run / "ethics.json").read_text())["plans"]
+    plan = json.loads((run / "ethics.json").read_text())["plan"]
     said = "person by person, and of some also picture by picture"
     assert any(said in each for each in plan["unprotected"])
 

@@ -12,7 +12,7 @@ from vergence.reproduce.claims import Claim, Pair
 from vergence.reproduce.data_sets import DEFAULT, GROUNDS
 from vergence.reproduce.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "8d859e0ad1811a5b04867fe9cd42a92e2b2b18ff527d7ea0b22555ec736a441a"
+GOLDEN = "5e2b550d02d48a73e5ae85adc69c4399d619dcbc1e7a25065dcbae480e74812f"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"

@@ -33,7 +33,7 @@ def pictures(tmp_path_factory):
 
 def test_a_person_is_the_mean_over_splits(pictures):
     out, said = pictures
-    assert "NSS over 2 splits" in said
+    assert "NSS over 2 splits" in vergence("compare", out).out
     assert "over 3 people, 1 seed" in said
     parts = [read(out / f"split{seed}" / "fedavg").runs[0].scores("nss") for seed in (0, 3)]
     merged = read(out / "fedavg").runs[0]
@@ -59,7 +59,7 @@ def test_turns_are_means_over_all_splits(pictures):
 def test_it_is_verified_resumed_and_shown(pictures):
     out, _ = pictures
     assert "fedavg seed 0: " in vergence("verify", out).out
-    assert "NSS over 2 splits" in vergence("resume", out).out
+    assert "over 3 people, 1 seed" in vergence("resume", out).out
     assert "fedavg, split 3" in vergence("status", out).out
     assert vergence("status", out / "fedavg").out.count("finished") == 2
     vergence("resume", out / "fedavg").complains(2, "merged over splits", f"go on with is {out}")

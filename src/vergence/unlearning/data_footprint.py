@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from vergence.core.files import saving, write_whole
+from vergence.core.params import Params
 from vergence.core.serialization import Packed, digest
 from vergence.engine.round_loop import fingerprint
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
@@ -115,16 +116,18 @@ def erase(folder: Path, person: str) -> None:
 
 def stripped(state: Any, person: str) -> Any:
     """Return a server's state without what it holds under a person's name."""
+    if not _names(state, person):
+        return state
     if isinstance(state, Mapping):
         return {k: stripped(v, person) for k, v in state.items() if k != person}
-    if not is_dataclass(state) or isinstance(state, type) or not _names(state, person):
-        return state
     return replace(
         state, **{f.name: stripped(getattr(state, f.name), person) for f in fields(state) if f.init}
     )
 
 
 def _names(state: Any, person: str) -> bool:
+    if isinstance(state, Params | type):  # parameters are named by the network
+        return False
     if isinstance(state, Mapping):
         return person in state or any(_names(each, person) for each in state.values())
     told = fields(state) if is_dataclass(state) else ()
