@@ -1,12 +1,13 @@
 """The Python of README and docs/how-to/python.md runs, and prints what the page says."""
 
+import ast
 import importlib.util
 import re
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.docs.pages import blocks
+from tests.docs.pages import blocks, pages
 
 NUMBER = re.compile(r"-?\d+\.\d+")
 
@@ -47,3 +48,17 @@ def test_examples_import_from_the_package_alone(page):
     for block in blocks(ROOT / page, "python"):
         inner = re.findall(r"^\s*(?:from|import) (vergence\.[\w.]+)", block.text, re.MULTILINE)
         assert set(inner) <= {"vergence.methods.halfway"}, block
+
+
+WRITTEN_LATER = "vergence.methods.halfway"
+"""The worked example of CONTRIBUTING, which `test_pages.py` puts in place and tests."""
+SHOWN = [
+    block for page in pages() for block in blocks(page, "python") if WRITTEN_LATER not in block.text
+]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=str)
+def test_every_block_of_python_parses_and_imports_what_is_there(block):
+    for statement in ast.parse(block.text).body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            exec(compile(ast.Module([statement], []), str(block), "exec"), {})
