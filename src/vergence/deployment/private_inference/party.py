@@ -190,6 +190,7 @@ class Party:
             left.cancel()
             if not work.done():
                 work.cancel()
+                await asyncio.wait({work})  # before another question begins
                 raise StateError(f"{line.who} left, or spoke too much")
             await line.tell(DATA, work.result().tobytes())
             told = f"{terms.images} images from {terms.start} for '{terms.client}'"
