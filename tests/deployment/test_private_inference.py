@@ -30,9 +30,12 @@ from vergence.deployment.private_inference.agreement import (
 )
 from vergence.deployment.private_inference.client import ask, predict
 from vergence.deployment.private_inference.connection import DATA, HEADER, WORDS, dial
-from vergence.deployment.private_inference.party import Party
+from vergence.deployment.private_inference.party import SECRETS, Party
+from vergence.deployment.private_inference.party_seed import PartySeed
 from vergence.errors import ConfigError, DataError, StateError
 from vergence.models.small_cnn import SmallCnnNet
+from vergence.privacy.inference import correlations
+from vergence.privacy.inference.correlations import WORD, SeededDraws
 from vergence.privacy.inference.processes import free_ports
 
 NAMES = ("a", "b", "c")
@@ -174,6 +177,49 @@ def test_no_party_receives_an_image(place, network, eyes):
     whole = sum(shares).view(np.int64).reshape(rows.shape) * 2.0**-20
     assert np.abs(whole - rows).max() < 2.0**-20
     assert np.abs(found.values - wanted(network, eyes)).max() < 2e-5
+
+
+def test_folders_that_are_stolen_later_open_no_image_that_was_asked(place, eyes):
+    """Party c kept what it received, and later gets the folders of all others: the seeds as they
+    were before the question take the masks off the images; what is left of them does not."""
+    seeds = {n: place / "parties" / n / "seed" for n in "ab"}
+    before = {name: file.read_bytes()[-32:] for name, file in seeds.items()}
+    parties = three(place, c=Watched)
+
+    async def main():
+        async with serving(*parties):
+            await ask(anna(place), *eyes, PATIENCE)
+
+    asyncio.run(main())
+    kept = [np.frombuffer(block, np.uint64) for block in parties[2].seen["c"] if not len(block) % 8]
+    own = next(block for block in kept if block.size == 2 * (20 * 22 + 2)).reshape(2, -1)[:, :440]
+    opened = [block for block in kept if block.size == 2 * 440][:2]
+
+    def guessed(stolen):
+        found = own + sum(block.reshape(2, -1) for block in opened)
+        for seed in stolen:
+            for unit in range(2):
+                found[unit] += SeededDraws(seed, unit).draw((440,), WORD)
+                seed = correlations.next_seed(seed)
+        return found.view(np.int64) * 2.0**-20
+
+    images = eyes[0].reshape(2, -1)
+    assert np.abs(guessed(before.values()) - images).max() < 2.0**-20
+    after = guessed(file.read_bytes()[-32:] for file in seeds.values())
+    assert abs(np.corrcoef(after.ravel(), images.ravel())[0, 1]) < 0.2
+
+
+def test_a_seed_that_is_gone_is_not_taken_again(place):
+    """Even where the ledger was put back."""
+    seed = PartySeed(place / "parties" / "b" / "seed")
+    first = seed.take(3, 2)
+    assert first == [*dict.fromkeys(first)]
+    with pytest.raises(StateError, match="the seed of image 4 is gone"):
+        seed.take(4, 1)
+    assert seed.read()[0] == 5
+    (place / "parties" / "b" / "seed").write_bytes(b"short")
+    with pytest.raises(StateError, match="is damaged"):
+        seed.take(5, 1)
 
 
 # --- clients
@@ -556,10 +602,12 @@ def test_folders_that_cannot_be_used(place, tmp_path):
         Party(place / "clients" / "anna")
     with pytest.raises(StateError, match=r"no agreement.json"):
         Party(tmp_path)
-    seed = place / "parties" / "b" / "seed"
-    seed.chmod(0o644)
-    with pytest.raises(StateError, match="can be read by others"):
-        Party(place / "parties" / "b")._seed()
+    for name in SECRETS:
+        secret = place / "parties" / "b" / name
+        secret.chmod(0o644)
+        with pytest.raises(StateError, match=f"{name} can be read by others"):
+            Party(place / "parties" / "b")
+        secret.chmod(0o600)
     shutil.copy(place / "parties" / "a" / "agreement.json", tmp_path / "agreement.json")
     np.savez(place / "parties" / "c" / "weights.npz", x=np.zeros(3))
     with pytest.raises(StateError, match="shares of another network"):

@@ -1,9 +1,11 @@
 """The page for an ethics board: what it says, where its numbers come from, what it refuses."""
 
+import csv
 import html
 import json
 import math
 import re
+import shutil
 
 import pytest
 
@@ -170,6 +172,50 @@ def test_claims_are_found_deep_in_the_facts():
     with pytest.raises(ConfigError, match="says 'anonymised'"):
         refuse_claims(plan)
     refuse_claims({**plan, "backed": True})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gaze_anonymous",
+        "fully-anonymous-eyes",
+        "\uff50\uff52\uff49\uff56\uff41\uff54\uff45",
+        "my_private_eyes",
+    ],
+)
+def test_claims_are_found_as_the_page_would_show_them(text):
+    """Underscores become spaces there, wide letters look like others, and a folder has a name."""
+    plan = {"label": "a", "backed": False, "data": {"name": text}}
+    with pytest.raises(ConfigError, match="has no epsilon of 10 or less"):
+        refuse_claims(plan)
+    with pytest.raises(ConfigError, match="has no epsilon of 10 or less"):
+        refuse_claims({"label": "a", "backed": False}, text)
+
+
+EVIL = "x |\n| epsilon | 0.1 |\n\n<script>alert(1)</script> [a](http://b) anon**y**mous \u202eevoba"
+
+
+def test_texts_of_a_folder_that_somebody_sent_stay_texts(runs, tmp_path):
+    """Its provenance and its audit hold tags, a row of a table, a link, letters that run back."""
+    folder = tmp_path / "sent"
+    shutil.copytree(runs["split"], folder)
+    file = folder / "provenance.json"
+    table = json.loads(file.read_text())
+    table["data"] = {**table.get("data", {}), "licence": EVIL, EVIL: "x"}
+    file.write_text(json.dumps(table))
+    with (folder / "audit" / "not_tried.csv").open("w", newline="") as out:
+        csv.writer(out).writerows([["attack", "why"], [EVIL, EVIL]])
+    ethics(folder, tmp_path / "out")
+    for name in ("ethics.html", *CARDS):
+        text = (tmp_path / "out" / name).read_text()
+        assert "<script" not in text
+        assert "\u202e" not in text
+        if name != "ethics.html":
+            assert not re.search(r"^\| epsilon", text, re.MULTILINE)
+            assert "](http" not in text
+            assert "**" not in text
+    assert "&#60;script&#62;" in (tmp_path / "out" / "dataset_card.md").read_text()
+    assert "&#60;script&#62;" in (tmp_path / "out" / "privacy_card.md").read_text()
 
 
 @pytest.mark.slow

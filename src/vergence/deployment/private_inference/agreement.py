@@ -32,7 +32,7 @@ CERTIFICATES, KEYS, CLIENTS = "certificates", "keys", "clients"
 MOST_IMAGES = 64
 """Images in one question."""
 AHEAD = 256
-"""Images by which a question may skip material: nobody can use all of it up at once."""
+"""Images by which a question may skip material: so many are lost to one lie at most."""
 PURPOSE = "vergence private prediction"
 ShortText = Annotated[str, MaxLen(200)]
 

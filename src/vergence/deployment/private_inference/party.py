@@ -14,7 +14,7 @@ import numpy as np
 from vergence.console import note
 from vergence.data.io.checks import read_npz
 from vergence.deployment.diagnostics import listening, parted
-from vergence.deployment.folders import running
+from vergence.deployment.folders import NODE, running
 from vergence.deployment.private_inference.agreement import (
     MATERIAL,
     SEED,
@@ -35,15 +35,16 @@ from vergence.deployment.private_inference.connection import (
     dial,
     server_context,
 )
+from vergence.deployment.private_inference.party_seed import PartySeed, closed
 from vergence.errors import StateError, VergenceError, printable
 from vergence.privacy.inference.correlations import Holder
 from vergence.privacy.inference.ring import Words, combined
 from vergence.privacy.inference.shared_network import Opened, Opening, PartyShares, forward, held
-from vergence.privacy.secure_aggregation.masking import SEED as SEED_BYTES
-from vergence.system.file_access import is_open_to_others
 
 PATIENCE = 60.0
 """Seconds that a party or a client waits for what is due."""
+SECRETS = (SEED, WEIGHTS, NODE, "server.key")
+"""Files of a party's folder that nobody else may read."""
 MOST_CONNECTIONS = 64
 """Open at once; one more is closed."""
 
@@ -67,6 +68,9 @@ class Party:
             raise StateError(f"{folder} is not a party's folder; give DIR/parties/NAME")
         self.ledger = MaterialLedger(folder)
         self.weights = self._weights(folder / WEIGHTS)
+        self.seed = PartySeed(folder / SEED)
+        for name in SECRETS:
+            closed(folder / name)
         self.busy, self.connections = asyncio.Lock(), 0
         self.sent = self.rounds = 0
         self.waiting: dict[str, tuple[Terms, Line]] = {}
@@ -80,15 +84,6 @@ class Party:
         }:
             raise StateError(f"{path} holds shares of another network")
         return found
-
-    def _seed(self) -> bytes:
-        path = self.folder.path / SEED
-        if is_open_to_others(path):
-            raise StateError(f"{path} can be read by others: `chmod 600 {path}`")
-        seed = path.read_bytes()
-        if len(seed) != SEED_BYTES:
-            raise StateError(f"{path} is damaged: ask the model's owner for new folders")
-        return seed
 
     async def serve(self, ready: asyncio.Event | None = None) -> None:
         """Answer for ever.
@@ -195,6 +190,7 @@ class Party:
             left.cancel()
             if not work.done():
                 work.cancel()
+                await asyncio.wait({work})  # before another question begins
                 raise StateError(f"{line.who} left, or spoke too much")
             await line.tell(DATA, work.result().tobytes())
             told = f"{terms.images} images from {terms.start} for '{terms.client}'"
@@ -274,9 +270,8 @@ class Party:
         """
         first = self.name == self.order[0]
         self.ledger.spend(terms, self.agreement.images)
-        holders = [
-            self.holder(unit, first) for unit in range(terms.start, terms.start + terms.images)
-        ]
+        seeds = self.seed.take(terms.start, terms.images)
+        holders = [self.holder(terms.start + i, seed, first) for i, seed in enumerate(seeds)]
         records = await asyncio.to_thread(held, self.agreement.network, holders)
         mine = PartyShares(first, self.weights, records)
         talk = forward(self.agreement.network, mine, x, beside)
@@ -289,21 +284,21 @@ class Party:
             step += 1
             opened = await exchanged(told, list(lines.values()), step)
 
-    def holder(self, unit: int, first: bool) -> Holder:
+    def holder(self, unit: int, seed: bytes, first: bool) -> Holder:
         """Material of one image, which is deleted.
 
         Raises:
             StateError: it is missing.
         """
         if not first:
-            return Holder(self._seed(), unit, None)
+            return Holder(seed, unit, None)
         path = self.folder.path / MATERIAL / f"{unit:06d}.bin"
         try:
             found = path.read_bytes()
             path.unlink()
         except OSError as error:
             raise StateError(f"{path}: {error.strerror}; ask the model's owner") from None
-        return Holder(self._seed(), unit, found)
+        return Holder(seed, unit, found)
 
 
 def _next(talk: Opening[Words], opened: Opened | None) -> tuple[Opened, Words | None]:

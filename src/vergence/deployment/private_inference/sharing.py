@@ -33,9 +33,10 @@ from vergence.deployment.private_inference.agreement import (
     write_addresses,
 )
 from vergence.deployment.private_inference.client import shared
+from vergence.deployment.private_inference.party_seed import PartySeed
 from vergence.errors import ConfigError, StateError
 from vergence.model_tools.onnx_export import chosen, opened
-from vergence.privacy.inference.correlations import Holder
+from vergence.privacy.inference.correlations import Holder, next_seed
 from vergence.privacy.inference.network import parts
 from vergence.privacy.inference.ring import FRACTION, Words, combined, decode, encode
 from vergence.privacy.inference.shared_network import (
@@ -164,7 +165,7 @@ def share_network(
         for name, folder in folders.items():
             folder.mkdir(parents=True, mode=0o700)
             make_certificates(folder, parted(parties[name])[0])
-            write_whole(folder / SEED, new_seed(), secret=True)
+            PartySeed(folder / SEED).write(0, new_seed())
         of_clients = {name: out / "clients" / name for name in clients}
         for folder in of_clients.values():
             folder.mkdir(parents=True, mode=0o700)
@@ -260,7 +261,7 @@ def deal_all(
     network: SharedNetwork, weights: Mapping[str, Words], parties: Mapping[str, Path], images: int
 ) -> DealingCost:
     """Deal correlations: a file per image to the first party, and seeds to all."""
-    seeds = [(folder / SEED).read_bytes() for folder in parties.values()]
+    seeds = [PartySeed(folder / SEED).read()[1] for folder in parties.values()]
     first = next(iter(parties.values()))
     (first / MATERIAL).mkdir(mode=0o700)
     for folder in parties.values():
@@ -270,5 +271,6 @@ def deal_all(
         found = deal(network, weights, seeds, unit)
         size = len(found)
         write_whole(first / MATERIAL / f"{unit:06d}.bin", found, secret=True)
+        seeds = [next_seed(seed) for seed in seeds]
     sizes = {name: size if not i else 0 for i, name in enumerate(parties)}
     return DealingCost(sizes, (time.perf_counter() - begun) / images)

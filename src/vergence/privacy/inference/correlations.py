@@ -51,11 +51,16 @@ class CorrelationSource(Protocol):
         ...
 
 
+def next_seed(seed: bytes) -> bytes:
+    """Seed of the next image, from which this one's cannot be had."""
+    return derived(seed, b"", "private prediction, next image")
+
+
 class SeededDraws:
     """Draws of one party for one image, one after the other.
 
     Args:
-        seed: 32 bytes that the owner and this party alone have.
+        seed: 32 bytes of this image that the owner and this party alone have.
         unit: number of the image.
     """
 

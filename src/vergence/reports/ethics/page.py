@@ -10,12 +10,13 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.core.federation import Federation
 from vergence.core.files import refuse_links, write_text
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, DataError, nearest, printable
 from vergence.experiment import checksums
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.schema import Experiment, load
@@ -27,6 +28,8 @@ PAGE, FACTS = "ethics.html", "ethics.json"
 CARDS = ("privacy_card.md", "model_card.md", "dataset_card.md")
 CLAIM = re.compile(r"\bprivate(ly)?\b|\banonym\w*", re.IGNORECASE)
 """Words that promise something."""
+SPECIAL = re.compile(r"[&<>|*\[\]\\]")
+"""What Markdown would act on within a line or a cell of a table."""
 WIDE, HIGH, TOP = 34, 17, 64
 """Of the drawing: letters in a line, the height of a line, where a box's text begins."""
 
@@ -71,20 +74,12 @@ def ethics(
     if study is not None:
         found = found._replace(experiment=replace(found.experiment, study=study))
     plan = facts(*found)
-    refuse_claims(plan)
+    refuse_claims(plan, source.name)
     if out is None and source.is_file():
         raise ConfigError(f"{source} is a plan, not a run: say where its page goes, --out FOLDER")
     if out is None:
         refuse_links(source)
     folder = source if out is None else out
-    environment = Environment(
-        loader=PackageLoader("vergence.reports"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=lambda name: name == PAGE,
-    )
-    environment.filters["said"] = said
     given = {
         "plan": plan,
         "drawing": drawing,
@@ -92,10 +87,38 @@ def ethics(
         "version": version("vergence"),
     }
     for name in (PAGE, *CARDS):
-        write_text(folder / name, environment.get_template(name).render(given))
+        write_text(folder / name, environment(name).get_template(name).render(given))
     whole = {"made_by": f"vergence {version('vergence')}", "of": source.name, "plan": plan}
     write_text(folder / FACTS, json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return folder / PAGE
+
+
+def environment(name: str) -> Environment:
+    """Environment of a template, in which texts of somebody else's folder stay plain text."""
+    found = Environment(
+        loader=PackageLoader("vergence.reports"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=name == PAGE,
+        finalize=shown if name == PAGE else in_markdown,
+    )
+    found.filters["said"] = said
+    return found
+
+
+def shown(value: Any) -> Any:
+    """Value on one line, without what turns the direction of writing or hides in a word."""
+    return printable(" ".join(value.split())) if type(value) is str else value
+
+
+def in_markdown(value: Any) -> Any:
+    """Value as Markdown that shows it, with no tag, link, table cell or emphasis of its own."""
+    return (
+        SPECIAL.sub(lambda found: f"&#{ord(found[0])};", shown(value))
+        if type(value) is str
+        else value
+    )
 
 
 def sources(source: Path) -> Iterator[PageSource]:
@@ -158,16 +181,16 @@ def here(experiment: Experiment, needed: bool = False) -> Federation | None:
         return None
 
 
-def refuse_claims(plan: Mapping[str, Any]) -> None:
-    """Refuse words that promise what nothing backs.
+def refuse_claims(plan: Mapping[str, Any], name: str = "") -> None:
+    """Refuse words that promise what nothing backs, in a plan or the name of its file.
 
     Raises:
         ConfigError: quotes the text.
     """
     if plan["backed"]:
         return
-    for text in texts(plan):
-        claim = CLAIM.search(text)
+    for text in (name, *texts(plan)):
+        claim = CLAIM.search(normalize("NFKC", text).replace("_", " "))
         if claim is not None:
             raise ConfigError(
                 f"'{textwrap.shorten(text, 80)}' says '{claim[0]}', and '{plan['label']}' has no "
