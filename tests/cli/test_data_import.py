@@ -95,8 +95,8 @@ def test_a_plain_table_is_guessed_and_said_to_be_a_guess(tmp_path):
         "unit": "px",
         "valid": "confidence",
     }
-    assert "# LOOK AT THIS: columns of my gaze.csv by their names" in out.read_text()
-    assert "# LOOK AT THIS: t_unit = 'ms' and unit = 'px' by the size" in out.read_text()
+    assert "# LOOK AT THIS: columns of my gaze.csv were chosen by their names" in out.read_text()
+    assert "# LOOK AT THIS: t_unit = 'ms' and unit = 'px' were guessed" in out.read_text()
     row = next(line for line in said.out.splitlines() if "ann" in line and "720" in line)
     cells = [cell.strip() for cell in row.replace("│", "|").strip(" |").split("|")]
     assert cells[:8] == ["ann", "1", "0.6", "720", "97.9%", "0.0%", "0", "0.0 s"]

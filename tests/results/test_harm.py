@@ -235,3 +235,13 @@ def test_images_by_sample_are_their_accuracy():
     sums = task.per_sample(scores, samples)
     assert sums.tolist() == [[1, 1], [1, 1], [0, 1], [1, 1]]
     assert float(sums[:, 0].sum() / sums[:, 1].sum()) == task.metrics(scores, samples)["accuracy"]
+
+
+def test_scores_that_are_no_numbers_are_no_gain(out, tmp_path):
+    """A sum that leaves NaN out would count such a method as better than any error."""
+    copy = scored(out, tmp_path / "OUT")
+    lines = [(s, p, f"picture {i}", 1, "nan") for s in (0, 1) for p in PRIOR for i in range(10)]
+    write(copy / "fedcpf" / SAMPLES, "seed,person,block,counted,value", lines)
+    found = harms(gather([copy]))
+    assert str(found["fedcpf"]) == "4 of 4"
+    assert found["fedavg"].references == ("local-only", "own map")

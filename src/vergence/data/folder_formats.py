@@ -289,12 +289,15 @@ def _guess(root: Path, tables: Sequence[Path], own: Mapping[str, Any]) -> FoundF
     if others:
         options["files"] = f"**/{path.name}"
     columns: dict[str, Any] = dict(roles)
-    notes = [f"columns of {path.name} by their names: look whether they are meant"]
+    notes = [
+        f"columns of {path.name} were chosen by their names: check that they are the right ones"
+    ]
     columns["t_unit"] = _time_unit(table, roles["t"])
     columns["unit"] = _unit(table, roles)
     notes.append(
-        f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' by the size of the numbers "
-        "and of their steps, which a table of fixations alone has larger, or by a unit in the name"
+        f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' were guessed from a unit in "
+        "the column's name, or from the size of the numbers and their steps: check them, above all "
+        "if the table holds fixations only"
     )
     stimulus = str(own.get("stimulus") or _stimulus_column(table, root))
     for role, rule in (("person", PERSON), ("valid", VALID)):

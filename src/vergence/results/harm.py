@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,10 +109,12 @@ def _read(path: Path, prior: str, _: int) -> Scores:
     rows = table(path)
     rows = rows[rows.prior == prior] if prior else rows
     rows = rows.assign(total=rows.value * rows.counted)
-    sums = rows.groupby(["person", "block"], sort=False)[["total", "counted"]].sum()
+    rows = rows.assign(known=rows.total.notna())  # a sum leaves out NaN, as if it were 0
+    by_block = rows.groupby(["person", "block"], sort=False)
+    sums = by_block[["total", "counted"]].sum().assign(known=by_block.known.all())
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    for (person, block), total, counted in sums.itertuples():
-        found.setdefault(person, {})[block] = (total, counted)
+    for (person, block), total, counted, known in sums.itertuples():
+        found.setdefault(person, {})[block] = (total if known else math.nan, counted)
     return found
 
 

@@ -123,7 +123,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         found, repeated = self.read(folder)
         for recording in found:
             check_overlap(recording)
-        dropped = f"{repeated} samples with a time that was there before"
+        dropped = f"{repeated} samples that repeat an earlier time"
         made = federation(self, found, folder, ABOUT)
         left_out = f"{made.about['left_out']}, {dropped}"
         return replace(made, about={**made.about, "left_out": left_out})

@@ -238,8 +238,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             ", ".join(f"{name} ({count})" for name, count in sorted(missing.items())) or "none"
         )
         return trials, (
-            f"{repeated} samples with a time that was there before; stimuli without a file: "
-            f"{skipped}"
+            f"{repeated} samples that repeat an earlier time; stimuli without a file: {skipped}"
         )
 
     def _deal(self, names: Sequence[Path]) -> list[set[Path]]:

@@ -88,6 +88,11 @@ def build_cut(given: Any) -> SplitDefense:
 
 def build_rule(given: Any) -> RobustRule:
     """Return a robust rule, given by its name or by a table with a name."""
+    if isinstance(given, RobustRule):
+        raise ConfigError(
+            "privacy.robust in a table is a rule's name, or a table with a name and its options; "
+            f"for an object write privacy=vergence.privacy.Privacy(robust=...); got {given!r}"
+        )
     options = {"name": given} if isinstance(given, str) else _table(given, "privacy.robust")
     if "name" not in options:
         raise ConfigError("privacy.robust is a rule's name, or a table with a name")

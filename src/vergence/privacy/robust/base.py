@@ -32,7 +32,13 @@ WHOLE = (
 
 @dataclass(frozen=True)
 class Decision:
-    """Values the server adds per entry, the number of clients behind them, and those left out."""
+    """Values the server adds per entry, the number of clients behind them, and those left out.
+
+    Attributes:
+        row: a number per entry of an update, all trees in a row as in `UpdateMatrix.values`.
+        weight: the number of clients behind the row; an array where it differs by entry.
+        left_out: why, for each client that did not count.
+    """
 
     row: NDArray
     weight: float | NDArray
@@ -144,7 +150,21 @@ class RobustRule(ABC):
             reason = f"too few: {self.name} needs {need} replies, {len(votes)} came"
             return nothing(replies, like, reason)
         decision = self.decide(votes, stream, self._root(root, like))
+        self._check_decision(decision, votes.entries)
         return _verdict(decision, replies, like, decision.left_out)
+
+    def _check_decision(self, decision: object, entries: int) -> None:
+        """Refuse what a rule of somebody's own returned by mistake, with its name."""
+        if not isinstance(decision, Decision):
+            raise ConfigError(
+                f"privacy.robust = '{self.name}': decide() must return Decision(row, weight), got "
+                f"{type(decision).__name__}"
+            )
+        if np.shape(decision.row) != (entries,):
+            raise ConfigError(
+                f"privacy.robust = '{self.name}': decide() must return a row of {entries} numbers, "
+                f"one per entry of an update, got shape {np.shape(decision.row)}"
+            )
 
     def _root(
         self, root: Mapping[str, Params] | None, like: Mapping[str, Params]
