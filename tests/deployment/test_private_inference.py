@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from tests.privacy.inference.plain_cnn import IMAGE, plain_cnn
+from vergence.deployment import keys
 from vergence.deployment.private_inference import agreement, client, connection, party, sharing
 from vergence.deployment.private_inference.agreement import (
     AHEAD,
@@ -409,6 +410,14 @@ def test_another_server_at_a_party_s_address_is_noticed(place, eyes):
     addresses = dict(PrivateFolder(folder).addresses.parties)
     write_addresses(folder, "anna", addresses | {"a": addresses["b"]})
     refused(place, eyes, f"who answers at {addresses['b']} is not party 'a': another key")
+
+
+def test_a_certificate_whose_time_is_over_is_called_so(network, eyes, tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "DAYS", -0.5)
+    place, addresses = tmp_path / "dealt", dict.fromkeys(NAMES, "127.0.0.1:1")
+    sharing.share_network(network, IMAGE, addresses, ["anna"], place, 1)
+    moved(place)
+    refused(place, eyes, "the certificate of party 'a' has expired: ask the model's owner")
 
 
 def test_a_party_that_is_not_there(place, eyes):

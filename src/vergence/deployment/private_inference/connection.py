@@ -25,6 +25,8 @@ HANDSHAKE = 10.0
 """Seconds for a TLS handshake, and for the first words on both sides."""
 FAREWELL = 1.0
 """Seconds for the last bytes on their way, and for TLS to say that no more come."""
+EXPIRED = 10
+"""OpenSSL's number for a certificate whose time is over."""
 PINNED = "localhost"
 """Name that each certificate has beside its host's. Its authority signed nothing else, so that who
 has the key is whom the authority's certificate names, wherever the party may have moved."""
@@ -144,7 +146,12 @@ async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line
             asyncio.open_connection(host.strip("[]"), port, ssl=context, server_hostname=PINNED),
             HANDSHAKE,
         )
-    except ssl.SSLError:
+    except ssl.SSLError as error:
+        if getattr(error, "verify_code", None) == EXPIRED:
+            raise StateError(
+                f"the certificate of party '{party}' has expired: ask the model's owner for new "
+                "folders"
+            ) from None
         raise StateError(f"who answers at {address} is not party '{party}': another key") from None
     except (OSError, TimeoutError):
         raise StateError(f"party '{party}' does not answer at {address}") from None
