@@ -295,9 +295,9 @@ def _guess(root: Path, tables: Sequence[Path], own: Mapping[str, Any]) -> FoundF
     columns["t_unit"] = _time_unit(table, roles["t"])
     columns["unit"] = _unit(table, roles)
     notes.append(
-        f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' were guessed from a unit in "
-        "the column's name, or from the size of the numbers and their steps: check them, above all "
-        "if the table holds fixations only"
+        f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' were guessed from a unit "
+        "in the column's name, or from the size of the numbers and their steps: check them, above "
+        "all if the table holds fixations only"
     )
     stimulus = str(own.get("stimulus") or _stimulus_column(table, root))
     for role, rule in (("person", PERSON), ("valid", VALID)):
