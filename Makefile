@@ -41,7 +41,7 @@ demo: .venv/demo ## install the least, train on 15 real viewers, print the table
 test: setup ## run the tests, less than five minutes
 	$(BIN)/python -m pytest $(SHARED)
 
-check: setup docs ## lint, types, import contracts, the site, slow tests, every command of README and docs
+check: setup ## lint, types, import contracts, slow tests, every command of README and docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
