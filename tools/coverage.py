@@ -124,12 +124,13 @@ def file_fault(piece: str) -> str:
         kinds = (ast.FunctionDef, ast.ClassDef)
         if not any(isinstance(node, kinds) and node.name == name for node in tree):
             return f"nothing in it is called {name}"
-    if anchor and anchor not in _slugs(text):
+    if anchor and anchor not in anchors(text):
         return f"it has no section #{anchor}"
     return ""
 
 
-def _slugs(text: str) -> set[str]:
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings."""
     heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
 

@@ -721,3 +721,9 @@ def test_three_processes_with_tls_from_the_command_line(count, tmp_path):
         assert np.all(np.abs(told[:, 1:]) < math.pi)
     assert all(one < two for one, two in pairwise([0, *told[:, 0] + 1]))
     assert client.PATIENCE == party.PATIENCE
+
+
+def test_a_run_in_place_of_a_client_s_folder_is_named_before_the_file_is_read(tmp_path):
+    (tmp_path / "wearer.mp4").write_bytes(b"a video")
+    with pytest.raises(StateError, match=r"no folder of a private prediction.*DIR/clients/NAME"):
+        predict(tmp_path, tmp_path / "wearer.mp4", tmp_path / "out.csv")

@@ -15,6 +15,7 @@ import pytest
 import vergence.core
 from tests.conftest import ROOT
 from tests.docs.pages import blocks, options, pages, prose
+from tools.coverage import anchors
 from vergence.core.federation import Dataset
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -66,9 +67,7 @@ def test_links_resolve(page):
         place = (page.parent / target).resolve() if target else page
         assert place.exists(), f"{page}: broken link {link}"
         if anchor and place.suffix == ".md":
-            heads = re.findall(r"^#+ (.+)$", prose(place), re.MULTILINE)
-            slugs = {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in heads}
-            assert anchor in slugs, f"{page}: no heading for {link}"
+            assert anchor in anchors(prose(place)), f"{page}: no heading for {link}"
 
 
 def plain(value):

@@ -140,13 +140,15 @@ def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> 
         DataError: the file is unusable.
         StateError: see `ask`; or the answer is no angle, so that a party sent something wrong.
     """
-    place, samples = PrivateFolder(folder), read_samples(file)
-    needed = {"image", "pose"} if place.agreement.network.beside else {"image"}
+    place = PrivateFolder(folder)
+    network = place.agreement.network  # a run in its place is told before its file is looked at
+    samples = read_samples(file)
+    needed = {"image", "pose"} if network.beside else {"image"}
     if missing := needed - set(samples.columns):
         raise DataError(f"{file} has no column {', '.join(sorted(missing))}")
     columns = {"pose": torch.zeros(len(samples), 0), **samples.columns}
     x, (beside,) = GazeAngle(LeNet()).inputs(columns)
-    if not place.agreement.network.beside:
+    if not network.beside:
         beside = beside[:, :0]
     answers = [
         asyncio.run(ask(place, x[rows].numpy(), beside[rows].numpy(), patience))
