@@ -45,21 +45,24 @@ TOP: Mapping[str, tuple[str, str]] = {
     "task": ("table", "What is learned: `name`, and the options of [that task](#task)."),
     "model": ("table", "The network: `name`, and the options of [that network](#model)."),
     "federation": ("table", "The data: `name`, `root`, options of [that data set](#federation)."),
-    "proxy": ("table", "Samples of nobody's that the [server holds](#proxy)."),
+    "proxy": ("table", "Public samples that the [server holds](#proxy)."),
     "few_data": ("table", "[Fewer training samples](#few_data) for everybody, or for some people."),
-    "noise": ("table", "[Noise](#noise) in the training inputs of some people."),
+    "noise": ("table", "[Noise](#noise) in some training inputs; [guide](../how-to/skew.md)."),
     "method": ("table", "One [method](#method): `name` and its options."),
     "methods": ("list", "Several methods, each a name or a table; one run directory each."),
     "local": ("table", "How a client [trains](#local) between two messages."),
-    "presence": ("table", "Which clients [take part](#presence) in a round."),
-    "delivery": ("table", "Which replies a round [waits for](#delivery)."),
-    "wire": ("table", "How updates are [compressed](#wire)."),
-    "pruning": ("table", "[Pruning](#pruning) while the run trains."),
+    "presence": ("table", "Which clients, or labs, [take part](#presence) in a round."),
+    "delivery": (
+        "table",
+        "Replies a round [waits for](#delivery); [guide](../how-to/delivery.md).",
+    ),
+    "wire": ("table", "How updates are [compressed](#wire); [guide](wire.md)."),
+    "pruning": ("table", "[Pruning](#pruning) while it trains; [guide](../how-to/pruning.md)."),
     "privacy": ("table", "[Protections](#privacy) beyond what the method does."),
-    "poison": ("table", "[Clients that attack](#poison) on purpose, to measure defenses."),
-    "silos": ("table", "Labs: `lab = [people]`. A lab is one client with many people inside."),
+    "poison": ("table", "[Clients that attack](#poison) on purpose; [guide](../how-to/robust.md)."),
+    "silos": ("table", "Labs: `lab = [people]`, each [one client](runs.md#silos)."),
     "run": ("table", "[Rounds, seeds, evaluation](#run) and how the run is executed."),
-    "sweep": ("table", "Settings to [try](#sweep), for `vergence study sweep`."),
+    "sweep": ("table", "Settings to [try](#sweep), for `vergence study sweep` alone."),
     "tuning": ("table", "How settings were [chosen](#tuning); a sweep writes it."),
     "study": ("table", "What an ethics board asks and [no setting tells](#study)."),
 }
@@ -121,7 +124,7 @@ def page() -> str:
     parts += [
         *_privacy(),
         *_poison(),
-        "\n## proxy\n\nA data set, as [federation](#federation), or:\n",
+        "\n## proxy\n\nA data set, as [federation](#federation), or samples that people give up:\n",
     ]
     parts += table(ReleasedSamples, ())
     for key, (kind, base, _, remark) in NAMED.items():
@@ -147,7 +150,11 @@ def options(key: str) -> str:
 def _privacy() -> Iterator[str]:
     yield (
         "\n## privacy\n\nThe [threat model](../explanation/threat_model.md) says what each of them "
-        "protects, and what it does not.\n\n### privacy.aggregation\n"
+        "protects, and what it does not. Each has a page: [secure aggregation]"
+        "(../explanation/secure_aggregation.md), [differential privacy]"
+        "(../explanation/differential_privacy.md) (`user`, `solver`, `mask`), [the cut]"
+        "(../explanation/cut.md) (`cut`, `output_range`, `split_guard`) and [robust rules]"
+        "(../how-to/robust.md).\n\n### privacy.aggregation\n"
     )
     yield f'`"plain"` (default), `"secure"`, or a table. {_summary(SecureAggregationConfig)}\n'
     yield from table(SecureAggregationConfig, ())

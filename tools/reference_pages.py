@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import vergence
-from tools import experiment_keys, results_list
+from tools import experiment_keys, results_list, verdicts_list
 from vergence import errors
 from vergence.core import exports
 
@@ -119,6 +119,20 @@ def api_of(package: str) -> str:
     return "\n".join(parts)
 
 
+def server_fields() -> str:
+    """Every field that a server sends to clients of a secure sum, with its class."""
+    from vergence.deployment.server_fields import table
+
+    return (
+        "# What a server may vary\n\nEach field that a server, main server or aggregator sends to "
+        "a client of a [secure sum](../explanation/secure_aggregation.md) is *agreed* (all ends of "
+        "a sum sign or digest it), *own* (the client computes or knows it and refuses another "
+        "value), *limited* (the client's log says how often) or *harmless*, with the reason. One "
+        "test fails where a field is missing; another lets a server lie about each field of the "
+        f"first two classes.\n\n{table()}"
+    )
+
+
 def decisions() -> str:
     """The list of decisions."""
     paths = sorted((DOCS / "explanation/decisions").glob("*.md"))
@@ -136,6 +150,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/cli.md": cli,
         "reference/experiment.md": experiment_keys.page,
         "reference/exit_codes.md": exit_codes,
+        "reference/server_fields.md": server_fields,
         "reference/api.md": api,
         **{
             f"reference/options/{kind}.md": lambda key=key: experiment_keys.options(key)
@@ -143,6 +158,7 @@ def pages() -> dict[str, Callable[[], str]]:
         },
         **{f"reference/api/{name}.md": lambda name=name: api_of(name) for name in PACKAGES},
         "explanation/decisions/README.md": decisions,
+        "results/verdicts.md": lambda: verdicts_list.page(DOCS / "results"),
         "results/README.md": lambda: results_list.page(DOCS / "results"),
     }
 

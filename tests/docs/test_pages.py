@@ -17,15 +17,11 @@ from tests.conftest import ROOT
 from tests.docs.pages import blocks, options, pages, prose
 from tools.coverage import anchors
 from vergence.core.federation import Dataset
-from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
-from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan
 from vergence.engine.storage import run_directory
 from vergence.experiment import registry as binding
 from vergence.experiment import schema as config
-from vergence.privacy.config import SecureAggregationConfig
 
 PAGES = pages()
 METHODS = binding.names("methods", Method)
@@ -100,34 +96,10 @@ def test_the_option_tables_of_methods_are_true(name):
     assert written(page, "## Options") == defaults(method, "local")
 
 
-@pytest.mark.parametrize(
-    ("heading", "record", "without"),
-    [
-        (
-            "### run",
-            Plan,
-            ["presence", "delivery", "wire", "pruning", "privacy", "poison", "silos"],
-        ),
-        ("### presence", Participation, []),
-        ("### local", LocalTraining, []),
-    ],
-)
-def test_the_tables_of_config_keys_are_true(heading, record, without):
-    assert written("reference/runs.md", heading) == defaults(record, *without)
-
-
-def test_the_table_of_secure_sums_is_true():
-    assert written("explanation/secure_aggregation.md", "## In a run") == defaults(
-        SecureAggregationConfig
-    )
-
-
 def test_the_columns_of_tables_are_true():
     text = (ROOT / "docs/reference/runs.md").read_text()
     for name, columns in run_directory.TABLES.items():
         assert f"| `{name}` | `{','.join(columns)}`" in text
-    keys = re.findall(r"^\| `(\w+)`(?: or `(\w+)`)? \| ", text.partition("### run\n")[0], re.M)
-    assert set(config.KEYS) <= {key for row in keys for key in row}
 
 
 def test_every_data_set_is_described():

@@ -27,7 +27,8 @@ class Participation(NamedOptions):
 
     Args:
         cohort: clients asked per round: a share of those present (float) or a number (int).
-        lost: share of asked clients whose reply never arrives; their state stays as it was.
+        lost: share of asked clients whose reply never arrives; their state stays as it was. After
+            the last round nobody is lost.
         gone: clients that leave for good, and the round from which on.
         back: those of `gone` who are back once training is over, for what a method does at its end.
         trace: CSV `client,round,idle,charging` (0 or 1), valid from that round until the client's

@@ -31,7 +31,8 @@ class Plan(NamedOptions):
     Args:
         rounds: number of rounds; 0 measures the model that a run starts from (`model.start`), as it
             is.
-        seeds: one whole run for each; a seed fixes initial parameters, batches and cohorts.
+        seeds: one whole run for each, from 0 to 2^63 - 1; a seed fixes initial parameters, batches
+            and cohorts.
         split_seeds: two or more: the experiment runs once for each, on another split of its data.
         engine: `simulator`; `bytes`: everything goes through bytes, in one process; `ray`: Ray's
             workers, which train on CPUs.

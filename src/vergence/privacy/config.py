@@ -32,14 +32,17 @@ class SecureAggregationConfig:
             split them among `aggregators`.
         min_contributors: a sum of fewer people is opened to nobody; where masks differ, nor is an
             entry that fewer people share. None: more than half of those whose replies a round
-            waits for, so that it grows with the federation (`among`); under pads with
+            waits for, at least 3, so that it grows with the federation (`among`); under pads with
             `privacy.user` of all people, and fewer are refused (`most_of`).
-        aggregators: 2 to 4 names, of different owners.
+        aggregators: 2 to 4 names, of different owners, for `additive`; 3 or 4 where masks differ in
+            a deployment.
         range: the largest entry of an update.
-        weight: the largest weight of a reply.
+        weight: the largest weight of a reply, such as a person's number of samples; a smaller limit
+            leaves more bits for values that are weighted by samples.
         metric: the largest metric of a reply.
         groups: people in a group whose sum a robust rule judges; 0: all are one sum.
-        entry_bits: 64, or 32: half is sent and hidden, where the range leaves steps fine enough.
+        entry_bits: 64, or 32: half is sent and hidden, which needs a smaller `range` and `weight`;
+            steps above 2^-16 are refused.
         cipher: what pads are drawn with, the same at all ends; `chacha20` for processors without
             instructions for AES. The sum does not depend on it.
     """
