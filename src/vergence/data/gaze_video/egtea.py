@@ -33,7 +33,7 @@ from vergence.data.gaze_video.official_split import (
     dealt_federation,
     need_list,
 )
-from vergence.data.gaze_video.published_clip_counts import told
+from vergence.data.gaze_video.published_clip_counts import STATED, told
 from vergence.data.gaze_video.recording import Recording, check_videos
 from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
 from vergence.data.io.checks import Check, CheckedFolder, Checks, compare, data_folder, watched
@@ -399,8 +399,24 @@ def _check_lists(root: Path) -> Checks:
         out.append(compare("test clips that share frames with training clips", sharing, SHARING))
     counts = {part: len(clips) for part, clips in lists.items()}
     pieces = {p: sum(c.frames // (5 * FPS) for c in clips) for p, clips in lists.items()}
-    out.append(told("egtea", counts, pieces))
+    out.append(told("egtea", counts, pieces, _nearest(lists)))
     return out
+
+
+def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
+    """Clips of some length or more: the two lengths that bracket the paper's training clips."""
+    if len(lists) < 2:
+        return ""
+    frames = {part: np.array([c.frames for c in clips]) for part, clips in lists.items()}
+    stated = STATED["egtea"][1]
+    enough = [n for n in range(1, 121) if (frames["train"] >= n).sum() >= stated]
+    if not enough:
+        return ""
+    told = [
+        f"{(frames['train'] >= n).sum():,} and {(frames['test'] >= n).sum():,} have {n} frames"
+        for n in (enough[-1], enough[-1] + 1)
+    ]
+    return f"{', '.join(told)} or more"
 
 
 def _sharing(train: Iterable[EgteaClip], test: Iterable[EgteaClip]) -> int:

@@ -63,8 +63,8 @@ class OfficialOptions(WindowOptions):
         if not self.clients:
             return ""
         return (
-            f"{self.clients} clients, each with the data of several {self.unit} (dealt by "
-            f"deal_seed {self.deal_seed}): what is said of a person here is of one such client"
+            f"{self.clients}, each with the data of several {self.unit} (dealt by deal_seed "
+            f"{self.deal_seed}); what is said of a person is of one such client"
         )
 
     def deal(self, people: Iterable[str], tested: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -222,7 +222,7 @@ def dealt_federation(
             )
     told = {**about, "split": said}
     if options.clients:
-        told["clients"] = f"{options.grouping}; {_members(groups)}"
+        told |= {"clients": options.grouping, "groups": _members(groups)}
     return cut.federation(clients, told, why)
 
 
@@ -234,9 +234,11 @@ def check_clients(
     `read` reads the lists, where the split is theirs.
     """
     out = Checks()
-    chosen = [person for person in people if not options.people or person in options.people]
     with out.reading("clients"):
         official = read() if options.split == "official" else None
+        if official is not None and not people:  # no clips here yet: whom the lists name
+            people = {clip.person for clip in official.clips}
+        chosen = [person for person in people if not options.people or person in options.people]
         tested = chosen if official is None else official.people(TEST)
         groups = options.deal(chosen, tested)
         if options.clients:
