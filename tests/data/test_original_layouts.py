@@ -15,6 +15,8 @@ import pytest
 
 from tests.cli.commands import vergence
 from tests.data.originals import ego4d_lists, ego4d_tree, egtea_lists, egtea_tree
+from vergence.data.gaze_video.ego4d import Ego4d
+from vergence.data.gaze_video.egtea import Egtea
 from vergence.experiment.schema import load
 from vergence.reproduce.data_sets import GROUNDS
 from vergence.reproduce.printed import numbers
@@ -151,7 +153,9 @@ def test_a_round_of_fedcpf_with_five_clients_on_the_official_lists(tmp_path, mak
     name = make.__name__.removeprefix("official_")
     file = tmp_path / "small.toml"
     file.write_text(PAPER.format(file=ROOT / "experiments" / f"{name}_paper.toml", root=root))
-    lines = {c.what: c for c in load(file).dataset.check(root)}
+    dataset = load(file).dataset
+    assert isinstance(dataset, Egtea | Ego4d)
+    lines = {c.what: c for c in dataset.check(root)}
     unit = "subjects" if name == "egtea" else "videos"
     assert lines[f"{unit} in clients"].found == ", ".join(map(str, sizes))
 
@@ -162,9 +166,8 @@ def test_a_round_of_fedcpf_with_five_clients_on_the_official_lists(tmp_path, mak
     (told,) = (tmp_path / "out").rglob("provenance.json")
     data = json.loads(told.read_text())["data"]
     for part, count in listed.items():
-        used, of = re.search(
-            rf"{part}_\w+\.csv \(samples of (\d+) of (\d+) clips\)", data["split"]
-        ).groups()
+        form = rf"{part}_\w+\.csv \(samples of (\d+) of (\d+) clips\)"
+        ((used, of),) = re.findall(form, data["split"])
         assert int(of) == count
         assert int(used) == count if part == "test" else 0.7 * count < int(used) < count
     assert [int(n) for n in re.findall(r"group\d \((\d+)\)", data["groups"])] == sizes
