@@ -49,7 +49,8 @@ def block(name, dim, out, hidden, heads, pools):
 
 def glc_shapes():
     """Name -> shape of all that GLC's `model_state` holds."""
-    found = {"pos_embed_spatial": (1, 4096, 96), "pos_embed_temporal": (1, 4, 96)}
+    found: dict[str, tuple[int, ...]] = {"pos_embed_spatial": (1, 4096, 96)}
+    found["pos_embed_temporal"] = (1, 4, 96)
     found |= both("patch_embed.proj", 96, 3, 3, 7, 7)
     for i in range(3):
         found |= both(f"global_embed.bn_{i}", 96) | both(
@@ -180,7 +181,8 @@ def test_the_same_numbers_in_the_glc_block_compute_something_else():
     made.attention.qkv.weight.data.normal_(0, 0.1, generator=generator)
     weights = made.attention.qkv.weight, made.attention.qkv.bias
     x = torch.randn(1, 9, 768, generator=generator)
-    made.attention.proj = torch.nn.Identity()
+    torch.nn.init.eye_(made.attention.proj.weight)
+    torch.nn.init.zeros_(made.attention.proj.bias)
     with torch.no_grad():
         ours = made.attention(x)
 

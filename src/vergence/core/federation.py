@@ -347,7 +347,7 @@ class Dataset(NamedOptions, ABC):
 
     @property
     def grouping(self) -> str:
-        """What a client is where it is no single person; nothing where each client is one."""
+        """Description of a client that is no single person; empty where each client is one."""
         return ""
 
     @abstractmethod

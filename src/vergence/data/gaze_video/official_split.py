@@ -49,7 +49,7 @@ class OfficialOptions(WindowOptions):
     deal_seed: Annotated[int, Ge(0)] = 0
 
     unit: ClassVar[str] = "people"
-    """What those are called who are dealt."""
+    """The word for those who are dealt."""
 
     @property
     def held_back(self) -> float:
@@ -59,7 +59,7 @@ class OfficialOptions(WindowOptions):
 
     @property
     def grouping(self) -> str:
-        """What a client is where it is no single person, else nothing."""
+        """Description of a client that is no single person; empty where each client is one."""
         if not self.clients:
             return ""
         return (
