@@ -3,9 +3,16 @@
 Layout of `root` (as GLC arranges it): `cropped_clips/SESSION/SESSION-startms-endms-Fstart-Fend.mp4`
 and `gaze_data/SESSION.txt` (or `SESSION-GazeData.txt`), BeGaze text exports of either version. The
 client is the subject, the part of SESSION before the first dash. Frame numbers in clip names count
-from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file.
+from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file. The
+clip lists `train_gaze_official.csv` and `test_gaze_official.csv` are checked where present.
+
+BeGaze exports have 7 or 26 columns under a row `Time Type Trial`, which are taken by name, else by
+position. Frames are numbers or HH:MM:SS:FF, at most 24 a second. Messages (`MSG`) are skipped; a
+dash is no place, which is an error in a fixation or saccade.
 
 Written after public readers of the format, and untried on original files.
+
+Licence: research use, Georgia Tech; not redistributable.
 
 Source: Li, Liu, Rehg, "In the eye of beholder: joint learning of gaze and actions in first person
 video", ECCV 2018; `compat_glc` repeats how BolinLai/GLC reads the gaze files.
