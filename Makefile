@@ -51,7 +51,8 @@ check: setup ## lint, types, import contracts, slow tests, every command of READ
 docs: .venv/docs ## build the site into build/site, without a network; a broken link or anchor is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-reference: setup ## rewrite the pages of the reference that follow from the code
+reference: setup ## rewrite the pages of the reference that follow from the code, and tables of results from their CSV files
+	$(BIN)/python -m tools.results_tables
 	$(BIN)/python -m tools.reference_pages
 
 results: setup demo ## run every experiment and rewrite docs/results (needs the research data; an hour)

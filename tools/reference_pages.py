@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import vergence
-from tools import experiment_keys, results_list
+from tools import experiment_keys, results_list, verdicts_list
 from vergence import errors
 from vergence.core import exports
 
@@ -158,6 +158,7 @@ def pages() -> dict[str, Callable[[], str]]:
         },
         **{f"reference/api/{name}.md": lambda name=name: api_of(name) for name in PACKAGES},
         "explanation/decisions/README.md": decisions,
+        "results/verdicts.md": lambda: verdicts_list.page(DOCS / "results"),
         "results/README.md": lambda: results_list.page(DOCS / "results"),
     }
 

@@ -21,9 +21,9 @@ LOCAL, COMMON = "local-only", "FedAvg"
 HEAD = """# Results
 
 Every page here holds measurements, with the commands that repeat them. Pages of experiments and of
-papers are written by `tools/make_results.py` from finished runs. Begin with
-[what a person gains by joining](joining.md). The [notes](notes.md) say what to keep in mind when
-you read single pages.
+papers are written by `tools/make_results.py` from finished runs. A link below each table of other
+pages leads to its numbers as a CSV file. Begin with [what a person gains by joining](joining.md).
+The [notes](notes.md) say what to keep in mind when you read single pages.
 """
 EXPERIMENTS = """
 ## Experiments

@@ -27,8 +27,8 @@ def engine(
     """Measure the engine against plain gradient steps and, where installed, other simulators.
 
     Args:
-        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, fedcpf, glc_tiny64, glc_cpu64,
-            glc_features; none named: all.
+        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, cifar10, fedcpf, glc_tiny64,
+            glc_cpu64, glc_features; none named: all.
         json: write every number there.
         rounds: timed rounds per workload, instead of its own number.
         peer_python: `NAME=PATH`, the Python that has a peer (flower, pfl, pfllib) installed; may

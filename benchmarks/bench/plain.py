@@ -57,11 +57,30 @@ class GazePerceptron(nn.Module):
         return self.fc2(functional.relu(self.fc1(torch.cat([x, rows[:, PIXELS:]], 1))))
 
 
+class ColourConv(nn.Module):
+    """Two 5 x 5 convolutions with pooling, two linear layers; rows `[B, 3072]` to `[B, 10]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 5)
+        self.conv2 = nn.Conv2d(16, 32, 5)
+        self.fc1 = nn.Linear(32 * 5 * 5, 64)
+        self.fc2 = nn.Linear(64, 10)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return a score for each class."""
+        x = rows.reshape(-1, 3, 32, 32)
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        return self.fc2(functional.relu(self.fc1(x.flatten(1))))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "lenet": lambda: GazeConv(20, 50, 500),  # 1.83 million parameters
     "cnn": lambda: GazeConv(8, 16, 24),  # 31 thousand
     "perceptron": GazePerceptron,  # 29 thousand
     "logistic": lambda: nn.Linear(784, 10),
+    "colours": ColourConv,  # 66 thousand
     "line": lambda: nn.Linear(6, 2),  # for tests
 }
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -171,33 +171,39 @@ def films(each: int, clip: tuple[int, ...], grid: tuple[int, int]) -> Rows:
     return lambda: ([each] * 4, *video_rows(4, each, clip, grid))
 
 
-def fashion() -> tuple[list[int], Tensor, Tensor]:
-    """Deal Fashion-MNIST's training images to 1000 people, pixels in [0, 1].
+def pictures(name: str, people: int) -> Rows:
+    """Return the training images of a data set, dealt to so many people, pixels in [0, 1].
 
-    Validation data is trained on too: 60 images each make whole batches, and a peer that drops
-    a smaller last batch does as many steps.
+    Validation data is trained on too: 60 images of Fashion-MNIST or 200 of CIFAR-10 each make whole
+    batches, and a peer that drops a smaller last batch does as many steps.
     """
-    from vergence.data.images.fashion_mnist import FashionMnist
 
-    people = FashionMnist(people=1000).load(str(fashion_home())).people
-    parts = [p for s in people.values() for p in (s.train, s.val)]
-    pixels = torch.cat([p.columns["image"].flatten(1) for p in parts]).float() / 255
-    labels = torch.cat([p.columns["label"] for p in parts])
-    return [len(s.train) + len(s.val) for s in people.values()], pixels, labels
+    def rows() -> tuple[list[int], Tensor, Tensor]:
+        from vergence.data.images.cifar10 import Cifar10
+        from vergence.data.images.fashion_mnist import FashionMnist
+
+        kind = {"fashion_mnist": FashionMnist, "cifar10": Cifar10}[name]
+        dealt = kind(people=people).load(str(home(name))).people
+        parts = [p for s in dealt.values() for p in (s.train, s.val)]
+        pixels = torch.cat([p.columns["image"].flatten(1) for p in parts]).float() / 255
+        labels = torch.cat([p.columns["label"] for p in parts])
+        return [len(s.train) + len(s.val) for s in dealt.values()], pixels, labels
+
+    return rows
 
 
-def fashion_home() -> Path:
-    """Return the folder of Fashion-MNIST, whether it is there or not."""
-    return Path(os.environ.get("VERGENCE_DATA", "VERGENCE_DATA")) / "fashion_mnist"
+def home(name: str) -> Path:
+    """Return the folder of a data set, whether it is there or not."""
+    return Path(os.environ.get("VERGENCE_DATA", "VERGENCE_DATA")) / name
 
 
-def fashion_missing() -> str | None:
-    """Return what to do before Fashion-MNIST can be read, None if nothing."""
-    if fashion_home().is_dir():
-        return None
-    return (
-        f"logistic: no Fashion-MNIST at {fashion_home()}; set VERGENCE_DATA to the folder that "
-        "holds fashion_mnist"
+def absent(workload: str, name: str) -> Callable[[], str | None]:
+    """Return what tells what to do before a data set can be read, None if nothing."""
+    return lambda: (
+        None
+        if home(name).is_dir()
+        else f"{workload}: no {name} at {home(name)}; set VERGENCE_DATA to the folder that holds "
+        f"{name}"
     )
 
 
@@ -235,14 +241,25 @@ WORKLOADS: dict[str, Workload] = {
     "logistic": Workload(
         "10 of 1000 devices, Fashion-MNIST, logistic regression",
         "logistic",
-        fashion,
+        pictures("fashion_mnist", 1000),
         10,
         20,
         rounds=100,
         stint=20,
         saves=False,
         loss="cross_entropy",
-        missing=fashion_missing,
+        missing=absent("logistic", "fashion_mnist"),
+    ),
+    "cifar10": Workload(
+        "10 of 100 devices, 200 images of CIFAR-10 each, CNN (66 k)",
+        "colours",
+        pictures("cifar10", 100),
+        10,
+        20,
+        rounds=24,
+        stint=3,
+        loss="cross_entropy",
+        missing=absent("cifar10", "cifar10"),
     ),
     "glc_tiny64": Workload(
         "4 people, 8 clips of 64 x 64 each, glc_vit tiny64",

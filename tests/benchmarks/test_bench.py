@@ -163,14 +163,17 @@ def test_bad_names():
 
 
 @pytest.mark.usefixtures("faked")
-def test_missing_data(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("workload", "folder"), [("logistic", "fashion_mnist"), ("cifar10", "cifar10")]
+)
+def test_missing_data(workload, folder, monkeypatch, tmp_path):
     monkeypatch.setenv("VERGENCE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="set VERGENCE_DATA"):
-        study.bench(["logistic"], quiet)
-    for name in set(WORKLOADS) - {"logistic", "tiny"}:
+    with pytest.raises(DataError, match=f"no {folder} at .* set VERGENCE_DATA"):
+        study.bench([workload], quiet)
+    for name in set(WORKLOADS) - {workload, "tiny"}:
         monkeypatch.delitem(WORKLOADS, name)
     found = study.bench([], quiet)
-    assert "VERGENCE_DATA" in found["logistic"]["missing"]
+    assert "VERGENCE_DATA" in found[workload]["missing"]
     assert found["tiny"]["rounds"] == 4
     assert report.table(found).row_count == 2
 

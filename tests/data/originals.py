@@ -7,6 +7,7 @@ files that the Ego4D command line tool writes, and the tokens that GLC's readers
 import os
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,17 @@ def ego4d_tree(
     return root, names
 
 
+def ego4d_lists(root: Path, names: Sequence[str], seconds: int, tested: int = 7) -> None:
+    """GLC's lists: clips of 5 s of the first videos for training, of `tested` others for testing.
+
+    As in GLC's, one clip (the second of each video) is in neither.
+    """
+    for part, own in (("train", names[:-tested]), ("test", names[-tested:])):
+        starts = [start for start in range(0, seconds, 5) if start != 5]
+        rows = [f"{uid}/{uid}_t{start}_t{start + 5}.mp4" for uid in own for start in starts]
+        (root / f"{part}_ego4d_gaze.csv").write_text("\n".join([*rows, ""]))
+
+
 BEGAZE_NAMES = {
     1: ["Time", "Type", "Trial", "B POR X [px]", "B POR Y [px]", "Frame", "B Event Info"],
     2: [
@@ -149,3 +161,16 @@ def egtea_tree(
         frames = clips * (length + gap)
         begaze_export(root / "gaze_data" / f"{name}.txt", frames, version, number)
     return root
+
+
+def egtea_lists(root: Path, without_test: Sequence[str] = (), every: int = 4) -> None:
+    """GLC's lists: one clip in `every` of a session tests, but none of subjects `without_test`."""
+    rows: dict[str, list[str]] = {"train": [], "test": []}
+    for folder in sorted((root / "cropped_clips").iterdir()):
+        own = folder.name.split("-")[0] not in without_test
+        clips = sorted(folder.glob("*.mp4"), key=lambda path: path.stem.split("-F")[1])
+        for number, path in enumerate(clips):
+            part = "test" if own and number % every == every - 1 else "train"
+            rows[part].append(f"{folder.name}/{path.name}")
+    for part, listed in rows.items():
+        (root / f"{part}_gaze_official.csv").write_text("\n".join([*listed, ""]))

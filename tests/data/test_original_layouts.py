@@ -5,14 +5,23 @@ that the original files are read: nobody here has them.
 """
 
 import csv
+import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.cli.commands import vergence
-from tests.data.originals import ego4d_tree, egtea_tree
+from tests.data.originals import ego4d_lists, ego4d_tree, egtea_lists, egtea_tree
+from vergence.data.gaze_video.ego4d import Ego4d
+from vergence.data.gaze_video.egtea import Egtea
+from vergence.experiment.schema import load
+from vergence.reproduce.data_sets import GROUNDS
 from vergence.reproduce.printed import numbers
+
+ROOT = Path(__file__).parents[2]
 
 EXPERIMENT = """
 task       = {{ name = "gaze_map" }}
@@ -107,6 +116,79 @@ def test_one_round_of_training_on_both_versions_of_begaze(tmp_path, clip_s):
     assert said.code == 0, said.out + said.err
     assert {row["person"] for row in rows} == {"OP01", "P16"}
     assert finite(rows)
+
+
+PAPER = """
+extends    = ["{file}"]
+model      = {{ name = "glc_vit", preset = "tiny64" }}
+federation = {{ root = "{root}", window = 4, size = [64, 64] }}
+methods    = [{{ name = "fedcpf", rate = 0.2 }}]
+local      = {{ steps = 1, batch = 2 }}
+run        = {{ rounds = 1, seeds = [0], workers = 1 }}
+"""
+"""Experiments at paper size, small: the rest (lists, five clients, clips of 5 s) is theirs."""
+
+
+def official_egtea(tmp_path):
+    """32 subjects with ten clips of 5.4 s, two of which are in the test list of the first 26."""
+    subjects = [f"OP{i:02d}" for i in range(1, 7)] + [f"P{i:02d}" for i in range(1, 27)]
+    sessions = {f"{who}-R01-PastaSalad": 1 + i % 2 for i, who in enumerate(subjects)}
+    root = egtea_tree(tmp_path / "egtea", sessions, clips=10, length=130, gap=14)
+    egtea_lists(root, without_test=subjects[26:])
+    return root, {"train": 32 * 10 - 52, "test": 52}, [7, 7, 6, 6, 6]
+
+
+def official_ego4d(tmp_path):
+    """27 videos of 60 s, seven in the test list; eleven of the twelve clips of each are listed."""
+    root, names = ego4d_tree(tmp_path, seconds=60)
+    ego4d_lists(root, names, 60)
+    return root, {"train": 20 * 11, "test": 7 * 11}, [6, 6, 5, 5, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [official_egtea, official_ego4d])
+def test_a_round_of_fedcpf_with_five_clients_on_the_official_lists(tmp_path, make):
+    """The experiment at paper size in a small form: every listed clip is a sample, or in a gap."""
+    root, listed, sizes = make(tmp_path)
+    name = make.__name__.removeprefix("official_")
+    file = tmp_path / "small.toml"
+    file.write_text(PAPER.format(file=ROOT / "experiments" / f"{name}_paper.toml", root=root))
+    dataset = load(file).dataset
+    assert isinstance(dataset, Egtea | Ego4d)
+    lines = {c.what: c for c in dataset.check(root)}
+    unit = "subjects" if name == "egtea" else "videos"
+    assert lines[f"{unit} in clients"].found == ", ".join(map(str, sizes))
+
+    said = vergence("run", file, "--out", tmp_path / "out")
+    assert said.code == 0, said.out + said.err
+    flat = " ".join(said.out.split())
+    assert f"Clients: 5, each with the data of several {unit} (dealt by deal_seed 0)" in flat
+    (told,) = (tmp_path / "out").rglob("provenance.json")
+    data = json.loads(told.read_text())["data"]
+    for part, count in listed.items():
+        form = rf"{part}_\w+\.csv \(samples of (\d+) of (\d+) clips\)"
+        ((used, of),) = re.findall(form, data["split"])
+        assert int(of) == count
+        assert int(used) == count if part == "test" else 0.7 * count < int(used) < count
+    assert [int(n) for n in re.findall(r"group\d \((\d+)\)", data["groups"])] == sizes
+    with (told.parent / "people.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert {row["person"] for row in rows} == {f"group{i}" for i in range(1, 6)}
+    assert {row["metric"] for row in rows} >= {"f1_hit", "recall_hit", "precision_hit", "nss"}
+    assert finite(rows)
+
+
+def test_paper_sized_experiments_are_the_data_sets_of_the_tables():
+    """What `vergence reproduce fedcpf/table1 --on egtea_paper` runs is what the file runs."""
+    for name in ("egtea_paper", "ego4d_paper"):
+        own, ground = load(ROOT / "experiments" / f"{name}.toml").table, GROUNDS[name]
+        federation = {k: v for k, v in own["federation"].items() if k != "root"}
+        assert federation == ground.table["federation"]
+        assert own["local"] == ground.table["local"]
+        assert own["model"] == ground.table["model"]
+        assert own["run"]["rounds"] == ground.rounds
+        limits = {m["limit"] for m in own["methods"] if isinstance(m, dict)}
+        assert limits == {ground.values["rho"]}
 
 
 def test_a_damaged_table_is_named_by_the_check_and_by_the_run(tmp_path):

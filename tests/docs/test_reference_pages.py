@@ -8,7 +8,7 @@ import pytest
 import vergence
 from tests.conftest import ROOT
 from tests.docs.pages import prose
-from tools import experiment_keys, reference_pages, results_list
+from tools import experiment_keys, reference_pages, results_list, verdicts_list
 from vergence.cli.commands import DAILY, GROUPS
 from vergence.core.options import option_texts
 from vergence.experiment.schema import KEYS
@@ -138,3 +138,27 @@ def test_links_of_the_site():
     assert moved == "[a](../contributing.md#x) [b](../files/src/vergence/errors.py) c `[d](e)`"
     assert site_hooks.linked("[a](docs/how-to/video.md)", "security.md") == "[a](how-to/video.md)"
     assert site_hooks.linked("[a](two.ipynb)", "tutorials/one.md") == "[a](two.md)"
+
+
+PAGE = """
+## Verdicts
+
+| claim | verdict | better by | 95 % interval | people | printed | reason |
+| --- | --- | --- | --- | --- | --- | --- |
+| a is better (1) | not shown | +2.00 | [−0.48, 4.48] | 3 of 3 |  | no difference shown here |
+| b is no worse (2) | not shown | −1.00 | [−9, 7] | 1 of 3 |  | open (interval with the margin of 20%: [-0.48, 4.48]) |
+| c is best (3) | not shown | – |  |  |  | no difference shown here against e |
+|  c against d |  | +5.00 | [2.52, 7.48] | 3 of 3 seeds |  |  |
+|  c against e |  | −2.00 | [−4.48, 0.48] | 0 of 3 seeds |  |  |
+| f (4) | not shown | +1.00 | [−1, 3] | 2 of 3 |  | open; with the mean and spread seen here, 7 people show it with 80% power |
+| g (5) | holds | +5.00 | [2.52, 7.48] | 3 of 3 |  | every interval excludes 0 |
+"""  # noqa: E501
+
+
+def test_open_claims_say_what_would_decide_them(tmp_path):
+    """Three people who differ by 1 2 3 have the interval 2 -/+ 2.48, and five would decide."""
+    (tmp_path / "reproduce_splitfed_fig.md").write_text(PAGE, encoding="utf-8")
+    told = verdicts_list.page(tmp_path)
+    assert "| splitfed | 1 | 0 | 4 | 0 |" in told
+    ends = [row.rpartition(" | ")[2] for row in told.splitlines() if row.endswith(" |")][-4:]
+    assert ends == ["5 people |", "5 people |", "no number |", "7 people |"]

@@ -164,7 +164,13 @@ def test_what_repeats_a_run_names_the_folder_as_it_is_reached(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "page", ["explanation/secure_aggregation", "how-to/private_inference", "how-to/deploy"]
+    "page",
+    [
+        "explanation/secure_aggregation",
+        "explanation/private_inference",
+        "how-to/private_inference",
+        "how-to/deploy",
+    ],
 )
 def test_pages_on_cryptography_begin_with_who_has_reviewed_it(page):
     text = (ROOT / "docs" / f"{page}.md").read_text()

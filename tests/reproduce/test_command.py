@@ -41,6 +41,8 @@ def said(where):
 
 
 LIKE_OTHERS = (
+    "egtea_paper",
+    "ego4d_paper",
     "mpiigaze",
     "tvsum_keyframes",
     "summe",

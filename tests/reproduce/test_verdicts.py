@@ -59,8 +59,20 @@ def test_a_claim_holds_only_if_all_its_pairs_do():
     found = evidence({"fedcpf": (14, 25, 36), "low": (10, 20, 30), "high": (14, 25, 36)})
     judged = verdict(better("c", "1", "fedcpf", "low", "high"), found)
     assert judged.word == "not shown"
-    assert judged.reason == "no difference shown here against high"
+    assert judged.reason.startswith("no difference shown here against high; with the mean and ")
+    assert judged.reason.endswith("10,000 people would not show it")
     assert [d.better for d in judged.differences] == [3, 0]
+
+
+def test_what_is_not_shown_says_how_many_people_would_show_it():
+    """Differences 1 2 3, so 2 with the deviation 1: five people have a power of 0.8 and more."""
+    found = evidence({"fedcpf": (11, 22, 33), "fedavg": (10, 20, 30)})
+    judged = verdict(better("c", "1", "fedcpf", "fedavg"), found)
+    assert judged.differences[0].needed == 5
+    told = "with the mean and spread seen here, 5 people show it with 80% power"
+    assert judged.reason == f"no difference shown here against fedavg; {told}"
+    against = verdict(better("c", "1", "fedavg", "fedcpf"), found)
+    assert against.differences[0].needed is None, "no number of people shows the opposite"
 
 
 def test_an_order_is_its_neighbours_worst_first():

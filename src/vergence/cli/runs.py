@@ -201,8 +201,8 @@ def report(
 
     Args:
         folder: what `vergence run --out` wrote, or a run directory below.
-        figure: persons, classes, per_class, slope, convergence, masks, layers, overlap, bytes,
-            strip, tokens, overview.
+        figure: persons, classes, per_class, groups, slope, convergence, masks, layers, overlap,
+            bytes, strip, tokens, overview.
         out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder.
     """
     from vergence.experiment import checksums

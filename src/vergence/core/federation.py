@@ -345,6 +345,11 @@ class Dataset(NamedOptions, ABC):
     beside: ClassVar[bool] = False
     """True: its files lie beside the experiment's, where no root is named."""
 
+    @property
+    def grouping(self) -> str:
+        """Description of a client that is no single person; empty where each client is one."""
+        return ""
+
     @abstractmethod
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split. `root` is the folder with the files, where files are needed.

@@ -49,6 +49,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     privacy = plan.privacy
     if experiment.few_data:
         console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
+    if grouping := experiment.dataset.grouping:
+        console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:
         text = (
             f"start: the common model of {start.run} ({start.data}, {len(start.people)} people, "

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from vergence.core.files import refuse_links, write_text
 from vergence.errors import ConfigError, nearest
 from vergence.monitoring.unfinished import unfinished
-from vergence.reports.plots import class_accuracy, gaze_maps
+from vergence.reports.plots import class_accuracy, gaze_maps, groups
 from vergence.reports.plots import masks as plot_masks
 from vergence.reports.plots import results as plots
 from vergence.reports.plots.style import colours, inline, save
@@ -38,6 +38,7 @@ FIGURES: Mapping[str, Callable[[StudyResults], Figure | None]] = {
     "persons": plots.persons,
     "classes": class_partition.of_study,
     "per_class": class_accuracy.of_study,
+    "groups": groups.of_study,
     "slope": plots.slope,
     "convergence": plots.convergence,
     "masks": plots.masks,
@@ -52,6 +53,7 @@ FIGURES: Mapping[str, Callable[[StudyResults], Figure | None]] = {
 NEEDS = {
     "classes": "samples with classes (task images), of at most 100 people",
     "per_class": "accuracies by class (per_class.csv, written for the task zero_shot)",
+    "groups": "a method with groups (cfedvs, fedgroup, ifca), and at most 100 people",
     "slope": "a local-only run and another one (add local_only to methods)",
     "masks": "a method with personal masks (fedcpf, fedselect)",
     "layers": "a method with personal masks (fedcpf, fedselect)",
@@ -77,6 +79,12 @@ SECTIONS = (
         "Class by class",
         "Accuracy of every class, seeds and people averaged; of starred classes whoever predicts "
         "had no samples.",
+    ),
+    (
+        "groups",
+        "Who is grouped with whom",
+        "Every group has a model of its own; a line leads from it to each person that it serves at "
+        "the end of the first seed. Beside a name stands the person's headline in that seed.",
     ),
     (
         "slope",

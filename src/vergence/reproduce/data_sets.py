@@ -118,7 +118,7 @@ class Ground:
     """A data set to test a paper on.
 
     Attributes:
-        name: of the data set, as in `vergence data list`.
+        name: what `--on` calls it; mostly that of the data set in `vergence data list`.
         kind: `real` people, `generated` ones, or `toy` numbers for plumbing.
         papers: whose tables it can carry.
         table: task, model, federation and local training.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vergence.metrics.intervals import interval
+from vergence.metrics.sample_size import MOST, POWER, people_needed
 from vergence.metrics.statistics import ALPHA, tost
 from vergence.reproduce.claims import Claim, Pair, PaperTable, Scores
 from vergence.reproduce.data_sets import Ground
@@ -50,7 +52,9 @@ class Difference:
     of the difference plus the claim's margin, a share of each person's rival value. `printed` maps
     the paper's data set to its own difference, NaN where a number is missing. `most` is the largest
     difference of a person, `alike` the p-value of the test that the mean lies within the claim's
-    limit, NaN for a claim without one. `unit` is what the interval is over: persons, seeds, rounds.
+    limit, NaN for a claim without one. `unit` is what the interval is over: persons, seeds, rounds;
+    `needed` how many of them would show what the claim says with 80 % power, if their mean and
+    spread were those seen; None where no number up to `sample_size.MOST` would.
     """
 
     these: tuple[str, ...]
@@ -67,6 +71,7 @@ class Difference:
     most: float = math.nan
     alike: float = math.nan
     unit: str = "person"
+    needed: int | None = None
 
     @property
     def word(self) -> str:
@@ -137,7 +142,7 @@ def _word(found: Sequence[Difference]) -> tuple[Word, str]:
     if against:
         return "contradicted", f"opposite found against {_rivals(against)}"
     if open_:
-        return "not shown", f"no difference shown here against {_rivals(open_)}"
+        return "not shown", f"no difference shown here against {_rivals(open_)}; {_plan(open_)}"
     return "holds", "every interval excludes 0 on the claimed side"
 
 
@@ -157,8 +162,17 @@ def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[Word, str]:
         return "contradicted", f"not {told} of {_rivals(apart)}: {ps}"
     open_ = [d for d in found if d.alike >= ALPHA]
     if open_:
-        return "not shown", f"not shown to be {told} of {_rivals(open_)}: {ps}"
+        return "not shown", f"not shown to be {told} of {_rivals(open_)}: {ps}; {_plan(open_)}"
     return "holds", f"{told}: {ps}"
+
+
+def _plan(found: Sequence[Difference]) -> str:
+    """Name the number of people, seeds or rounds that would decide what these left open."""
+    units = "people" if found[0].unit == "person" else f"{found[0].unit}s"
+    if any(d.needed is None for d in found):
+        return f"with the mean and spread seen here, {MOST:,} {units} would not show it"
+    most = max(d.needed or 0 for d in found)
+    return f"with the mean and spread seen here, {most:,} {units} show it with {POWER:.0%} power"
 
 
 def _alone(found: Sequence[Difference]) -> str:
@@ -194,6 +208,7 @@ def _difference(
     mine = np.array([np.mean([scores[label][metric][p] for label in pair.these]) for p in people])
     other = np.array([rival[p] for p in people])
     gain = sign * (mine - other)
+    eased = gain + claim.margin * np.abs(other)
     level = abs(float(other.mean()))
     share = float(gain.mean()) / level if level else math.nan
     return Difference(
@@ -203,14 +218,22 @@ def _difference(
         float(gain.mean()),
         share,
         *interval(gain),
-        interval(gain + claim.margin * np.abs(other)),
+        interval(eased),
         int((gain > TIE).sum()),
         len(people),
         _printed(table, claim, pair, ground),
         float(np.abs(gain).max()),
         tost(gain, claim.within) if claim.within else math.nan,
         unit_of(people),
+        _needed(gain if claim.within else eased, claim.within),
     )
+
+
+def _needed(gain: NDArray[np.floating], limit: float) -> int | None:
+    mean = float(gain.mean())
+    if gain.size < 2 or (not limit and mean <= TIE):
+        return None
+    return people_needed(mean, float(gain.std(ddof=1)), limit)
 
 
 def unit_of(names: Sequence[str]) -> str:

@@ -233,7 +233,7 @@ def blocks(
             ["", metric_name(chosen), *HEADS[1:]],
             [[_named(row), *_cells(listed, row, chosen)] for row in listed],
             dim=faint,
-            notes=best_mean(study, chosen),
+            notes=[*clients_told(study), *best_mean(study, chosen)],
         )
     ]
     over_splits = splits_block(study, chosen)
@@ -253,6 +253,12 @@ def blocks(
         "ranks": [ranks] if ranks else [],
         "tests": [tests] if tests else [],
     }
+
+
+def clients_told(study: StudyResults) -> list[str]:
+    """A sentence on what a client is, where it is no single person."""
+    told = study.runs[0].provenance["data"].get("clients", "")
+    return [f"Clients: {told}."] if told else []
 
 
 def show(study: StudyResults, console: Console, metric: str | None = None) -> None:

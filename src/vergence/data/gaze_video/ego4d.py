@@ -4,9 +4,10 @@ Layout of `root`, as the official tool leaves it (`ego4d --output_directory DIR 
 full_scale gaze`; root is DIR/v2): `gaze/UID.csv` beside `gaze/manifest.csv`, and
 `full_scale/UID.mp4`, where videos without gaze are passed over. Or as GLC arranges it:
 `full_scale.gaze/UID.mp4`, or 5 s clips `clips.gaze/UID/UID_tSTART_tEND.mp4`.
-`ego4d_gaze_untracked.csv` (video, start, end, reason) is applied where it lies at `root`. The
-client is the video uid. Gaze has its origin at the bottom left and is placed by time, never by
-frame number. `world_index` is written as a float (`10583.0`).
+`ego4d_gaze_untracked.csv` (video, start, end, reason) is applied where it lies at `root`; with
+`split = "official"`, GLC's lists of clips lie there, too. The client is the video uid. Gaze has
+its origin at the bottom left and is placed by time, never by frame number. `world_index` is
+written as a float (`10583.0`).
 
 GLC's list of untracked intervals has one that ends before it starts (row 21, 2:15 to 0:22). It
 leaves nothing out, as with GLC, and counts -113 s in the published total of 3158 s.
@@ -28,16 +29,33 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.gaze_video.official_split import (
+    ListedClip,
+    OfficialClips,
+    OfficialOptions,
+    check_clients,
+    dealt_federation,
+    need_list,
+)
 from vergence.data.gaze_video.published_clip_counts import told
-from vergence.data.gaze_video.recording import Recording, WindowOptions, check_videos, federation
-from vergence.data.io.checks import Check, Checks, compare, data_folder, unreadable, watched
+from vergence.data.gaze_video.recording import Recording, check_videos
+from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
+from vergence.data.io.checks import (
+    Check,
+    CheckedFolder,
+    Checks,
+    compare,
+    data_folder,
+    unreadable,
+    watched,
+)
 from vergence.data.io.delimited_text import DelimitedTable, read_table, text_lines
 from vergence.errors import DataError
 
@@ -46,6 +64,7 @@ SACCADE_PX = 40
 MIN_CONFIDENCE = 0.6
 TRAIN_CLIPS, TEST_CLIPS, TRAIN_VIDEOS, TEST_VIDEOS = 15_310, 5202, 20, 7
 UNTRACKED, UNTRACKED_S = 73, 3158
+LISTS = "train_ego4d_gaze.csv", "test_ego4d_gaze.csv"
 UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLIP = re.compile(rf"({UID.pattern})_t(\d{{1,6}})_t(\d{{1,6}})(?:\.mp4)?")
 UNTRACKED_LIST = "ego4d_gaze_untracked.csv"
@@ -67,6 +86,9 @@ ABOUT = {
     "citation": "Grauman et al.: Ego4D: around the world in 3,000 hours of egocentric video. "
     "CVPR 2022",
 }
+TRIED = (
+    "the paper tests on a fifth of its clips; the lists test on a quarter of theirs, of 7 videos"
+)
 Intervals = dict[str, list[tuple[float, float]]]
 
 
@@ -92,20 +114,26 @@ class Ego4DClip:
 
 
 @dataclass(frozen=True)
-class Ego4d(WindowOptions, Dataset):
-    """Windows of Ego4D gaze videos; a video (one wearer) is a client."""
+class Ego4d(OfficialOptions, CheckedFolder, Dataset):
+    """Windows of Ego4D gaze videos; a video (one wearer) is a client, or several are."""
 
     short: Literal["error", "skip"] = "skip"
 
+    unit: ClassVar[str] = "videos"
+
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut and split per video in time.
+        """Read, cut, and split per video in time or by the official lists.
+
+        The lists have videos for training and others for testing: with `split = "official"` a
+        client is tested on wearers that it did not train on.
 
         Raises:
             ConfigError: an option is out of range.
             DataError: files are missing (says where a licence holder gets them) or damaged, or a
-                video is too short for the split.
+                video is too short for the split, or a client has none for a part.
         """
         folder = data_folder(root, "ego4d", WHERE)
+        official = read_official(folder) if self.split == "official" else None
         found = recordings(folder, self.people)
         listed = (folder / UNTRACKED_LIST).is_file()
         said = f"intervals of {UNTRACKED_LIST} left out" if listed else f"no {UNTRACKED_LIST}"
@@ -113,7 +141,12 @@ class Ego4d(WindowOptions, Dataset):
         passed_over = sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people))
         if passed_over:
             about["videos"] = f"as in GLC's lists, without {', '.join(passed_over)}"
-        return federation(self, found, folder, about)
+        return dealt_federation(self, found, folder, about, official)
+
+    def check(self, root: Path) -> list[Check]:
+        """Compare a folder with what is published, and tell who is in which client."""
+        videos = {*_gaze_folder(root)[0]} - ({*LEFT_OUT} - {*self.people})
+        return [*check(root), *check_clients(self, videos, lambda: read_official(root))]
 
 
 def gaze_tables(root: Path) -> dict[str, Path]:
@@ -292,6 +325,27 @@ def read_clip_list(path: Path) -> list[Ego4DClip]:
     return [Ego4DClip.parse(line) for line in text_lines(path, "clip list") if line.strip()]
 
 
+def read_official(root: Path) -> OfficialClips:
+    """Read GLC's lists of clips for training and for testing.
+
+    Raises:
+        DataError: one is missing (says where it comes from) or damaged.
+    """
+    clips = [
+        ListedClip(
+            f"{clip.video}_t{clip.start_s}_t{clip.end_s}",
+            clip.video,
+            clip.video,
+            float(clip.start_s),
+            float(clip.end_s),
+            part,
+        )
+        for name, part in zip(LISTS, (TRAIN, TEST), strict=True)
+        for clip in read_clip_list(need_list(root / name))
+    ]
+    return OfficialClips(LISTS, clips)
+
+
 def read_untracked(path: Path) -> Intervals:
     """Read the untracked intervals (video, hh:mm:ss, hh:mm:ss, reason): uid -> [(start, end)] s.
 
@@ -340,8 +394,8 @@ def _check_lists(root: Path) -> list[Check]:
     out, counts = Checks(), {}
     published = {"train": (TRAIN_CLIPS, TRAIN_VIDEOS), "test": (TEST_CLIPS, TEST_VIDEOS)}
     with out.reading("lists"):
-        for part, (clips, videos) in published.items():
-            path = root / f"{part}_ego4d_gaze.csv"
+        for name, (part, (clips, videos)) in zip(LISTS, published.items(), strict=True):
+            path = root / name
             if path.is_file():
                 listed = read_clip_list(path)
                 counts[part] = len(listed)
@@ -352,7 +406,7 @@ def _check_lists(root: Path) -> list[Check]:
             out.append(compare("untracked intervals", len(spans), UNTRACKED))
             seconds = int(sum(end - start for start, end in spans))
             out.append(compare("untracked seconds", seconds, UNTRACKED_S))
-    return [*out, told("ego4d", counts)]
+    return [*out, told("ego4d", counts, tried=TRIED)]
 
 
 def _check_files(root: Path) -> list[Check]:

@@ -3,8 +3,8 @@
 Layout of `root` (as GLC arranges it): `cropped_clips/SESSION/SESSION-startms-endms-Fstart-Fend.mp4`
 and `gaze_data/SESSION.txt` (or `SESSION-GazeData.txt`), BeGaze text exports of either version. The
 client is the subject, the part of SESSION before the first dash. Frame numbers in clip names count
-from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file. The
-clip lists `train_gaze_official.csv` and `test_gaze_official.csv` are checked where present.
+from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file. With
+`split = "official"`, GLC's lists lie at `root`.
 
 BeGaze exports have 7 or 26 columns under a row `Time Type Trial`, which are taken by name, else by
 position. Frames are numbers or HH:MM:SS:FF, at most 24 a second. Messages (`MSG`) are skipped; a
@@ -25,15 +25,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video.gaze import Event, Gaze
-from vergence.data.gaze_video.published_clip_counts import told
-from vergence.data.gaze_video.recording import Recording, WindowOptions, check_videos, federation
-from vergence.data.io.checks import Check, Checks, compare, data_folder, watched
+from vergence.data.gaze_video.official_split import (
+    ListedClip,
+    OfficialClips,
+    OfficialOptions,
+    check_clients,
+    dealt_federation,
+    need_list,
+)
+from vergence.data.gaze_video.published_clip_counts import STATED, told
+from vergence.data.gaze_video.recording import Recording, check_videos
+from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
+from vergence.data.io.checks import Check, CheckedFolder, Checks, compare, data_folder, watched
 from vergence.data.io.delimited_text import text_lines
 from vergence.errors import DataError
 
@@ -41,6 +50,9 @@ FPS = 24
 WIDTH, HEIGHT = 1280, 960
 LAST_FRAME = 24 * 3600 * FPS
 TRAIN_CLIPS, TEST_CLIPS, SESSIONS, SUBJECTS, WITHOUT_TEST = 8299, 2022, 86, 32, 6
+SHARING = 559
+"""Official test clips that have frames in common with a training clip."""
+LISTS = "train_gaze_official.csv", "test_gaze_official.csv"
 CLIP = re.compile(r"((O?P\d\d)-R\d\d-\w+)-(\d+)-(\d+)-F(\d{1,9})-F(\d{1,9})(?:\.mp4)?")
 EXPORT = re.compile(r"(O?P\d\d-R\d\d-\w+?)(?:-GazeData)?\.txt", re.IGNORECASE)
 WHERE = (
@@ -97,8 +109,8 @@ class EgteaClip:
 
 
 @dataclass(frozen=True)
-class Egtea(WindowOptions, Dataset):
-    """Windows of EGTEA clips; a subject is a client.
+class Egtea(OfficialOptions, CheckedFolder, Dataset):
+    """Windows of EGTEA clips; a subject is a client, or several are.
 
     Attributes:
         strict_range: gaze outside the frame is OUT_OF_RANGE; off, it moves to the border.
@@ -110,17 +122,26 @@ class Egtea(WindowOptions, Dataset):
     strict_range: bool = True
     compat_glc: bool = False
 
+    unit: ClassVar[str] = "subjects"
+
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut and split per subject in time.
+        """Read, cut, and split per subject in time or by the official lists.
 
         Raises:
             ConfigError: an option is out of range.
             DataError: files are missing (says where a licence holder gets them) or damaged, or a
-                subject has too few clips.
+                subject or client has too few clips.
         """
         folder = data_folder(root, "egtea", WHERE)
+        official = read_official(folder) if self.split == "official" else None
         found = recordings(folder, self.people, self.strict_range, self.compat_glc)
-        return federation(self, found, folder, ABOUT)
+        return dealt_federation(self, found, folder, ABOUT, official)
+
+    def check(self, root: Path) -> list[Check]:
+        """Compare a folder with what is published, and tell who is in which client."""
+        clips = (CLIP.fullmatch(path.name) for path in (root / "cropped_clips").rglob("*.mp4"))
+        subjects = {match[2] for match in clips if match}
+        return [*check(root), *check_clients(self, subjects, lambda: read_official(root))]
 
 
 def recordings(
@@ -332,6 +353,20 @@ def read_clip_list(path: Path) -> list[EgteaClip]:
     return [EgteaClip.parse(found[0]) for found in words if found]
 
 
+def read_official(root: Path) -> OfficialClips:
+    """Read GLC's lists of clips for training and for testing.
+
+    Raises:
+        DataError: one is missing (says where it comes from) or damaged.
+    """
+    clips = [
+        ListedClip(clip.name, clip.subject, clip.name, -np.inf, np.inf, part)
+        for name, part in zip(LISTS, (TRAIN, TEST), strict=True)
+        for clip in read_clip_list(need_list(root / name))
+    ]
+    return OfficialClips(LISTS, clips)
+
+
 def check(root: Path) -> list[Check]:
     """Compare lists (where there are any), clips and gaze with what is published.
 
@@ -354,8 +389,10 @@ def check(root: Path) -> list[Check]:
 def _check_lists(root: Path) -> Checks:
     out = Checks()
     lists: dict[str, list[EgteaClip]] = {}
-    for part, expected in (("train", TRAIN_CLIPS), ("test", TEST_CLIPS)):
-        path = root / f"{part}_gaze_official.csv"
+    for part, name, expected in zip(
+        ("train", "test"), LISTS, (TRAIN_CLIPS, TEST_CLIPS), strict=True
+    ):
+        path = root / name
         if path.is_file():
             with out.reading(path.name):
                 lists[part] = read_clip_list(path)
@@ -364,10 +401,40 @@ def _check_lists(root: Path) -> Checks:
         out += _people_checks("listed", lists["train"] + lists["test"])
         without = {c.subject for c in lists["train"]} - {c.subject for c in lists["test"]}
         out.append(compare("subjects without an official test clip", len(without), WITHOUT_TEST))
+        sharing = _sharing(lists["train"], lists["test"])
+        out.append(compare("test clips that share frames with training clips", sharing, SHARING))
     counts = {part: len(clips) for part, clips in lists.items()}
     pieces = {p: sum(c.frames // (5 * FPS) for c in clips) for p, clips in lists.items()}
-    out.append(told("egtea", counts, pieces))
+    out.append(told("egtea", counts, pieces, _nearest(lists)))
     return out
+
+
+def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
+    """Clips of some length or more: the two lengths that bracket the paper's training clips."""
+    if len(lists) < 2:
+        return ""
+    frames = {part: np.array([c.frames for c in clips]) for part, clips in lists.items()}
+    stated = STATED["egtea"][1]
+    enough = [n for n in range(1, 121) if (frames["train"] >= n).sum() >= stated]
+    if not enough:
+        return ""
+    told = [
+        f"{(frames['train'] >= n).sum():,} and {(frames['test'] >= n).sum():,} have {n} frames"
+        for n in (enough[-1], enough[-1] + 1)
+    ]
+    return f"{', '.join(told)} or more"
+
+
+def _sharing(train: Iterable[EgteaClip], test: Iterable[EgteaClip]) -> int:
+    """Number of test clips with frames of a training clip."""
+    trained: dict[str, list[EgteaClip]] = {}
+    for clip in train:
+        trained.setdefault(clip.session, []).append(clip)
+    return sum(
+        any(own.first <= clip.last and clip.first <= own.last for own in trained[clip.session])
+        for clip in test
+        if clip.session in trained
+    )
 
 
 def _check_exports(root: Path, clips: Sequence[EgteaClip]) -> list[Check]:

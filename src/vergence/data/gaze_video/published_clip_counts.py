@@ -10,22 +10,25 @@ from vergence.data.io.checks import Check
 STATED = {"egtea": ("EGTEA Gaze+", 6456, 1404), "ego4d": ("Ego4D", 8140, 2035)}
 
 
-def told(name: str, lists: dict[str, int], pieces: dict[str, int] | None = None) -> Check:
+def told(
+    name: str, lists: dict[str, int], pieces: dict[str, int] | None = None, tried: str = ""
+) -> Check:
     """The line of a check that tells the paper's counts; they cannot be met, so none fails by it.
 
     `lists` are the clips in the official lists at hand, `pieces` whole clips of 5 s in them, both
-    by "train" and "test".
+    by "train" and "test". `tried` says what comes nearest.
     """
     _, train, test = STATED[name]
     found = _both(lists) + (f"; whole 5 s in them: {_both(pieces)}" if pieces else "")
+    nearest = f" ({tried})" if tried else ""
     other, more, most = next(row for key, row in STATED.items() if key != name)
     return Check(
         "clips of the FedCPF paper (told, not checked)",
         f"official lists: {found}" if lists else "no official lists here",
         f"{train:,} train, {test:,} test, of a choice that the paper does not state",
         True,
-        "cannot be met: no rule on the official lists that was tried gives both numbers; with "
-        f"{more:,} and {most:,} of {other} the paper has {train + more:,} and {test + most:,}",
+        f"cannot be met: no rule on the official lists that was tried gives both numbers{nearest}; "
+        f"with {more:,} and {most:,} of {other} the paper has {train + more:,} and {test + most:,}",
     )
 
 

@@ -267,45 +267,94 @@ def federation(
         DataError: there are none, a chosen person has none, one cannot be read, or a person has
             too few clips for the split.
     """
-    recordings = options.choose(recordings, str(where))
-    found: dict[str, list[GazeWindow]] = {r.person: [] for r in recordings}
-    opened: dict[int, Footage] = {}
-    skipped = 0
-    paths = [r.video or Path() for r in recordings]
-    for recording, _ in zip(recordings, watched(paths, "frame times"), strict=True):
-        footage = opened[id(recording)] = recording.footage()
-        cut = windows(recording, footage, options)
-        skipped += not cut
-        found[recording.person] += cut
-    split = {person: _split(person, cut, options) for person, cut in sorted(found.items())}
-    # Everybody's frames at once: one bar shows how far all of them are.
-    made = iter(samples([part for parts in split.values() for part in parts], opened, options.size))
-    people = {person: Splits(next(made), next(made), next(made)) for person in split}
-    kept = sum(len(part) for parts in split.values() for part in parts)
-    dropped = sum(len(cut) for cut in found.values()) - kept
-    said = {
-        "split": f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s",
-        "left_out": f"{skipped} clips without a usable window, {dropped} windows in the gaps",
-        "frames": f"squeezed to {options.size[0]} x {options.size[1]}, nothing cropped",
-        "scored": f"fixations (all valid gaze where unlabelled) within {options.max_gap_ms:g} ms",
-    }
-    if options.clip_s:
-        said["clips"] = (
-            f"whole ones of {options.clip_s:g} s, {options.window} frames evenly in each"
-        )
-    return Federation(called(options), people, {**about, **said})
+    cut = CutRecordings.of(options, recordings, where)
+    split = {person: split_in_time(person, own, options) for person, own in cut.found.items()}
+    return cut.federation(split, {**about, "split": time_split(options)}, "in the gaps")
 
 
-def _split(
+def time_split(options: WindowOptions) -> str:
+    """Description of the split by `split_in_time`."""
+    return f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s"
+
+
+@dataclass(frozen=True, eq=False)
+class CutRecordings:
+    """Recordings cut into windows, before their frames are decoded.
+
+    Attributes:
+        options: how they were cut.
+        found: person, in order -> windows.
+        opened: footage by `id` of its recording.
+        skipped: number of recordings without a usable window.
+    """
+
+    options: WindowOptions
+    found: Mapping[str, list[GazeWindow]]
+    opened: Mapping[int, Footage]
+    skipped: int
+
+    @staticmethod
+    def of(options: WindowOptions, recordings: Sequence[Recording], where: Path) -> CutRecordings:
+        """Choose recordings of the folder `where`, and cut them.
+
+        Raises:
+            DataError: there are none, a chosen person has none, or one cannot be read.
+        """
+        recordings = options.choose(recordings, str(where))
+        found: dict[str, list[GazeWindow]] = {p: [] for p in sorted({r.person for r in recordings})}
+        opened: dict[int, Footage] = {}
+        skipped = 0
+        paths = [r.video or Path() for r in recordings]
+        for recording, _ in zip(recordings, watched(paths, "frame times"), strict=True):
+            footage = opened[id(recording)] = recording.footage()
+            own = windows(recording, footage, options)
+            skipped += not own
+            found[recording.person] += own
+        return CutRecordings(options, found, opened, skipped)
+
+    def federation(
+        self, clients: Mapping[str, Sequence[list[GazeWindow]]], about: Mapping[str, str], why: str
+    ) -> Federation:
+        """Decode the windows of every client's training, validation and test.
+
+        `why` says of windows that nobody has where they are.
+        """
+        options = self.options
+        # Everybody's frames at once: one bar shows how far all of them are.
+        every = [part for parts in clients.values() for part in parts]
+        made = iter(samples(every, self.opened, options.size))
+        people = {client: Splits(next(made), next(made), next(made)) for client in clients}
+        dropped = sum(map(len, self.found.values())) - sum(map(len, every))
+        said = {
+            "left_out": f"{self.skipped} clips without a usable window, {dropped} windows {why}",
+            "frames": f"squeezed to {options.size[0]} x {options.size[1]}, nothing cropped",
+            "scored": "fixations (all valid gaze where unlabelled) within "
+            f"{options.max_gap_ms:g} ms",
+        }
+        if options.clip_s:
+            said["clips"] = (
+                f"whole ones of {options.clip_s:g} s, {options.window} frames evenly in each"
+            )
+        return Federation(called(options), people, {**about, **said})
+
+
+def split_in_time(
     person: str, cut: Sequence[GazeWindow], options: WindowOptions
 ) -> list[list[GazeWindow]]:
     """Return a person's windows for training, validation and test; none of those in the gaps."""
     if not cut:
         raise DataError(too_few(person, 0, 0.0, options.gap_s))
-    session = [w.recording.session or w.recording.id for w in cut]
-    start, end = one_clock(session, [w.start_s for w in cut], [w.end_s for w in cut], options.gap_s)
+    start, end = on_one_clock(cut, options.gap_s)
     part = temporal_split(person, start, end, options.gap_s, options.shares)
     return [[w for w, p in zip(cut, part, strict=True) if p == k] for k in (TRAIN, VAL, TEST)]
+
+
+def on_one_clock(
+    cut: Sequence[GazeWindow], gap_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Starts and ends of a person's windows, sessions one behind the other, `gap_s` apart."""
+    session = [w.recording.session or w.recording.id for w in cut]
+    return one_clock(session, [w.start_s for w in cut], [w.end_s for w in cut], gap_s)
 
 
 def places(root: Path, *patterns: str) -> list[Path]:

@@ -79,10 +79,44 @@ def temporal_split(
     return parts
 
 
-def too_few(person: str, windows: int, seconds: float, gap_s: float) -> str:
-    """Return the message for a person whose windows do not fill three parts."""
+def hold_out(
+    person: str, start_s: ArrayLike, end_s: ArrayLike, gap_s: float, share: float
+) -> NDArray[np.int8]:
+    """Give each window of a person's training TRAIN, VAL or DROPPED: the last `share` validates.
+
+    As `temporal_split`, where the windows for testing are already away.
+
+    Raises:
+        DataError: a part would stay empty.
+    """
+    start, end = np.asarray(start_s, np.float64), np.asarray(end_s, np.float64)
+    n = len(start)
+    order = np.argsort(start, kind="stable")
+    begins, ends = start[order], np.maximum.accumulate(end[order])
+    train = np.arange(1, n + 1)
+    first = np.searchsorted(begins, ends + gap_s, "left")
+    whole = first < n
+    if not whole.any():
+        seconds = float(ends[-1] - begins[0]) if n else 0.0
+        raise DataError(too_few(person, n, seconds, gap_s, "train and validation"))
+    error = np.abs((n - first) / (n - first + train) - share)
+    best = int(np.argmin(np.where(whole, error, np.inf)))
+    parts = np.full(n, DROPPED, np.int8)
+    parts[order[: train[best]]] = TRAIN
+    parts[order[first[best] :]] = VAL
+    return parts
+
+
+def too_few(
+    person: str,
+    windows: int,
+    seconds: float,
+    gap_s: float,
+    parts: str = "train, validation and test",
+) -> str:
+    """Return the message for a person whose windows do not fill these parts."""
     return (
         f"person '{person}' has too few clips for the split: {windows} windows over "
-        f"{seconds:.1f} s do not fill train, validation and test with gaps of {gap_s:g} s; add "
+        f"{seconds:.1f} s do not fill {parts} with gaps of {gap_s:g} s; add "
         "recordings, shorten stride_s, or leave the person out with the option people"
     )

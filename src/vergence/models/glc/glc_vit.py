@@ -155,7 +155,7 @@ class GlcVitNet(nn.Module):
 
 
 class Glance(nn.Module):
-    """The global token: patch embeddings shrunk by convolutions to 4 x 4, then one linear map."""
+    """The global token: patch embeddings shrunk by convolutions to 2 x 2, then one linear map."""
 
     def __init__(self, size: GLCSize) -> None:
         super().__init__()

@@ -1,0 +1,268 @@
+"""Published lists of clips as a split, and people dealt to a few clients, as a paper has them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+
+from vergence.core.federation import Federation
+from vergence.data.gaze_video.recording import (
+    CutRecordings,
+    GazeWindow,
+    Recording,
+    WindowOptions,
+    on_one_clock,
+    split_in_time,
+    time_split,
+)
+from vergence.data.gaze_video.temporal_splits import TEST, TRAIN, VAL, hold_out
+from vergence.data.io.checks import Check, Checks, need_file
+from vergence.errors import DataError
+
+GLC = "https://github.com/BolinLai/GLC, folder data"
+"""Where the lists are published."""
+HALF_FRAME_S = 1 / 60
+
+
+@dataclass(frozen=True)
+class OfficialOptions(WindowOptions):
+    """Options of data sets with published lists of clips for training and for testing.
+
+    Attributes:
+        split: "time": each person's windows are split in time. "official": the published lists
+            say which clips are for training and which for testing; the last of each person's
+            training windows validate, as many as `shares` has for validation outside the test,
+            `gap_s` behind the others.
+        clients: deal the people to so many clients, each with all windows of its people; 0: each
+            person is a client.
+        deal_seed: of the dealing.
+    """
+
+    split: Literal["time", "official"] = "time"
+    clients: Annotated[int, Ge(0)] = 0
+    deal_seed: Annotated[int, Ge(0)] = 0
+
+    unit: ClassVar[str] = "people"
+    """The word for those who are dealt."""
+
+    @property
+    def held_back(self) -> float:
+        """Share of the windows outside the test that validates."""
+        train, val, _ = self.shares
+        return val / (train + val)
+
+    @property
+    def grouping(self) -> str:
+        """Description of a client that is no single person; empty where each client is one."""
+        if not self.clients:
+            return ""
+        return (
+            f"{self.clients}, each with the data of several {self.unit} (dealt by deal_seed "
+            f"{self.deal_seed}); what is said of a person is of one such client"
+        )
+
+    def deal(self, people: Iterable[str], tested: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Client -> its people: groups of near equal size, with those in `tested` spread evenly.
+
+        Raises:
+            DataError: there are fewer people than clients.
+        """
+        order = sorted(people)
+        if not self.clients:
+            return {person: (person,) for person in order}
+        if len(order) < self.clients:
+            raise DataError(
+                f"clients = {self.clients} are more than the {len(order)} {self.unit} that there "
+                "are; set clients lower, or 0 for a client each"
+            )
+        shuffled = [order[i] for i in np.random.default_rng(self.deal_seed).permutation(len(order))]
+        shuffled.sort(key=lambda person: person not in tested)  # stable: shuffled within
+        hands = [shuffled[i :: self.clients] for i in range(self.clients)]
+        return {f"group{i}": tuple(sorted(hand)) for i, hand in enumerate(hands, 1)}
+
+
+class ListedClip(NamedTuple):
+    """A clip of a list: whose it is, what it is cut from, and when there (s).
+
+    `source` is the name of a recording, or of its session; `part` is TRAIN or TEST.
+    """
+
+    name: str
+    person: str
+    source: str
+    start_s: float
+    end_s: float
+    part: int
+
+
+class OfficialClips:
+    """Clips of the lists for training and for testing.
+
+    Args:
+        lists: the files' names, of training and of testing.
+        clips: all clips of both.
+
+    Raises:
+        DataError: a clip is for training and for testing, or twice in a list.
+    """
+
+    def __init__(self, lists: tuple[str, str], clips: Sequence[ListedClip]) -> None:
+        self.lists, self.clips = lists, clips
+        self.by_source: dict[str, list[ListedClip]] = {}
+        names: set[str] = set()
+        for clip in clips:
+            if clip.name in names:
+                raise DataError(
+                    f"clip {clip.name} is twice in {lists[0]} and {lists[1]}; copy both again "
+                    f"from {GLC}"
+                )
+            names.add(clip.name)
+            self.by_source.setdefault(clip.source, []).append(clip)
+        for own in self.by_source.values():
+            own.sort(key=lambda clip: clip.start_s)
+
+    def of(self, window: GazeWindow) -> ListedClip | None:
+        """The listed clip that all frames of a window lie in."""
+        recording = window.recording
+        own = self.by_source.get(recording.id) or self.by_source.get(recording.session, [])
+        at = bisect_right(own, window.start_s + HALF_FRAME_S, key=lambda clip: clip.start_s) - 1
+        inside = at >= 0 and window.end_s <= own[at].end_s + HALF_FRAME_S
+        return own[at] if inside else None
+
+    def people(self, part: int) -> dict[str, int]:
+        """Person -> number of clips, of those who have some in a part."""
+        found: dict[str, int] = {}
+        for clip in self.clips:
+            if clip.part == part:
+                found[clip.person] = found.get(clip.person, 0) + 1
+        return found
+
+    def split(
+        self, person: str, cut: Sequence[GazeWindow], options: OfficialOptions
+    ) -> list[list[GazeWindow]]:
+        """A person's windows for training, validation and test; none outside the listed clips.
+
+        Raises:
+            DataError: windows for training are too few to hold some back.
+        """
+        clips = [self.of(w) for w in cut]
+        parts = [None if clip is None else clip.part for clip in clips]
+        train, test = (
+            [w for w, p in zip(cut, parts, strict=True) if p == k] for k in (TRAIN, TEST)
+        )
+        if not train:
+            return [[], [], test]
+        start, end = on_one_clock(train, options.gap_s)
+        held = hold_out(person, start, end, options.gap_s, options.held_back)
+        kept = ([w for w, p in zip(train, held, strict=True) if p == k] for k in (TRAIN, VAL))
+        return [*kept, test]
+
+    def said(self, split: Iterable[Sequence[Sequence[GazeWindow]]], held_back: float) -> str:
+        """Description of the split: of how many listed clips there are samples."""
+        used = {clip for parts in split for part in parts for w in part if (clip := self.of(w))}
+        told = [
+            f"{name} (samples of {sum(c.part == part for c in used):,} of "
+            f"{sum(c.part == part for c in self.clips):,} clips)"
+            for name, part in zip(self.lists, (TRAIN, TEST), strict=True)
+        ]
+        return (
+            f"official lists: {' and '.join(told)}; the last {held_back:.0%} of each person's "
+            "training windows validate"
+        )
+
+
+def need_list(path: Path) -> Path:
+    """Return the path of a list that is there.
+
+    Raises:
+        DataError: it is missing; says where it comes from.
+    """
+    hint = f"split = 'official' needs this list; copy it there from {GLC}, or leave out split"
+    return need_file(path, hint)
+
+
+def dealt_federation(
+    options: OfficialOptions,
+    recordings: Sequence[Recording],
+    where: Path,
+    about: Mapping[str, str],
+    official: OfficialClips | None,
+) -> Federation:
+    """Choose, cut, split in time or by the lists, deal to clients, and decode.
+
+    Raises:
+        DataError: as of `recording.federation`; a client would have no clips for training or for
+            testing, or there are fewer people than clients.
+    """
+    cut = CutRecordings.of(options, recordings, where)
+    if official is None:
+        split = {p: split_in_time(p, own, options) for p, own in cut.found.items()}
+        said, why, tested = time_split(options), "in the gaps", set(split)
+    else:
+        split = {p: official.split(p, own, options) for p, own in cut.found.items()}
+        said, why = official.said(split.values(), options.held_back), "in no listed clip or in gaps"
+        tested = set(official.people(TEST))
+    groups = options.deal(split, tested)
+    clients = {
+        client: [[w for who in members for w in split[who][k]] for k in (TRAIN, VAL, TEST)]
+        for client, members in groups.items()
+    }
+    for part, what in ((TEST, "testing"), (TRAIN, "training")):
+        if without := [client for client, parts in clients.items() if not parts[part]]:
+            raise DataError(
+                f"{', '.join(without)}: no clip for {what} in the official lists, or none as long "
+                f"as a sample; deal the {options.unit} to fewer clients (as clients = 5), or name "
+                "others as people"
+            )
+    told = {**about, "split": said}
+    if options.clients:
+        told |= {"clients": options.grouping, "groups": _members(groups)}
+    return cut.federation(clients, told, why)
+
+
+def check_clients(
+    options: OfficialOptions, people: Collection[str], read: Callable[[], OfficialClips]
+) -> list[Check]:
+    """The lines of a check on who is in which client, and how many listed clips each has.
+
+    `read` reads the lists, where the split is theirs.
+    """
+    out = Checks()
+    with out.reading("clients"):
+        official = read() if options.split == "official" else None
+        if official is not None and not people:  # no clips here yet: whom the lists name
+            people = {clip.person for clip in official.clips}
+        chosen = [person for person in people if not options.people or person in options.people]
+        tested = chosen if official is None else official.people(TEST)
+        groups = options.deal(chosen, tested)
+        if options.clients:
+            sizes = ", ".join(str(len(members)) for members in groups.values())
+            out.append(Check(f"{options.unit} in clients", sizes, "near equal", True))
+        for client, members in groups.items() if options.clients or official else ():
+            out.append(_clips_of(client, members, official))
+    return out
+
+
+def _clips_of(client: str, members: Sequence[str], official: OfficialClips | None) -> Check:
+    who = ", ".join(members)
+    if official is None:
+        return Check(client, who, "1 or more", bool(members))
+    train, test = (
+        sum(official.people(part).get(person, 0) for person in members) for part in (TRAIN, TEST)
+    )
+    found = f"{who}: {train:,} clips to train, {test:,} to test"
+    hint = "deal people to clients (clients = 5), or name others as people"
+    ok = bool(train and test)
+    return Check(client, found, "1 or more each", ok, "" if ok else hint)
+
+
+def _members(groups: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(
+        f"{client} ({len(members)}) = {', '.join(members)}" for client, members in groups.items()
+    )
