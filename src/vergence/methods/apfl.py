@@ -38,7 +38,7 @@ class APFL(Method[Global, Mixed]):
 
     Args:
         alpha: share of one's own model at the start.
-        adaptive: learn alpha, one step per turn.
+        adaptive: learn alpha, one step per turn; false keeps it.
         alpha_lr: its learning rate; default that of `local`, with which it moves slowly.
         weights: clients count by their samples, or equally.
 

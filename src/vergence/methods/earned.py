@@ -40,7 +40,7 @@ class Earned(Method[Global, Mixing]):
     Args:
         grid: steps between the common model (share 0) and one's own (share 1).
         errors: how many standard errors a smaller share may be worse; 0: the lowest loss decides.
-        tune_epochs: epochs of fine-tuning at the end; 0 for none.
+        tune_epochs: epochs of fine-tuning at the end, at the full learning rate; 0 for none.
         weights: clients count by their samples, or equally, in the common model.
 
     Source: this project, docs/reference/methods/earned.md; the common model is McMahan et al. 2017,

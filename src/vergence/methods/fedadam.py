@@ -36,9 +36,10 @@ class FedAdam(Method[AdamMoments, NoState]):
     model <- model + server_lr m / (sqrt(v) + tau)
 
     Args:
-        server_lr: eta, rate of the server's step.
+        server_lr: eta, rate of the server's step; in the long run no entry moves much further in a
+            round.
         beta1: decay of the mean of updates.
-        beta2: decay of the mean of their squares.
+        beta2: decay of the mean of their squares; `seed_exact` does not use it.
         tau: floor of the denominator, the "degree of adaptivity"; it must fit the size of updates.
         variant: `reddi` starts v at tau^2; `seed_exact` is the gaze paper's printed form, one decay
             (beta1) for both moments, and v from 0, which it does not state; `corrected` starts v at

@@ -40,10 +40,11 @@ class FedALA(Method[Global, AdaptiveAggregation]):
     common model's. W is learned from the second turn on: then for `first_epochs`, later for one.
 
     Args:
-        rate: eta, of the mix.
+        rate: eta, learning rate of the mix.
         share: part of one's own data the mix is learned on, drawn anew each turn.
         first_epochs: passes when the mix is first learned.
-        layers: parameters with a mix (patterns, "fc*"); default what the model calls its head.
+        layers: parameters with a mix (patterns, "fc*"); default what the model calls its head,
+            else its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning",

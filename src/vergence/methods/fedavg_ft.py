@@ -29,7 +29,7 @@ class FedAvgFT(Method[Global, Tuned]):
     """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
 
     Args:
-        tune_epochs: passes over a client's own data after the last round.
+        tune_epochs: passes over a client's own data after the last round, whatever `local` says.
         weights: clients count by their samples, or equally.
 
     Source: McMahan et al. 2017, Algorithm 1; see docs/reference/methods/fedavg_ft.md.

@@ -32,7 +32,7 @@ class FedAvgM(Method[Moving, NoState]):
     v <- beta v + D;  model <- model + server_lr v
 
     Args:
-        beta: how much of the velocity is kept.
+        beta: how much of the velocity is kept; 0 with `server_lr` 1 is FedAvg.
         server_lr: rate of the server's step; at rest the model moves 1 / (1 - beta) times as far.
         weights: clients count by their samples, or equally.
 

@@ -32,8 +32,10 @@ class FedBABU(Method[Global, Untouched]):
     """Train and average the body only, the head as it was initialised; at the end fine-tune all.
 
     Args:
-        tune_epochs: passes over one's own data after the last round, for the whole network.
-        head: the fixed parameters (patterns, "fc2.*"); default what the model calls its head.
+        tune_epochs: passes over one's own data after the last round, for the whole network,
+            whatever `local` says.
+        head: the fixed parameters (patterns, "fc2.*"); default what the model calls its head,
+            else its last layer.
         weights: clients count equally, as in the authors' code, or by their samples.
 
     Source: Oh, Kim, Yun, "FedBABU: Towards enhanced representation for federated image

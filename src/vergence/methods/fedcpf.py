@@ -102,7 +102,8 @@ class FedCPF(Method[Global, Personal]):
         scope: rank all entries together, or each tensor's among themselves.
         relative: rank change / |parameter| instead of change.
         window: whether the round of a restart counts in the next rounds' averages.
-        restart: how the score restarts the window; `always` makes every window one round long.
+        restart: how the score restarts the window: `while` it exceeds a level; `if`, one level per
+            round; `always` makes every window one round long.
         rate_of: `rate` is a share of all entries, or of those still shared.
         frozen_trainable: personal entries go on training; false is a different method.
         weights: clients count equally, or by their samples.

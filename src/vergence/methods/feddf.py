@@ -50,7 +50,7 @@ class FedDF(Method[Student, NoState]):
     the mean squared difference takes the place of KL, and both come to the same.
 
     Args:
-        objective: which of the two.
+        objective: the mean of the teachers' outputs, or the mean of the losses against each.
         temperature: T.
         steps: batches per round, the most if `patience` is given; 0 is FedAvg.
         batch: samples of U in each.

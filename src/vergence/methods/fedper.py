@@ -18,7 +18,8 @@ class FedPer(Method[Global, Layers]):
     """Train body and head together; average the bodies, keep the heads.
 
     Args:
-        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head.
+        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head,
+            else its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Arivazhagan et al., "Federated learning with personalization layers", arXiv 1912.00818,

@@ -21,7 +21,7 @@ class FedProx(Method[Global, NoState]):
     Client i minimises F_i(theta) + mu / 2 ||theta - model||^2.
 
     Args:
-        mu: strength of the pull.
+        mu: strength of the pull; 0 is FedAvg.
         weights: clients count by their samples, or equally.
 
     Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020, Algorithm 2.

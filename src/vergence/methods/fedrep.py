@@ -23,8 +23,10 @@ class FedRep(Method[Global, Layers]):
     Args:
         head_epochs: passes over the data for the head (of `local.steps` each, where given); the
             body then trains as `local` says.
-        final_epochs: passes for the head after the last round, for everybody.
-        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head.
+        final_epochs: passes for the head after the last round, for everybody, whatever `local`
+            says; 0: none.
+        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head,
+            else its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Collins et al., "Exploiting shared representations for personalized federated learning",

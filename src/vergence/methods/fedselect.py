@@ -51,7 +51,7 @@ class FedSelect(Method[Global, Selected]):
     since the last step, so the limit can be overshot and biases always stay shared.
 
     Args:
-        rule: `paper` or `code`.
+        rule: as in the `paper`, or as in its authors' `code`.
         rate: p; default 0.05 of all entries (`paper`) or 0.25 of the remainder (`code`).
         limit: largest personal share; default 0.5 (`paper`) or 0.8 (`code`).
         epochs: passes over personal entries, each followed by one over shared ones (`code`).

@@ -36,7 +36,7 @@ class FedYogi(Method[YogiMoments, NoState]):
     Args:
         server_lr: eta, rate of the server's step.
         beta1: decay of the mean of updates.
-        beta2: decay of the mean of their squares.
+        beta2: 1 - beta2 of a squared update is added to v, or taken off it.
         tau: floor of the denominator; v starts at tau^2.
         weights: clients count equally, or by their samples.
 

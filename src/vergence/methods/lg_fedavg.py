@@ -18,7 +18,8 @@ class LGFedAvg(Method[Global, Layers]):
     """Train body and head together; average the heads, keep the bodies: FedPer the other way round.
 
     Args:
-        head: the shared parameters (patterns, "fc2.*"); default what the model calls its head.
+        head: the shared parameters (patterns, "fc2.*"); default what the model calls its head,
+            else its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Liang et al., "Think locally, act globally: Federated learning with local and global

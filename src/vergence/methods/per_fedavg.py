@@ -30,7 +30,7 @@ class PerFedAvg(Method[Global, NoState]):
         variant: `fo` leaves the second derivative out, `hf` estimates its product with g'.
         alpha: rate of the step on D, and of those before a prediction.
         shots: samples of D and of D''; all, where a person has fewer.
-        delta: reach of the difference of gradients.
+        delta: reach of the difference of gradients, of `hf` alone.
         steps: steps of rate alpha on one's own training data before a prediction; 0 predicts with
             the common model.
         weights: clients count equally, or by their samples.

@@ -44,9 +44,9 @@ class Scaffold(Method[Controlled, ControlVariate]):
     of y - x, and  c <- c + |cohort| / N * mean(c_i+ - c_i).
 
     Args:
-        option: `II` as above, or `I`: c_i+ is the gradient of one's own data at the received
-            model, which costs one more pass and asks nothing of the optimiser.
-        server_lr: rate of the server's step.
+        option: `II`, controls from the steps taken, or `I`: c_i+ is the gradient of one's own data
+            at the received model, which costs one more pass and asks nothing of the optimiser.
+        server_lr: rate of the server's step; controls are not scaled by it.
 
     Source: Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
     ICML 2020, Algorithm 1.

@@ -92,18 +92,19 @@ class GlobalMemory(Method[Memory, Befriended]):
 
     Args:
         base: another method's record; in an experiment `fedavg` if none is given.
-        space: G makes what enters the network, or what enters its last stage (the friend then
-            differs from theta in that alone).
+        space: G makes what enters the network, or what enters its last stage (clients then send
+            that stage alone, and the friend differs from theta in it alone).
         beta: share of the friend; 0 is the client's own model.
         beta_literal: beta is the share of the client's model, as Equation 3.10 has it.
         lamda: share of the classifiers' loss in the generator's.
         distances: L_div of distances over the greatest there can be, or of `plain` ones.
         alpha: weights of clients sum to 1 for each `class`, or `global`: n_k^y / |D|.
-        semantics: where A comes from: `names`, `random`, `minilm`, `glove` or a file.
+        semantics: where A comes from: `names`, `random`, `minilm`, `glove`, `words` or a file.
         prompt: what a text model is given, a class name in place of {}.
         noise: entries of z.
-        samples: of each class in one pass of the generator's training.
-        passes: of the generator's training.
+        samples: made up of each class in one pass of the generator's training.
+        passes: of the generator's training, by Adam at rate 0.001, ten samples of each class a
+            step.
         reach: greatest value of a made-up feature; the least is 0.
         tune_epochs: of fine-tuning, and of the friend on as many samples as one has.
 

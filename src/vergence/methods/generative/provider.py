@@ -85,14 +85,14 @@ class Taught(Method[Provided, O]):
         generator_rounds: T_g; the rounds after them are the student's, T_s.
         samples: made up of each class in a round.
         batch: samples in one question, and in one step.
-        rate: of Adam, for generator and student.
+        rate: of Adam, for generator and student; the thesis has 0.00001.
         verify: whether students learn only from samples that the teacher takes for their class.
         noise: entries of z.
         hidden: width of the generator.
         semantics: where A comes from, as in `ap_fl`.
         prompt: what a text model is given, a class name in place of {}.
-        directions: in which a gradient is estimated.
-        radius: how far a sample is moved for that.
+        directions: further samples of `estimates` for each sample.
+        radius: how far these are from it.
         classifier_rounds: passes of the classifier where teachers do not know every class.
         knows: which classes an owner says its teacher knows: those it has (`own`), which tells of
             its samples; those that the task says are `seen`, or `all`.

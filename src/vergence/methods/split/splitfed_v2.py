@@ -21,7 +21,7 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
         cut: the stage after which the network is cut; default: the network's own choice.
         number: how smashed data and their gradients travel.
         ahead: batches that a client sends before the first gradient comes back.
-        weights: clients' layers count equally or by their samples.
+        weights: clients' layers count equally or by their samples; the server's are never averaged.
 
     Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022,
     section 3.3 (SFLV2).
