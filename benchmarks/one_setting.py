@@ -7,9 +7,9 @@ table, such as `wire`, with values such as '{ codec = "int8" }'. All else stays 
 included, so that people are compared with themselves where they are the same: `against the first`
 is the mean over people of their difference to the first value, with its 95 % interval (Student's t,
 seeds averaged within a person first). A bold difference is worse, with an interval that excludes 0.
-`worst` is the person served worst, `SD` the standard deviation over people. `bytes` are those of a
-turn: sent and received by a client in a round in which it takes part. With `--of` a column more
-tells the mean of these people alone. Runs are kept below `--runs`, where the same command goes on.
+`worst` is the person served worst, `SD` the standard deviation over people. A client is in so many
+`rounds`, and sends and receives so many `bytes` in the whole run. With `--of` a column more tells
+the mean of these people alone. Runs are kept below `--runs`, where the same command goes on.
 """
 
 from __future__ import annotations
@@ -32,26 +32,28 @@ RUNS = Path("runs/one_setting")
 
 @dataclass(frozen=True)
 class Row:
-    """One method under one value: everybody's headline, and what a turn costs."""
+    """One method under one value: everybody's headline, and what it costs."""
 
     value: str
     method: str
     scores: Mapping[str, float]
     bytes_up: float
     bytes_down: float
-    turns: Mapping[str, float]
+    rounds: Mapping[str, float]
 
     @classmethod
     def of(cls, value: str, run: Run) -> Row:
-        """The row of a finished run; turns are those of a seed."""
-        turns = run.turns[run.turns["round"] > 0]
-        counted = turns.groupby("client").size() / len(run.seeds)
+        """The row of a finished run; bytes and rounds are those of a seed."""
+        seeds = len(run.seeds)
+        sent = run.turns[["bytes_up", "bytes_down"]].sum() / seeds / len(run.people)
+        there = run.turns[run.turns["round"] > 0].drop_duplicates(["seed", "round", "client"])
+        counted = there.groupby("client").size() / seeds
         return cls(
             value,
             run.title,
             run.scores(run.headline),
-            float(turns.bytes_up.mean()),
-            float(turns.bytes_down.mean()),
+            float(sent.bytes_up),
+            float(sent.bytes_down),
             {person: float(counted.get(person, 0)) for person in run.people},
         )
 
@@ -87,7 +89,7 @@ def table(headline: str, lower: bool, rows: Sequence[Row], of: Sequence[str], pa
     heads = ["setting", "method", metric_name(headline), "worst", "SD"]
     heads += [f"of {', '.join(of)}"] if of else []
     heads += ["against the first"] if paired else []
-    heads += ["turns", "bytes up", "bytes down"]
+    heads += ["rounds", "bytes up", "bytes down"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * (len(heads) - 2)]
     first: dict[str, Row] = {}
     for row in rows:
@@ -98,7 +100,7 @@ def table(headline: str, lower: bool, rows: Sequence[Row], of: Sequence[str], pa
         cells += [f"{stdev(scores) if len(scores) > 1 else 0:.{places}f}"]
         cells += [f"{mean(row.scores[person] for person in of):.{places}f}"] if of else []
         cells += [difference(row, begun, lower, places)] if paired else []
-        cells += [f"{mean(row.turns.values()):.1f}", f"{row.bytes_up:,.0f}"]
+        cells += [f"{mean(row.rounds.values()):.1f}", f"{row.bytes_up:,.0f}"]
         cells += [f"{row.bytes_down:,.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -116,9 +118,9 @@ def difference(row: Row, first: Row, lower: bool, places: int) -> str:
 
 def save(path: Path, key: str, headline: str, rows: Sequence[Row]) -> None:
     """Write one line for each value, method and person."""
-    head = (key, "method", "person", headline, "turns", "bytes_up", "bytes_down")
+    head = (key, "method", "person", headline, "rounds", "bytes_up", "bytes_down")
     lines = [
-        (r.value, r.method, p, repr(s), r.turns[p], r.bytes_up, r.bytes_down)
+        (r.value, r.method, p, repr(s), r.rounds[p], r.bytes_up, r.bytes_down)
         for r in rows
         for p, s in r.scores.items()
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -102,8 +104,8 @@ NAMED: Mapping[str, tuple[str, type, Collection[str], str]] = {
         "data",
         Dataset,
         (),
-        "Every data set also takes `root`, the folder of its files. [Data](data.md) says what lies "
-        "there.",
+        "Every data set also takes `root`, the folder of its files. [Data](data.md) says how they "
+        "are split and what is refused.",
     ),
 }
 """Tables whose `name` chooses the record: kind, base, fields not given there, and a remark."""
@@ -141,6 +143,8 @@ def options(key: str) -> str:
         record = find(kind, name, base)
         linked = f"[Its page](../methods/{name}.md)." if kind == "methods" else ""
         parts.append(f"\n## {name}\n\n{_summary(record)} {linked}".rstrip())
+        if kind == "data":  # a module of its own: what it reads, the files, licence and source
+            parts.append(f"\n{inspect.cleandoc(sys.modules[record.__module__].__doc__ or '')}")
         if rows := table(record, without):
             parts += ["", *rows]
     text = "\n".join(parts)

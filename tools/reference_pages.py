@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import vergence
-from tools import experiment_keys, results_list, verdicts_list
+from tools import coverage_page, experiment_keys, results_list, verdicts_list
 from vergence import errors
 from vergence.core import exports
 
@@ -151,6 +151,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/experiment.md": experiment_keys.page,
         "reference/exit_codes.md": exit_codes,
         "reference/server_fields.md": server_fields,
+        "reference/coverage.md": coverage_page.page,
         "reference/api.md": api,
         **{
             f"reference/options/{kind}.md": lambda key=key: experiment_keys.options(key)

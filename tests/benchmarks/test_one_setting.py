@@ -24,7 +24,7 @@ def test_a_difference_is_bold_where_it_is_shown_to_be_worse():
 def test_the_table_by_hand():
     head, _, first, second = table("loss", True, [PLAIN, WORSE], ["b"], paired=True).splitlines()
     assert head.endswith(
-        "| worst | SD | of b | against the first | turns | bytes up | bytes down |"
+        "| worst | SD | of b | against the first | rounds | bytes up | bytes down |"
     )
     assert first.startswith("| `{}` | FedAvg | 3.00 [-9.71, 15.71] | 4.00 | 1.41 | 4.00 |  | 5.0 |")
     assert second.endswith("| 4.12 | +0.11 [-0.02, +0.24] | 3.0 | 250 | 1,000 |")

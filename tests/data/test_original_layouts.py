@@ -178,6 +178,16 @@ def test_a_round_of_fedcpf_with_five_clients_on_the_official_lists(tmp_path, mak
     assert finite(rows)
 
 
+@pytest.mark.parametrize("name", ["egtea", "ego4d"])
+def test_explain_says_without_data_that_a_client_is_no_single_person(tmp_path, name):
+    file = tmp_path / "small.toml"
+    paper = ROOT / "experiments" / f"{name}_paper.toml"
+    file.write_text(PAPER.format(file=paper, root=tmp_path))
+    said = vergence("explain", file)
+    assert said.code == 0, said.out + said.err
+    assert said.out.startswith("clients: 5, each with the data of several ")
+
+
 def test_paper_sized_experiments_are_the_data_sets_of_the_tables():
     """What `vergence reproduce fedcpf/table1 --on egtea_paper` runs is what the file runs."""
     for name in ("egtea_paper", "ego4d_paper"):

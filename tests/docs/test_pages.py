@@ -16,7 +16,6 @@ import vergence.core
 from tests.conftest import ROOT
 from tests.docs.pages import blocks, options, pages, prose
 from tools.coverage import anchors
-from vergence.core.federation import Dataset
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
 from vergence.engine.storage import run_directory
@@ -102,12 +101,6 @@ def test_the_columns_of_tables_are_true():
     text = (ROOT / "docs/reference/runs.md").read_text()
     for name, columns in run_directory.TABLES.items():
         assert f"| `{name}` | `{','.join(columns)}`" in text
-
-
-def test_every_data_set_is_described():
-    text = (ROOT / "docs/reference/data.md").read_text()
-    described = re.findall(r"^\| `(\w+)` \| ", text.partition("## Conventions")[0], re.M)
-    assert sorted(described) == binding.names("data", Dataset)
 
 
 TOML = [block for page in PAGES for block in blocks(page, "toml")]

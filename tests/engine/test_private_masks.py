@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.docs.test_pages import defaults, written
 from tests.engine.toys import LOCAL, dying_in, run_toy
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.plan import Plan
@@ -83,9 +82,6 @@ def test_masks_that_cannot_be_chosen_so_are_refused_before_training(method, of, 
 
 
 def test_the_table_is_checked():
-    assert written("explanation/differential_privacy.md", "## A mask") == defaults(
-        MaskBudget, "epsilon"
-    )
     assert build_privacy({"mask": {"epsilon": 2}}).mask == MaskBudget(2.0)
     for table, said in (({}, "epsilon"), ({"epsilon": -1}, "epsilon"), ({"of": "row"}, "of")):
         with pytest.raises(ConfigError, match=said):

@@ -7,12 +7,8 @@ import pytest
 
 from tests.cli.commands import run, vergence, write
 from tests.conftest import ROOT
-from tests.docs.test_pages import defaults, written
 from vergence.experiment import schema as config
 from vergence.experiment.provenance import config_digest
-from vergence.privacy.split.defense import BottleneckCut, NoPeekCut, PixelCut
-from vergence.privacy.split.output_range import OutputRange
-from vergence.privacy.split.split_guard import SplitGuardConfig
 
 EYES = """
 task       = { name = "gaze_angle" }
@@ -23,22 +19,6 @@ local      = { epochs = 1, batch = 16, lr = 0.02 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1 }
 """
 NARROW = 'privacy = { cut = { name = "bottleneck", epsilon = 8.0, FROZEN } }\n'
-
-
-@pytest.mark.parametrize(
-    ("name", "record", "required"),
-    [
-        ("bottleneck", BottleneckCut, []),
-        ("nopeek", NoPeekCut, ["weight"]),
-        ("pixel_dp", PixelCut, ["level"]),
-        ("output_range", OutputRange, ["root"]),
-        ("split_guard", SplitGuardConfig, []),
-    ],
-)
-def test_the_tables_of_keys_in_the_docs_are_true(name, record, required):
-    assert written("explanation/cut.md", f"## {name}") == defaults(record, *required)
-    text = (ROOT / "docs/explanation/cut.md").read_text()
-    assert all(f"| `{key}` | required |" in text for key in required)
 
 
 def test_methods_without_a_cut_are_refused_when_the_file_is_read(tmp_path):

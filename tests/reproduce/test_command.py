@@ -182,7 +182,7 @@ def test_masks_that_cannot_fill_are_told():
             (
                 "ego_synthetic is generated",
                 "say which data DIR holds with --on",
-                "(osie, gazecom, mpiigaze_crops, mpiigaze, egtea, ego4d)",
+                "(osie, gazecom, mpiigaze_crops, mpiigaze, egtea, ego4d, egtea_paper, ego4d_paper)",
             ),
         ),
         ("adaptive", None, "x", ("--on (mpiigaze_crops, mpiigaze)",)),

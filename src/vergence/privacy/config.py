@@ -132,7 +132,7 @@ class UserLevelConfig(Budget):
         noise: standard deviation of the noise on a sum, as a multiple of `clip`; with `epsilon`
             too, the run ends before it spends more than that.
         delta: at which epsilon is counted.
-        bits: of the grid that updates are put on.
+        bits: of the grid that updates are put on; sums of 2^(24 - bits) people are exact.
         turns: rounds that one person may be in, at most; given, the noise follows a tree over
             rounds (DP-FTRL), and nothing is assumed about who comes when.
         restart: rounds of such a tree, after which another begins; 0: one tree for all.

@@ -4,6 +4,8 @@
 looked at, mm in the camera frame; eyes are cut by the pipeline of `vergence data patches`
 (`face_patches`), with landmarks from the table or by MediaPipe (extra `camera`). Of patches it has
 the file of either eye, unmirrored, and the gaze as angles.
+
+Licence: that of the pictures.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ upright frame; gaze_timestamp_us, x and y all empty where there was no gaze), or
 MPS eye gaze CSV in it or below it (extra `aria`; Gen2 also carries gaze inside the VRS). The first
 folder below `root` is the person. Three tiny clips are packaged, for predictions and tests: with
 17 frames in all they are no benchmark.
+
+Licence: the packaged clips Apache-2.0, other recordings their own.
 """
 
 from __future__ import annotations

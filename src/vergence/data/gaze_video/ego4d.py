@@ -6,9 +6,15 @@ full_scale gaze`; root is DIR/v2): `gaze/UID.csv` beside `gaze/manifest.csv`, an
 `full_scale.gaze/UID.mp4`, or 5 s clips `clips.gaze/UID/UID_tSTART_tEND.mp4`.
 `ego4d_gaze_untracked.csv` (video, start, end, reason) is applied where it lies at `root`; with
 `split = "official"`, GLC's lists of clips lie there, too. The client is the video uid. Gaze has
-its origin at the bottom left and is placed by time, never by frame number.
+its origin at the bottom left and is placed by time, never by frame number. `world_index` is
+written as a float (`10583.0`).
+
+GLC's list of untracked intervals has one that ends before it starts (row 21, 2:15 to 0:22). It
+leaves nothing out, as with GLC, and counts -113 s in the published total of 3158 s.
 
 Written after the published description and sample, and untried on original files.
+
+Licence: signed individually; not redistributable.
 
 Source: Grauman et al., "Ego4D: around the world in 3,000 hours of egocentric video", CVPR 2022;
 the sample of a gaze table at https://ego4d-data.org/docs/data/gaze/; the saccade rule (more than

@@ -6,7 +6,13 @@ client is the subject, the part of SESSION before the first dash. Frame numbers 
 from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file. With
 `split = "official"`, GLC's lists lie at `root`.
 
+BeGaze exports have 7 or 26 columns under a row `Time Type Trial`, which are taken by name, else by
+position. Frames are numbers or HH:MM:SS:FF, at most 24 a second. Messages (`MSG`) are skipped; a
+dash is no place, which is an error in a fixation or saccade.
+
 Written after public readers of the format, and untried on original files.
+
+Licence: research use, Georgia Tech; not redistributable.
 
 Source: Li, Liu, Rehg, "In the eye of beholder: joint learning of gaze and actions in first person
 video", ECCV 2018; `compat_glc` repeats how BolinLai/GLC reads the gaze files.

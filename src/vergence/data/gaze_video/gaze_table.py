@@ -6,6 +6,8 @@ is the one that `videos` names with the same parts, else the only one in the tab
 one of the table's name. Presets of glasses whose exports are several files (`pupil_player`,
 `pupil_neon`, `tobii_glasses3`, `aria_mps`) are read as the data sets `pupil`, `tobii` and `aria`
 read them; formats and sources: `gaze_presets`.
+
+Licence: that of the recordings.
 """
 
 from __future__ import annotations

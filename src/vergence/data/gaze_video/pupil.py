@@ -5,6 +5,8 @@ seconds, origin bottom-left), with `gaze.csv` and `world_timestamps.csv` (Cloud;
 pixels from the top-left), or with `gaze psN.raw` / `.time` (Neon native 2.x; pixels from the
 top-left, UTC nanoseconds, several parts). The scene video lies beside them as mp4. The first folder
 below `root` is the person. Clocks may jump back: samples are put in time order.
+
+Licence: that of the recordings.
 """
 
 from __future__ import annotations

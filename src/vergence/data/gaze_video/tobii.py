@@ -11,6 +11,8 @@ Glasses 3: `gazedata.gz` and `scenevideo.mp4`. Each line is one JSON object of t
 the scene image from its top-left corner; `data` without it means that the eyes were not found.
 Taken from github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide; no original file was at
 hand. The first folder below `root` is the person.
+
+Licence: that of the recordings.
 """
 
 from __future__ import annotations

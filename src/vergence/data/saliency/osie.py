@@ -3,7 +3,7 @@
 Layout of `root` (the `data` folder of NUS-VIP/predicting-human-gaze-beyond-pixels works as it is):
 `stimuli/ID.jpg` with ID 1001 to 1700, and either `fixations.npz` (flat columns, preferred) or
 `fixations.mat` / `eye/fixations.mat` (struct array of images, each with the structs of viewers).
-A sample of the images with all 15 viewers is packaged and read when no root is given.
+A sample of 160 images with all 15 viewers is packaged and read when no root is given.
 
 Licence: MIT, copyright 2014 NUS VIP. Source: Xu, Jiang, Wang, Kankanhalli, Zhao, "Predicting human
 gaze beyond pixels", Journal of Vision 14(1):28, 2014.

@@ -5,6 +5,8 @@ Say which column holds what (`columns`), or name a preset (`tobii_pro_lab`, `gaz
 folder `stimuli` below `root`, found by their names in the column `stimulus`, with or without their
 extension. Where the picture was on the screen is in the file (a picture's own coordinates, or its
 place row by row), or is said by `place`.
+
+Licence: that of the recordings.
 """
 
 from __future__ import annotations

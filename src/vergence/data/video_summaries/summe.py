@@ -1,6 +1,7 @@
 """SumMe: 25 videos that 15 to 18 people summarised, cut into fragments and dealt to people.
 
-Layout of `root`: the usual h5 file (`vergence.data.video_summaries.h5_files`), with features.
+Layout of `root`: the usual file `eccv16_dataset_summe_google_pool5.h5`, with features (extra
+`hdf5`).
 
 Licence: research only, not packaged. Source: Gygli et al., "Creating summaries from user videos",
 ECCV 2014.

@@ -1,7 +1,8 @@
 """TVSum: 50 videos in ten categories that 20 people rated, cut into fragments, dealt to people.
 
-Layout of `root`: the usual h5 file (`video_summaries.h5_files`), with features; or, for key frames,
-`tvsum_keyframes_effnetlite0.npz` (features [frames, d], video, frame, user_anno [frames, people]).
+Layout of `root`: the usual file `eccv16_dataset_tvsum_google_pool5.h5`, with features (extra
+`hdf5`); or, with `keyframes`, `tvsum_keyframes_effnetlite0.npz` (features [frames, d], video,
+frame, user_anno [frames, people]).
 
 Licence: videos CC BY 3.0, annotations for research; not packaged. Source: Song et al., "TVSum:
 summarizing web videos using titles", CVPR 2015.

@@ -30,7 +30,7 @@ class MaskBudget:
     """Privacy budget of one client's masks for all its data, over a run of one seed and method.
 
     Args:
-        epsilon: of all choices together.
+        epsilon: of all choices together, against any other data in the client's place.
         delta: at which epsilon is counted.
         of: what becomes personal together: a `filter` (what feeds one channel or neuron: a row of
             all tensors of a layer that have as many), a whole `tensor`, or a single `entry`.

@@ -105,16 +105,19 @@ class SplitGuard:
 
 @dataclass(frozen=True)
 class SplitGuardConfig(SplitGuard):
-    """The table `privacy.split_guard`.
+    """Batches with false labels by which a client tests whether its server uses labels.
 
     Args:
         every: batches in a block, one of which has false labels.
         by: standard deviations by which labels are moved.
         expected: how often an honest server's answer to a lie is the odd one out.
         missed: probability of trusting a server that ignores labels.
-        accused: probability of accusing an honest one, over a whole run.
-        act: a client that accuses goes on, and the results say so (`report`), or takes no further
-            turn (`stop`).
+        accused: probability of accusing, over a whole run, one whose answers to lies are the odd
+            ones out as often as `expected`. After `trusted` a new test begins; the k-th has
+            6 / (pi k)^2 of it.
+        act: a client that accuses goes on, and results.json and the screen say so (`report`), or
+            takes no further turn, and turns.csv says `quarantined: accused` with batches and
+            likelihood ratio (`stop`).
     """
 
     act: Literal["report", "stop"] = "report"

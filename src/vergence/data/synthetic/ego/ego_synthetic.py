@@ -1,6 +1,6 @@
 """Synthetic egocentric video with gaze: people who differ in what they see and how they look.
 
-Source: egovideo note 6 (FedCPF, GLC and the recordings of its section 4 set the proportions).
+Source: this project; FedCPF, GLC and recordings set the proportions.
 """
 
 from __future__ import annotations

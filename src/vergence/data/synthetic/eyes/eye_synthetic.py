@@ -1,6 +1,6 @@
 """Synthetic eye patches with gaze and head pose: people, recording days, both eyes of a head.
 
-Source: eyeimages design note, 5 (parametric generator, matched to LeNet errors on MPIIGaze).
+Source: this project; a parametric generator, matched to LeNet errors on MPIIGaze.
 """
 
 from __future__ import annotations
