@@ -43,14 +43,15 @@ class Delivery:
         seconds: virtual seconds after which a round ends (`deadline`).
         a: how far an update of age 0 moves the model (`fedasync`).
         staleness: how that shrinks with age: (1 + age)^-.5; 1 up to age 4, then
-            1 / (10 (age - 4) + 1); or not at all.
+            1 / (10 (age - 4) + 1); or not at all (`fedasync`).
         clock: keep the virtual time of `all` too; the others always do.
         pace: samples per virtual second of the median client; inf: a turn takes no time.
         sigma: standard deviation of the logarithm of speeds over clients.
         slow: clients whose turns take so many times as long as their speed says.
         bandwidth: bytes per virtual second; a turn receives its message and sends as much; 0:
             transfers take no time.
-        replay: an events.csv; turns take as long as it says, and no speed is drawn.
+        replay: an events.csv, from where the command runs; turns take as long as it says, and no
+            speed is drawn.
 
     Source: Xie et al. 2019, "Asynchronous federated optimization" (FedAsync), Algorithm 1 and
     section 5.2; Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation"

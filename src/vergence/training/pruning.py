@@ -38,7 +38,7 @@ class Pruning(NamedOptions):
     """Choice of the weights that go: those of smallest absolute value; biases stay.
 
     Attributes:
-        amount: share of the weights, or of the filters and neurons, that goes.
+        amount: share of the weights, or of the filters and neurons, that goes; 0: no pruning.
         layers: linear layers, convolutions, or both.
         scope: `local` takes the share from every layer by itself, `global` from all of them
             compared together.
