@@ -130,7 +130,7 @@ class UserLevelConfig(Budget):
         clip: L2 norm over all trees that one person's update may have.
         epsilon: budget of a run (of one seed and method); the noise follows from it.
         noise: standard deviation of the noise on a sum, as a multiple of `clip`; with `epsilon`
-            too, the run ends before it spends more than that.
+            too, a plan that would spend more than that is refused.
         delta: at which epsilon is counted.
         bits: of the grid that updates are put on; sums of 2^(24 - bits) people are exact.
         turns: rounds that one person may be in, at most; given, the noise follows a tree over
