@@ -26,16 +26,19 @@ means](../how-to/reproduce.md#what-a-verdict-means).
 CHANCE = """
 Every interval is a 95 % interval of one comparison, and is not corrected for the number of claims.
 A comparison without any true difference is found on the claimed side once in forty times, and on
-the other side as often. So of {tested} tested claims about {chance} would be found to hold by
-chance, and as many to be contradicted, if there were no true difference at all. A single verdict
-is a hint; the same verdict on several data sets is more.
+the other side as often: {chance} of {tested} each way, if every tested claim were one such
+comparison. A claim of several comparisons holds by chance less often and is contradicted more
+often. One that allows a margin, or says that two are alike, is right where there is no difference.
+Claims of one paper share runs, so they err together. A single verdict is a hint; the same verdict
+on several data sets is more.
 
 ## What would decide the claims that are not shown
 
 How many people (or seeds, where people share a score) would show the claim with 80 % power, if the
 mean difference and its spread between people were those seen so far. The seen mean is itself
 uncertain, so these are orders of magnitude for the planning of a study, and no promises. "No
-number" means that the mean lies on the other side, or that {most:,} would not be enough.
+number" means that the mean lies on the other side, or that {most:,} would not be enough; "not
+known", that the page was written before it told what a claim of likeness needs.
 """
 
 

@@ -16,6 +16,7 @@ import vergence.core
 from tests.conftest import ROOT
 from tests.docs.pages import blocks, options, pages, prose
 from tools.coverage import anchors
+from vergence.core.federation import Dataset
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
 from vergence.engine.storage import run_directory
@@ -101,6 +102,11 @@ def test_the_columns_of_tables_are_true():
     text = (ROOT / "docs/reference/runs.md").read_text()
     for name, columns in run_directory.TABLES.items():
         assert f"| `{name}` | `{','.join(columns)}`" in text
+
+
+def test_every_data_set_is_named():
+    text = (ROOT / "docs/reference/data.md").read_text().partition("## What is refused")[0]
+    assert [name for name in binding.names("data", Dataset) if f"`{name}`" not in text] == []
 
 
 TOML = [block for page in PAGES for block in blocks(page, "toml")]
