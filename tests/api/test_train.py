@@ -496,3 +496,33 @@ def test_numbers_of_a_person_are_those_of_numpy():
     error = float(np.mean((out - test["y"].numpy()) ** 2))
     assert error == pytest.approx(run.scores.loc["p01", "test_loss"], rel=1e-4)
     assert run.scores.loc["p01", "score"] == pytest.approx(0.5 - math.atan(error) / math.pi)
+
+
+def eyes(rows, *names):
+    """Arrays of the columns of gaze_angle: image uint8, pose and gaze in radians."""
+    rng = np.random.default_rng(0)
+    held = {
+        "image": rng.integers(0, 256, (rows, 1, 9, 15), dtype=np.uint8),
+        "pose": np.zeros((rows, 2), np.float32),
+        "gaze": rng.normal(0, 0.1, (rows, 2)).astype(np.float32),
+    }
+    return {name: held[name] for name in names or held}
+
+
+def test_a_missing_column_is_named_with_what_there_is():
+    people = {p: eyes(20, "image", "gaze") for p in ("a", "b", "c")}
+    task = vg.tasks.GazeAngle(vg.models.SmallEye())
+    told = r"there is no column 'pose' \(there are image, gaze\); without head poses give zeros"
+    with pytest.raises(vg.ConfigError, match=told):
+        vg.train(vg.methods.FedAvg(), task, vg.Federation.from_arrays(people), rounds=1)
+
+
+def test_one_array_for_a_network_with_two_inputs_is_refused():
+    people = {p: eyes(20) for p in ("a", "b", "c")}
+    task = vg.tasks.GazeAngle(vg.models.SmallEye())
+    data = vg.Federation.from_arrays(people)
+    run = vg.train(vg.methods.FedAvg(), task, data, rounds=1)
+    seen = eyes(3, "image", "pose")
+    assert run.predict("a", seen).shape == (3, 2)
+    with pytest.raises(vg.DataError, match=r"by name \(image, pose\); got one without a name"):
+        run.predict("a", seen["image"])

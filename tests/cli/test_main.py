@@ -217,7 +217,7 @@ def test_one_method_is_shown_with_its_options():
     (line,) = [row for row in said.out.splitlines() if " rate " in row and "0.05" in row]
     assert "share of all entries that become personal per round" in line
     assert "vergence.methods.FedCPF()" in said.out
-    assert "restarts the window; `always` makes" in said.out
+    assert "`always` makes every window one" in said.out
     assert "no options of its own" in vergence("methods", "local_only").out
     vergence("methods", "fedcfp").complains(2, "no method named 'fedcfp' (did you mean 'fedcpf'?)")
 

@@ -146,7 +146,7 @@ def test_text_from_files_is_escaped(out, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in FIGURES if n not in {"tokens", "classes", "per_class"}]
+    "name", [n for n in FIGURES if n not in {"tokens", "classes", "per_class", "groups"}]
 )
 def test_each_figure_alone_is_a_picture(out, tmp_path, name):
     path = figure(out, name, tmp_path / f"{name}.png")

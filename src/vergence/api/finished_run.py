@@ -21,7 +21,7 @@ from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
-from vergence.core.task import StartingModel
+from vergence.core.task import StartingModel, Task
 from vergence.errors import ConfigError, DataError, StateError, nearest
 from vergence.experiment.privacy import spent
 from vergence.experiment.schema import Experiment
@@ -183,19 +183,19 @@ class FinishedRun:
 
         Args:
             person: one of `people`; None: somebody new.
-            samples: `Samples` as the data set gives them, arrays by name, or the input alone.
+            samples: `Samples` as the data set gives them, arrays by name, or the input alone where
+                the network has one.
             seed: of the run; default its first.
 
         Raises:
             ConfigError: nobody of this name took part.
-            DataError: samples hold no numbers, or none of the kind that the run was trained on.
+            DataError: samples hold no numbers, or none of the kind that the run was trained on, or
+                one array was given to a network with several inputs.
         """
         trained = self._trained(seed)
         task = trained.task
         if not isinstance(samples, Samples):
-            named = samples if isinstance(samples, Mapping | tuple) else (samples,)
-            names = (*getattr(task, "input_columns", ("x",)), *task.labels)
-            samples = Samples(columns_of(named, "samples", names))
+            samples = Samples(self._named(samples, task))
         self._check_kinds(samples, task.labels)
         given = Federation("given", {"given": Splits(samples, samples, samples)})
         ready = task.network.prepare(given).people["given"].test
@@ -270,6 +270,23 @@ class FinishedRun:
             StateError: a byte differs somewhere; names the file or the seed.
         """
         return dict(verify(self.folder, self.experiment))
+
+    def _named(self, samples: Any, task: Task) -> dict[str, Tensor]:
+        """Name the columns of samples that are no `Samples`.
+
+        Raises:
+            DataError: one array, and the run was trained on several.
+        """
+        trained = next(iter(self.loaded.raw.people.values())).train.columns
+        inputs = getattr(task, "input_columns", [n for n in trained if n not in task.labels])
+        if not isinstance(samples, Mapping | tuple):
+            if len(inputs) > 1:
+                raise DataError(
+                    f"samples: this run's network takes arrays by name ({', '.join(inputs)}); got "
+                    f"one without a name, a {type(samples).__name__}"
+                )
+            samples = (samples,)
+        return columns_of(samples, "samples", (*inputs, *task.labels))
 
     def _check_kinds(self, samples: Samples, labels: Sequence[str]) -> None:
         """Accept samples of the kinds of numbers that the run was trained on.

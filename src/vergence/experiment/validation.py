@@ -106,6 +106,10 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
             f"{part} '{experiment.table[part]['name']}'" for part in ("task", "model", "federation")
         )
         reason = str(error).partition("\n")[0]
+        held = next(iter(raw.people.values())).train.columns
+        if isinstance(error, KeyError) and error.args and error.args[0] not in held:
+            zeros = "; without head poses give zeros" if error.args[0] == "pose" else ""
+            reason = f"there is no column {reason} (there are {', '.join(held)}){zeros}"
         raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
     task.check(ready)
     return ready
