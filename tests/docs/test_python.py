@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.cli.commands import vergence
 from tests.conftest import ROOT
 from tests.docs.pages import blocks, pages
 
@@ -41,6 +42,22 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", output).split(), block
         here, told = ([float(n) for n in NUMBER.findall(text)] for text in (shown, output))
         assert here == pytest.approx(told, rel=0.05), block
+
+
+def test_the_network_and_data_in_a_file_train(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "docs/how-to/python.md", None):
+        kind, _, name = block.label.partition("=")
+        if kind == "file":
+            (tmp_path / name).write_text(block.text)
+    (tmp_path / "eyes").mkdir()
+    run_cell((tmp_path / "make.py").read_text(), {})
+    told = vergence("run", "plan.toml", "--out", "runs/ours")
+    assert told.code == 0, told.err
+    assert (tmp_path / "runs/ours/fedper/results.json").exists()
+    vergence("explain", "plan.toml").complains(2, "ours.py", "--trust-code")
+    assert vergence("explain", "plan.toml", "--trust-code").code == 0
+    assert vergence("data", "check", "ours.py", "--root", "eyes").code == 0
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/python.md", "CONTRIBUTING.md"])

@@ -31,9 +31,10 @@ class SecureAggregationConfig:
         name: `pairwise`: clients hide their replies under pads that cancel out; `additive`: they
             split them among `aggregators`.
         min_contributors: a sum of fewer people is opened to nobody; where masks differ, nor is an
-            entry that fewer people share. None: more than half of those whose replies a round
-            waits for, at least 3, so that it grows with the federation (`among`); under pads with
-            `privacy.user` of all people, and fewer are refused (`most_of`).
+            entry that fewer people share. None: more than half of the people whose replies a round
+            waits for (with `groups`, of a group), and at least 3 (`among`). Under pads with
+            `privacy.user` it is more than half of all people, and a smaller number is refused
+            (`most_of`).
         aggregators: 2 to 4 names, of different owners, for `additive`; 3 or 4 where masks differ in
             a deployment.
         range: the largest entry of an update.
