@@ -202,6 +202,42 @@ def test_samples_that_cannot_be_predicted_are_refused(samples, says):
     assert run.predict("p00", labelled).shape == (2, 1), "labels are not looked at"
 
 
+def eyes():
+    """Three people's crops of 9 x 15, their gaze and head poses."""
+    rng = np.random.default_rng(0)
+    return {
+        person: {
+            "image": rng.integers(0, 256, (30, 1, 9, 15), np.uint8),
+            "gaze": rng.normal(size=(30, 2)) * 0.1,
+            "pose": rng.normal(size=(30, 2)) * 0.1,
+        }
+        for person in ("p1", "p2", "p3")
+    }
+
+
+def test_a_task_with_two_inputs_says_which_arrays_it_takes():
+    task = vg.tasks.GazeAngle(vg.models.SmallEye(channels=(2, 2), hidden=4))
+    run = trained(
+        method=vg.methods.FedAvg(), task=task, people=vg.Federation.from_arrays(eyes()), rounds=1
+    )
+    image, pose = (eyes()["p2"][name] for name in ("image", "pose"))
+    found = run.predict("p2", {"image": image, "pose": pose})
+    assert found.shape == (30, 2)
+    assert torch.equal(run.predict("p2", (image, pose)), found)
+    for given, got in ((image, "one array"), ({"image": image}, "image"), ((image,), "image")):
+        with pytest.raises(vg.DataError) as refused:
+            run.predict("p2", given)
+        assert str(refused.value) == (
+            f"predict: task gaze_angle takes arrays by name: image, pose; got {got}"
+        )
+
+
+def test_a_packaged_task_with_one_input_takes_it_alone(tmp_path):
+    run = by_call(tmp_path / "run", vg.methods.FedAvg())
+    x = np.ones((2, 4), np.float32)
+    assert torch.equal(run.predict("p00", x), run.predict("p00", {"x": x}))
+
+
 def test_a_run_that_learned_nothing_says_where_its_numbers_are(tmp_path):
     nobody = vg.Participation(lost=1.0)
     with pytest.raises(vg.PartialRun, match="nothing was learned") as gone:
