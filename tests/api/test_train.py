@@ -232,6 +232,20 @@ def test_a_task_with_two_inputs_says_which_arrays_it_takes():
         )
 
 
+def test_people_without_a_column_that_the_task_reads_are_told_which():
+    people = eyes()
+    for columns in people.values():
+        del columns["pose"]
+    with pytest.raises(vg.ConfigError) as refused:
+        trained(
+            task=vg.tasks.GazeAngle(vg.models.SmallEye()), people=vg.Federation.from_arrays(people)
+        )
+    assert str(refused.value) == (
+        "federation 'arrays' has no column 'pose' (it has gaze, image); task 'gaze_angle' reads "
+        "image, pose, gaze; without head poses give zeros, float32 [n, 2]"
+    )
+
+
 def test_a_packaged_task_with_one_input_takes_it_alone(tmp_path):
     run = by_call(tmp_path / "run", vg.methods.FedAvg())
     x = np.ones((2, 4), np.float32)
