@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.errors import ConfigError
 from vergence.models.resnet_preact import SAFE_CHANNELS, Shortcut
+from vergence.models.small_eye import SmallEye
 
 TRAIN = """
 import torch
@@ -72,3 +74,8 @@ def test_a_wide_shortcut_is_the_plain_convolution() -> None:
     x = torch.randn(4, SAFE_CHANNELS, 9, 15)
     for found, wanted in zip(trained(layer, x), trained(plain, x), strict=True):
         assert torch.equal(found, wanted)
+
+
+def test_small_eye_names_the_networks_that_take_patches() -> None:
+    with pytest.raises(ConfigError, match="36 x 60 patches use model lenet, resnet_preact or resn"):
+        SmallEye().build()(torch.zeros(2, 1, 36, 60), torch.zeros(2, 2))

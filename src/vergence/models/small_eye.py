@@ -23,6 +23,8 @@ FAINT = 0.15
 class SmallEye(Model):
     """Three 3 x 3 convolutions and two linear layers; 22,774 parameters by default.
 
+    For crops of 9 x 15 only; for patches of 36 x 60 take `lenet`, `resnet_preact` or `resnet18`.
+
     Trained on one person's 2400 crops the default gets below 6 degrees within ten epochs of AdamW
     (1e-3, weight decay 1e-2, batch 32).
 
@@ -30,7 +32,8 @@ class SmallEye(Model):
         channels: filters of the first convolution, and of the two after it.
         hidden: width of the layer that the pose joins.
         pose: the head pose goes in before the last layer; without it that layer has four weights
-            fewer, and head pose need not leave a client.
+            fewer, and head pose need not leave a client. The data need the column `pose` all the
+            same: zeros will do.
         kernel: width of the first convolution's filters.
         standardize: give each crop mean 0 and deviation 1 first, so that light and skin matter
             less.
@@ -98,7 +101,8 @@ class SmallEyeNet(Staged):
                 if tuple(x.shape[1:]) != (1, HEIGHT, WIDTH):
                     raise ConfigError(
                         f"small_eye takes eye crops [B, 1, {HEIGHT}, {WIDTH}], got "
-                        f"{list(x.shape)}; use model lenet for 36 x 60 patches"
+                        f"{list(x.shape)}; for 36 x 60 patches use model lenet, resnet_preact or "
+                        "resnet18"
                     )
                 return functional.relu(self.conv1(standardized(x) if self.standardize else x))
             case "conv2":

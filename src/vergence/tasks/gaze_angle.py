@@ -46,6 +46,9 @@ Angles = Float[Tensor, "samples 2"]
 class GazeAngle(Task):
     """Predict (pitch, yaw) in radians from a grey eye image and the head pose.
 
+    It reads the columns `image` uint8 `[n, 1, H, W]`, `pose` float32 `[n, 2]` and, as the label,
+    `gaze` float32 `[n, 2]`, both (pitch, yaw) in radians. Data without head poses need zeros there.
+
     Attributes:
         criterion: the loss. `l1` and `mse` are means over both angles, in radians; `angular` is
             the mean angle between the two directions, in radians.

@@ -53,6 +53,11 @@ class Scored(NamedTuple):
 class GazeMap(Task):
     """Predict one probability map per frame from frames (video, images) or frozen features.
 
+    It reads the columns `frame_ids` int64 `[n, T]`, `points` float32 `[n, T, P, 2]` (P fixations
+    of every frame, NaN where there is none) and `scene` int64 `[n]` (equal for people who saw the
+    same, -1 where nobody else did), and the bank `frames` uint8 `[rows, H, W, 3]`, looked up by
+    `frame_ids`. Images have T = 1.
+
     Attributes:
         criterion: the loss. `kl_reverse` is KL(map || label), the loss of GLC; `kl` is
             KL(label || map) and `ce` the cross-entropy of FedCPF, which differ by a constant. All
