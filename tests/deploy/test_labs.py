@@ -4,6 +4,7 @@ import json
 import math
 from importlib.util import find_spec
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_a_result_says_whether_it_is_of_labs_or_people(table, who, tmp_path):
         "\n".join(["seed,person,evaluation,metric,value", *rows]) + "\n"
     )
     said = []
-    server = SimpleNamespace(experiment=check(table), tell=lambda line, *_, **__: said.append(line))
+    tell = lambda line, *_, **__: said.append(line)  # noqa: E731
+    server: Any = SimpleNamespace(experiment=check(table), tell=tell)
     ServerRun.tell_result(server, "fedavg", tmp_path)
     assert said == [f"fedavg: angle_error_deg 2.000, mean of 3 {who} and 1 seeds"]
 

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -239,7 +240,8 @@ def test_promises_that_would_be_none_are_refused(user, silos, why, tmp_path):
 )
 def test_explain_says_what_a_server_over_labs_sees(secrecy, seen):
     plan = Plan(silos=LABS, privacy=Privacy(aggregation=secrecy))
-    said = {s.who: s.text for s in LabsProtection(plan).statements(None)}
+    anywhere: Any = None
+    said = {s.who: s.text for s in LabsProtection(plan).statements(anywhere)}
     assert said["server, over labs"] == seen
 
 
