@@ -111,6 +111,25 @@ class Other(vg.methods.FedAvg):
 """
 
 
+RULE = """
+from vergence.core.method import RobustRule
+
+
+class Mine(RobustRule):
+    pass
+"""
+
+
+def test_training_says_how_code_in_a_table_may_run(tmp_path):
+    (tmp_path / "rule.py").write_text(RULE)
+    with pytest.raises(vg.UntrustedCode) as refused:
+        trained(privacy={"robust": str(tmp_path / "rule.py")})
+    assert str(refused.value).endswith(
+        "name it in an experiment FILE, and "
+        "`vergence.run_experiment(vergence.load_experiment(FILE, trust_code=True), OUT)`"
+    )
+
+
 def test_a_run_that_names_code_is_opened_where_it_is_trusted(tmp_path, monkeypatch):
     (tmp_path / "mine_mod.py").write_text(OTHER)
     monkeypatch.syspath_prepend(tmp_path)

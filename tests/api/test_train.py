@@ -202,6 +202,56 @@ def test_samples_that_cannot_be_predicted_are_refused(samples, says):
     assert run.predict("p00", labelled).shape == (2, 1), "labels are not looked at"
 
 
+def eyes():
+    """Three people's crops of 9 x 15, their gaze and head poses."""
+    rng = np.random.default_rng(0)
+    return {
+        person: {
+            "image": rng.integers(0, 256, (30, 1, 9, 15), np.uint8),
+            "gaze": rng.normal(size=(30, 2)) * 0.1,
+            "pose": rng.normal(size=(30, 2)) * 0.1,
+        }
+        for person in ("p1", "p2", "p3")
+    }
+
+
+def test_a_task_with_two_inputs_says_which_arrays_it_takes():
+    task = vg.tasks.GazeAngle(vg.models.SmallEye(channels=(2, 2), hidden=4))
+    run = trained(
+        method=vg.methods.FedAvg(), task=task, people=vg.Federation.from_arrays(eyes()), rounds=1
+    )
+    image, pose = (eyes()["p2"][name] for name in ("image", "pose"))
+    found = run.predict("p2", {"image": image, "pose": pose})
+    assert found.shape == (30, 2)
+    assert torch.equal(run.predict("p2", (image, pose)), found)
+    for given, got in ((image, "one array"), ({"image": image}, "image"), ((image,), "image")):
+        with pytest.raises(vg.DataError) as refused:
+            run.predict("p2", given)
+        assert str(refused.value) == (
+            f"predict: task gaze_angle takes arrays by name: image, pose; got {got}"
+        )
+
+
+def test_people_without_a_column_that_the_task_reads_are_told_which():
+    people = eyes()
+    for columns in people.values():
+        del columns["pose"]
+    with pytest.raises(vg.ConfigError) as refused:
+        trained(
+            task=vg.tasks.GazeAngle(vg.models.SmallEye()), people=vg.Federation.from_arrays(people)
+        )
+    assert str(refused.value) == (
+        "federation 'arrays' has no column 'pose' (it has gaze, image); task 'gaze_angle' reads "
+        "image, pose, gaze; without head poses give zeros, float32 [n, 2]"
+    )
+
+
+def test_a_packaged_task_with_one_input_takes_it_alone(tmp_path):
+    run = by_call(tmp_path / "run", vg.methods.FedAvg())
+    x = np.ones((2, 4), np.float32)
+    assert torch.equal(run.predict("p00", x), run.predict("p00", {"x": x}))
+
+
 def test_a_run_that_learned_nothing_says_where_its_numbers_are(tmp_path):
     nobody = vg.Participation(lost=1.0)
     with pytest.raises(vg.PartialRun, match="nothing was learned") as gone:
@@ -496,33 +546,3 @@ def test_numbers_of_a_person_are_those_of_numpy():
     error = float(np.mean((out - test["y"].numpy()) ** 2))
     assert error == pytest.approx(run.scores.loc["p01", "test_loss"], rel=1e-4)
     assert run.scores.loc["p01", "score"] == pytest.approx(0.5 - math.atan(error) / math.pi)
-
-
-def eyes(rows, *names):
-    """Arrays of the columns of gaze_angle: image uint8, pose and gaze in radians."""
-    rng = np.random.default_rng(0)
-    held = {
-        "image": rng.integers(0, 256, (rows, 1, 9, 15), dtype=np.uint8),
-        "pose": np.zeros((rows, 2), np.float32),
-        "gaze": rng.normal(0, 0.1, (rows, 2)).astype(np.float32),
-    }
-    return {name: held[name] for name in names or held}
-
-
-def test_a_missing_column_is_named_with_what_there_is():
-    people = {p: eyes(20, "image", "gaze") for p in ("a", "b", "c")}
-    task = vg.tasks.GazeAngle(vg.models.SmallEye())
-    told = r"there is no column 'pose' \(there are image, gaze\); without head poses give zeros"
-    with pytest.raises(vg.ConfigError, match=told):
-        vg.train(vg.methods.FedAvg(), task, vg.Federation.from_arrays(people), rounds=1)
-
-
-def test_one_array_for_a_network_with_two_inputs_is_refused():
-    people = {p: eyes(20) for p in ("a", "b", "c")}
-    task = vg.tasks.GazeAngle(vg.models.SmallEye())
-    data = vg.Federation.from_arrays(people)
-    run = vg.train(vg.methods.FedAvg(), task, data, rounds=1)
-    seen = eyes(3, "image", "pose")
-    assert run.predict("a", seen).shape == (3, 2)
-    with pytest.raises(vg.DataError, match=r"by name \(image, pose\); got one without a name"):
-        run.predict("a", seen["image"])

@@ -3,12 +3,15 @@
 import json
 import math
 from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.cli.commands import vergence
 from tests.deploy.deployment import TABLE, deployed, simulated
 from vergence.deployment.folder_setup import init
+from vergence.deployment.server_run import ServerRun
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.privacy.dp.accounting import gaussian_epsilon
@@ -36,6 +39,19 @@ def ran(table, tmp_path):
         assert [process.wait(30) for process in joined] == [0, 0, 0]
         assert not made.leftovers()
         return made.fingerprints(), here
+
+
+@pytest.mark.parametrize(("table", "who"), [(SILOS, "labs"), (TABLE, "people")])
+def test_a_result_says_whether_it_is_of_labs_or_people(table, who, tmp_path):
+    rows = [f"0,{client},P0,angle_error_deg,{n}.0" for n, client in enumerate(LABS, 1)]
+    (tmp_path / "people.csv").write_text(
+        "\n".join(["seed,person,evaluation,metric,value", *rows]) + "\n"
+    )
+    said = []
+    tell = lambda line, *_, **__: said.append(line)  # noqa: E731
+    server: Any = SimpleNamespace(experiment=check(table), tell=tell)
+    ServerRun.tell_result(server, "fedavg", tmp_path)
+    assert said == [f"fedavg: angle_error_deg 2.000, mean of 3 {who} and 1 seeds"]
 
 
 @pytest.mark.slow

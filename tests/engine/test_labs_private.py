@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from vergence.core.messages import SealedReply, SealedTree, reply, seal
 from vergence.engine import lab_turns
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
+from vergence.engine.protections.labs import LabsProtection
 from vergence.engine.protections.user_level import UserLevelHooks, UserLevelMechanism, forecast
 from vergence.engine.silos import Silos
 from vergence.errors import ConfigError
@@ -223,6 +225,24 @@ def test_results_say_what_was_spent_on_a_person_and_on_a_lab(user, tmp_path):
 def test_promises_that_would_be_none_are_refused(user, silos, why, tmp_path):
     with pytest.raises(ConfigError, match=why):
         run(FedAvg(), tmp_path, SEVEN, silos=silos, privacy=Privacy(user=user))
+
+
+@pytest.mark.parametrize(
+    ("secrecy", "seen"),
+    [
+        (None, "each lab's sum over its people, 2 or more; of tests each lab's means"),
+        (
+            SecureAggregationConfig(),
+            "sums over several labs, of no lab alone (each has 2 people or more); of tests each "
+            "lab's means",
+        ),
+    ],
+)
+def test_explain_says_what_a_server_over_labs_sees(secrecy, seen):
+    plan = Plan(silos=LABS, privacy=Privacy(aggregation=secrecy))
+    anywhere: Any = None
+    said = {s.who: s.text for s in LabsProtection(plan).statements(anywhere)}
+    assert said["server, over labs"] == seen
 
 
 @UNITS

@@ -282,7 +282,7 @@ TABLE = {
         ("secure", {"wire": {"codec": "int8"}}, 'not by wire.codec = "int8"'),
         ("secure", {"presence": {"cohort": 2}}, "cohort = 2 is fewer than the 3"),
         ("secure", {"methods": ["fedavg", "centralised"]}, "Centralised collects everybody's data"),
-        ("secure", {"methods": ["fedcpf"]}, 'use privacy.aggregation = { name = "additive" }'),
+        ("secure", {"methods": ["fedcpf"]}, r'"additive", aggregators = \["a", "b", "c"\] }'),
         ("secure", {"robust": "median"}, "a robust rule looks at single replies; let it"),
         ("secure", {"poison": {"attack": "sign_flip"}}, "whoever poisons updates looks at single"),
         ({"name": "additive", "aggregators": ["a"]}, {}, "2 to 4 different names"),

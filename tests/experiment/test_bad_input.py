@@ -78,7 +78,7 @@ run        = { rounds = 1, workers = 1, evaluate_every = 0 }
         ("presence.gone={p0=1}", ["gone", "'p0'", "did you mean 'p0"]),
         ("federation.people=0", ["people must be >= 1", "0"]),
         ("model.inputs=7", ["model 'linear'", "federation 'toy'", "do not fit together"]),
-        ("task.name=gaze_map", ["task 'gaze_map'", "do not fit together"]),
+        ("task.name=gaze_map", ["has no column 'frames' (it has x, y); task 'gaze_map' reads"]),
     ],
 )
 def test_settings_that_cannot_be_used(tmp_path, change, words):

@@ -20,6 +20,7 @@ from vergence.adaptation.own_data import ME, OwnData
 from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.task import StartingModel, Task
 from vergence.errors import ConfigError, DataError, StateError, nearest
@@ -183,19 +184,20 @@ class FinishedRun:
 
         Args:
             person: one of `people`; None: somebody new.
-            samples: `Samples` as the data set gives them, arrays by name, or the input alone where
-                the network has one.
+            samples: `Samples` as the data set gives them, or arrays by name; where the task has one
+                input column (`images`, `toy`, `task_from` by default), that array alone will do.
+                `gaze_angle` takes `image` and `pose`.
             seed: of the run; default its first.
 
         Raises:
             ConfigError: nobody of this name took part.
             DataError: samples hold no numbers, or none of the kind that the run was trained on, or
-                one array was given to a network with several inputs.
+                lack a column that the network reads.
         """
         trained = self._trained(seed)
         task = trained.task
         if not isinstance(samples, Samples):
-            samples = Samples(self._named(samples, task))
+            samples = _by_name(samples, task)
         self._check_kinds(samples, task.labels)
         given = Federation("given", {"given": Splits(samples, samples, samples)})
         ready = task.network.prepare(given).people["given"].test
@@ -271,23 +273,6 @@ class FinishedRun:
         """
         return dict(verify(self.folder, self.experiment))
 
-    def _named(self, samples: Any, task: Task) -> dict[str, Tensor]:
-        """Name the columns of samples that are no `Samples`.
-
-        Raises:
-            DataError: one array, and the run was trained on several.
-        """
-        trained = next(iter(self.loaded.raw.people.values())).train.columns
-        inputs = getattr(task, "input_columns", [n for n in trained if n not in task.labels])
-        if not isinstance(samples, Mapping | tuple):
-            if len(inputs) > 1:
-                raise DataError(
-                    f"samples: this run's network takes arrays by name ({', '.join(inputs)}); got "
-                    f"one without a name, a {type(samples).__name__}"
-                )
-            samples = (samples,)
-        return columns_of(samples, "samples", (*inputs, *task.labels))
-
     def _check_kinds(self, samples: Samples, labels: Sequence[str]) -> None:
         """Accept samples of the kinds of numbers that the run was trained on.
 
@@ -344,6 +329,22 @@ class FinishedRun:
 
 def _people(names: Sequence[str]) -> str:
     return f"{len(names)} {'person' if len(names) == 1 else 'people'}"
+
+
+def _by_name(given: Any, task: Task) -> Samples:
+    """Arrays as samples; one array alone is the first input.
+
+    Raises:
+        DataError: a column that the network reads is not there.
+    """
+    named = given if isinstance(given, Mapping | tuple) else (given,)
+    columns = columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels))
+    if not set(task.input_columns) <= columns.keys():
+        raise DataError(
+            f"predict: task {called(task)} takes arrays by name: {', '.join(task.input_columns)}; "
+            f"got {', '.join(columns) if named is given else 'one array'}"
+        )
+    return Samples(columns)
 
 
 class ScratchFolder:

@@ -175,7 +175,7 @@ class FunctionTask(Task):
     loss_function: LossFunction = field(kw_only=True)
     metric_functions: tuple[tuple[str, Metric], ...] = field(kw_only=True)
     lower_is_better: frozenset[str] = field(kw_only=True)  # type: ignore[misc]
-    input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))
+    input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))  # type: ignore[misc]
     target: str = field(kw_only=True, default="y")
 
     @property

@@ -28,7 +28,7 @@ from vergence.experiment.run import (
     start,
 )
 from vergence.experiment.schema import Experiment, load
-from vergence.experiment.trust import approved, under
+from vergence.experiment.trust import approved, training, under
 from vergence.privacy.config import Privacy
 from vergence.studies import split_runs
 
@@ -89,8 +89,9 @@ def train(
     """
     who = {"presence": participation, "privacy": privacy}
     how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
-    chosen = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
-    made = experiment_from(with_local(method, local), task, people, chosen, label, root)
+    with under(training()):
+        chosen = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
+        made = experiment_from(with_local(method, local), task, people, chosen, label, root)
     return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]
 
 

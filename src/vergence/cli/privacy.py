@@ -80,7 +80,8 @@ def ethics(
         folder: what `vergence run --out` wrote, a run directory below, or an experiment file that
             has not been run.
         out_: a folder for the page; default FOLDER itself.
-        method: label of the method that the page is about, where there are several.
+        method: label of the method that the page is about, where there are several. Of an
+            experiment file the others are then not checked.
         study: a TOML file whose table [study] says who is responsible, how many people take part,
             how long, on which lawful basis, how to withdraw and whom to ask; default that table
             of the experiment.

@@ -125,6 +125,8 @@ class Task(NamedOptions, ABC):
     """How many classes `class_of` tells apart; 0: it tells none."""
     unseen_classes: ClassVar[tuple[int, ...]] = ()
     """The numbers of classes that nobody is said to have samples of."""
+    input_columns: ClassVar[tuple[str, ...]] = ()
+    """The columns that the network reads; (): this task does not say, and `x` is meant."""
     labels: ClassVar[tuple[str, ...]] = ()
     """The columns that the loss looks at."""
     beside: ClassVar[tuple[str, ...]] = ()

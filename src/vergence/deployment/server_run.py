@@ -239,9 +239,10 @@ class ServerRun:
         people = results.person_means(path).get(headline, {})
         if people:
             mean = sum(people.values()) / len(people)
+            plan = self.experiment.plan
             self.tell(
-                f"{label}: {headline} {mean:.3f}, mean of {len(people)} people and "
-                f"{len(self.experiment.plan.seeds)} seeds",
+                f"{label}: {headline} {mean:.3f}, mean of {len(people)} "
+                f"{'labs' if plan.silos else 'people'} and {len(plan.seeds)} seeds",
                 "result",
                 label=label,
             )

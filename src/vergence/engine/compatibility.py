@@ -297,7 +297,7 @@ WITH_METHODS = (
         "masks that differ",
         "privacy.aggregation: replies of {name} differ in which entries they share, and under "
         "pads the server would see entries that one person shares; use privacy.aggregation = "
-        '{{ name = "additive" }}',
+        '{{ name = "additive", aggregators = ["a", "b", "c"] }}',
     ),
     Incompatibility(
         "DP for people",

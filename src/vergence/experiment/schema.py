@@ -197,13 +197,19 @@ class Experiment:
         return {name: self.code[name].sha for name in python_files(table) if name in self.code}
 
 
-def load(path: Path | str, sets: Sequence[str] = (), trust_code: bool = False) -> Experiment:
+def load(
+    path: Path | str,
+    sets: Sequence[str] = (),
+    trust_code: bool = False,
+    only: str | None = None,
+) -> Experiment:
     """Read, merge and check an experiment file.
 
     Args:
         path: the file, or the name of an experiment of the package.
         sets: `a.b=c` overrides a value of the file.
         trust_code: run the Python code that it names, wherever it is from.
+        only: label of one of its methods, where the others are left out, unchecked.
 
     Raises:
         ConfigError: names the key or value, what is allowed, and the file.
@@ -217,7 +223,7 @@ def load(path: Path | str, sets: Sequence[str] = (), trust_code: bool = False) -
             table = read(path)
             for item in sets:
                 override(table, item)
-            return check(table, path.parent)
+            return check(table if only is None else with_one_method(table, only), path.parent)
     except ConfigError as error:
         where = "" if str(path) in str(error) else f" ({path})"
         raise type(error)(f"{short(str(error))}{where}") from None
@@ -480,6 +486,21 @@ def method_tables(table: Table) -> list[Table]:
             f"{MOST_METHODS:,} in one experiment; split it into several"
         )
     return [method_table(entry) for entry in entries]
+
+
+def with_one_method(table: Table, label: str) -> Table:
+    """The table with one of its listed methods.
+
+    Raises:
+        ConfigError: there is none of this label; names those that there are.
+    """
+    labels = [str(e.get("label", default_label(e["name"]))) for e in method_tables(table)]
+    if label not in labels:
+        raise ConfigError(f"no method '{label}', but {', '.join(labels)}{nearest(label, labels)}")
+    if "methods" not in table:
+        return table
+    methods = [e for e, known in zip(table["methods"], labels, strict=True) if known == label]
+    return {**table, "methods": methods}
 
 
 def method_table(entry: Any) -> Table:

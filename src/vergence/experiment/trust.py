@@ -39,6 +39,10 @@ LEFT = (
 )
 """What runs, sweeps and deployments leave behind: a config beside it may be somebody else's."""
 IN_PYTHON = "`vergence.load_experiment(FILE, trust_code=True)`"
+IN_TRAINING = (
+    "name it in an experiment FILE, and "
+    "`vergence.run_experiment(vergence.load_experiment(FILE, trust_code=True), OUT)`"
+)
 OPENED = "`vergence.open_run(FOLDER, trust_code=True)`"
 
 
@@ -190,6 +194,12 @@ def opening(trust_code: bool) -> Trust:
     trust = now()
     how = OPENED if trust.how == IN_PYTHON else trust.how
     return replace(trust, given=trust.given or trust_code, how=how)
+
+
+def training() -> Trust:
+    """Return the trust at hand, with what to do about code that a call of `train` names."""
+    trust = now()
+    return replace(trust, how=IN_TRAINING) if trust.how == IN_PYTHON else trust
 
 
 def deployed(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:

@@ -102,17 +102,32 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
     except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, KeyError) and (said := without_column(experiment, task, raw, error)):
+            raise ConfigError(said) from error
         parts = ", ".join(
             f"{part} '{experiment.table[part]['name']}'" for part in ("task", "model", "federation")
         )
         reason = str(error).partition("\n")[0]
-        held = next(iter(raw.people.values())).train.columns
-        if isinstance(error, KeyError) and error.args and error.args[0] not in held:
-            zeros = "; without head poses give zeros" if error.args[0] == "pose" else ""
-            reason = f"there is no column {reason} (there are {', '.join(held)}){zeros}"
         raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
     task.check(ready)
     return ready
+
+
+def without_column(
+    experiment: Experiment, task: Task, federation: Federation, error: KeyError
+) -> str:
+    """That the data have no column that was looked for; "" where the error is about another key."""
+    train = next(iter(federation.people.values())).train
+    missing, known = str(next(iter(error.args), "")), sorted({*train.columns, *train.banks})
+    if not missing or missing in known:
+        return ""
+    reads = dict.fromkeys((*task.input_columns, *task.labels, missing))
+    hint = "; without head poses give zeros, float32 [n, 2]" if missing == "pose" else ""
+    return (
+        f"federation '{experiment.table['federation']['name']}' has no column '{missing}' (it has "
+        f"{', '.join(known)}); task '{experiment.table['task']['name']}' reads "
+        f"{', '.join(reads)}{hint}"
+    )
 
 
 def digest(federation: Federation) -> str:

@@ -72,6 +72,7 @@ class GazeAngle(Task):
     correction: AngleCorrection = AngleCorrection()
 
     classes: ClassVar[int] = 16
+    input_columns: ClassVar[tuple[str, ...]] = ("image", "pose")
     labels: ClassVar[tuple[str, ...]] = ("gaze",)
     beside: ClassVar[tuple[str, ...]] = ("pose",)
     headline: ClassVar[str] = "angle_error_deg"

@@ -95,6 +95,7 @@ class GazeMap(Task):
     look_ahead: Annotated[int, Ge(0)] = 0
 
     classes: ClassVar[int] = 16
+    input_columns: ClassVar[tuple[str, ...]] = ("frames",)
     headline: ClassVar[str] = "nss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"kld", "angle_error_deg", "angle_error_peak_deg"}

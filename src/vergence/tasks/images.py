@@ -35,6 +35,7 @@ class Images(ClassificationTask):
 
     names: tuple[str, ...] = ()
 
+    input_columns: ClassVar[tuple[str, ...]] = ("image",)
     labels: ClassVar[tuple[str, ...]] = ("label",)
     headline: ClassVar[str] = "accuracy"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"log_loss", "pooled_log_loss"})

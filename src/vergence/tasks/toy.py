@@ -20,6 +20,7 @@ class ToyTask(Task):
     """Predict y from x; batches hold `x` `[n, inputs]` and `y` `[n]`."""
 
     classes: ClassVar[int] = 2
+    input_columns: ClassVar[tuple[str, ...]] = ("x",)
     labels: ClassVar[tuple[str, ...]] = ("y",)
     headline: ClassVar[str] = "error"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"error"})

@@ -134,6 +134,17 @@ def test_cards_lie_beside_and_hold_the_same(name, runs):
         assert all(line.endswith("|") for line in card.splitlines() if line.startswith("|"))
 
 
+def test_of_a_file_the_method_that_is_named_alone_is_checked(tmp_path):
+    file = tmp_path / "plan.toml"
+    pads = {"privacy": {"aggregation": "secure"}}
+    write_toml(file, {**TOY, "methods": ["fedavg", "fedcpf"], **pads})
+    assert ethics(file, tmp_path / "out", "fedavg").is_file()
+    with pytest.raises(ConfigError, match=r"'fedcpf': privacy.aggregation: .*\"a\", \"b\", \"c\""):
+        ethics(file, tmp_path / "other", "fedcpf")
+    with pytest.raises(ConfigError, match=r"no method 'fedavgg', but fedavg, fedcpf.*did you mean"):
+        ethics(file, tmp_path / "other", "fedavgg")
+
+
 def test_nothing_is_called_private_that_no_number_backs(runs, tmp_path):
     for name, folder in runs.items():
         files = [folder / file for file in ("ethics.html", "ethics.json", *CARDS)]

@@ -26,7 +26,11 @@ class LabsProtection(Protection):
         labs, privacy = self.plan.silos.labs, self.plan.privacy
         few = min(map(len, labs.values()))
         alone = [lab for lab, people in labs.items() if len(people) == 1]
-        seen = "nothing of single labs" if privacy.least else "each lab's sum"
+        seen = (
+            f"sums over several labs, of no lab alone (each has {few} people or more)"
+            if privacy.least
+            else f"each lab's sum over its people, {few} or more"
+        )
         told = [
             Statement(
                 "closing table",
@@ -36,7 +40,7 @@ class LabsProtection(Protection):
             ),
             Statement(
                 "closing table",
-                f"of people {seen}, over {few} people or more; of tests each lab's means",
+                f"{seen}; of tests each lab's means",
                 "server, over labs",
             ),
             Statement(

@@ -121,14 +121,15 @@ def in_markdown(value: Any) -> Any:
     )
 
 
-def sources(source: Path) -> Iterator[PageSource]:
-    """Yield the methods of a file or folder.
+def sources(source: Path, label: str | None = None) -> Iterator[PageSource]:
+    """Yield the methods of a file or folder; of a file only that of `label`, where it is given.
 
     Raises:
+        ConfigError: the file has no method of this label.
         StateError: there is no run, or it is unfinished.
     """
     if source.is_file():
-        experiment = load(source)
+        experiment = load(source, only=label)
         people = here(experiment, needed=experiment.plan.privacy.spends)
         for label in experiment.methods:
             yield PageSource(experiment, label, people, None)
@@ -153,7 +154,7 @@ def chosen(source: Path, label: str | None) -> PageSource:
     Raises:
         ConfigError: there are several and no `label`, or none of this label.
     """
-    found = {each.label: each for each in sources(source)}
+    found = {each.label: each for each in sources(source, label)}
     if label is None and len(found) == 1:
         return next(iter(found.values()))
     if label in found:
