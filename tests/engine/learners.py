@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -119,6 +120,9 @@ LOCALS = {
     "adam": LocalTraining(batch=4, lr=0.01, optimizer="adam", schedule="cosine"),
     "steps": LocalTraining(batch=4, lr=0.02, steps=5),
 }
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ("cpu", pytest.param("cuda", marks=needs_gpu))
+"""Where solvers are tested: on a GPU, too, where torch sees one."""
 EXTRAS = ("none", "anchor", "trainable", "all")
 
 

@@ -44,7 +44,7 @@ from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
-from vergence.training.cuda_graphs import Graphed
+from vergence.training.cuda_graphs import STREAMS, Graphed
 from vergence.training.device import at_home
 from vergence.training.pruning import Gradual, kept, prunable, within, within_piece
 from vergence.training.sequential import Solver
@@ -58,8 +58,6 @@ ZEROS = "zeros"
 """The share of a pruned run's parameters that are zero: a metric beside those of the task."""
 NONE = torch.zeros(0, dtype=torch.int64)
 """The numbers of no samples."""
-STREAMS = 4
-"""Clients trained side by side on a GPU; each replays its own graph."""
 
 
 class TurnResult(NamedTuple):

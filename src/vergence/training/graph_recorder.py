@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class CudaGraphRecorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream):
             work()
-        return graph.replay
+        return partial(_replay, graph, work)
 
     def settle(self) -> None:
         """Wait until all of it is done."""
@@ -50,3 +51,8 @@ class CudaGraphRecorder:
             current.wait_stream(self.stream)
             for tensor in made:
                 tensor.record_stream(current)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _kept: Program) -> None:
+    """Start a graph. It reads memory of tensors that the work it was recorded from holds."""
+    graph.replay()
