@@ -1,9 +1,10 @@
 """One GPU: milliseconds per step of each solver, and whole rounds over their plain steps.
 
 python -m benchmarks.gpu [steps] [rounds] [--only WORD] [--precision P...] [--json FILE]: needs a
-GPU that torch sees. `steps` trains people on generated eye pictures and video, and on GazeCom where VERGENCE_DATA has
-it, by each solver on the GPU, beside the sequential solver on one core and a loop in plain PyTorch
-on the GPU. `rounds` runs FedAvg and FedCPF whole (turns, aggregation, checkpoint) on the same.
+GPU that torch sees. `steps` trains people on generated eye pictures and video, and on GazeCom
+where VERGENCE_DATA has it, by each solver on the GPU, beside the sequential solver on one core and
+a loop in plain PyTorch on the GPU. `rounds` runs FedAvg and FedCPF whole (turns, aggregation,
+checkpoint) on the same.
 """
 
 from __future__ import annotations

@@ -120,8 +120,7 @@ LOCALS = {
     "adam": LocalTraining(batch=4, lr=0.01, optimizer="adam", schedule="cosine"),
     "steps": LocalTraining(batch=4, lr=0.02, steps=5),
 }
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-DEVICES = ("cpu", pytest.param("cuda", marks=needs_gpu))
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 """Where solvers are tested: on a GPU, too, where torch sees one."""
 EXTRAS = ("none", "anchor", "trainable", "all")
 

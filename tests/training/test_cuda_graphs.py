@@ -21,7 +21,6 @@ from tests.engine.learners import (
     apart,
     asks_of,
     banked,
-    needs_gpu,
     numbers,
     streams_of,
 )
@@ -153,7 +152,7 @@ def test_scores_and_outputs_are_the_solvers(device):
     assert graphed.score(params, data) == pytest.approx(solver.score(params, data), abs=near)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_step_that_looks_at_a_value_is_refused_and_the_gpu_goes_on():
     odd, (task, make) = ToyTask(Odd(Peeking)), TASKS["mlp"]
     ask = asks_of(odd, make, LOCALS["clip"], "none")[0]

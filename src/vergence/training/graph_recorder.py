@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -30,8 +31,15 @@ class CudaGraphRecorder:
         if self.stream is None:
             return work
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            work()
+        # Collecting an old graph would end this recording: CUDA frees none meanwhile.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                work()
+        finally:
+            if collecting:
+                gc.enable()
         return partial(_replay, graph, work)
 
     def settle(self) -> None:
