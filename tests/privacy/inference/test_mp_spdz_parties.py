@@ -135,7 +135,7 @@ def test_a_row_says_whom_it_holds_against():
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        (None, "malicious_sy needs --mp-spdz DIRECTORY; docs/results/private_inference.md says how"),
+        (None, "needs --mp-spdz DIRECTORY; docs/results/private_inference.md says how"),
         (Path("/nowhere"), "no MP-SPDZ in /nowhere: docs/results/private_inference.md says how"),
     ],
 )
