@@ -324,7 +324,7 @@ class GraphSlot(FlatNetwork):
 
 
 def _kind(bank: SharedRows) -> tuple[object, ...]:
-    """What a recording knows of a bank: not its rows."""
+    """Properties of a bank that a recording depends on: not its rows."""
     return bank.by, bank.rows.dtype, bank.rows.shape[1:]
 
 
