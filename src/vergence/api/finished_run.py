@@ -196,11 +196,11 @@ class FinishedRun:
         """
         trained = self._trained(seed)
         task = trained.task
-        if not isinstance(samples, Samples):
-            samples = _by_name(samples, task)
-        self._check_kinds(samples, task.labels)
-        given = Federation("given", {"given": Splits(samples, samples, samples)})
+        found = samples if isinstance(samples, Samples) else _by_name(samples, task)
+        self._check_kinds(found, task.labels)
+        given = Federation("given", {"given": Splits(found, found, found)})
         ready = task.network.prepare(given).people["given"].test
+        _check_inputs(task, ready, samples)
         person = trained.owner if person is None else person
         ready = trained.lent(ready, person)
         return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
@@ -332,19 +332,24 @@ def _people(names: Sequence[str]) -> str:
 
 
 def _by_name(given: Any, task: Task) -> Samples:
-    """Arrays as samples; one array alone is the first input.
+    """Arrays as samples; one array alone is the first input."""
+    named = given if isinstance(given, Mapping | tuple) else (given,)
+    return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))
+
+
+def _check_inputs(task: Task, ready: Samples, given: Any) -> None:
+    """Accept prepared samples with all that the network reads.
 
     Raises:
-        DataError: a column that the network reads is not there.
+        DataError: a column is not there.
     """
-    named = given if isinstance(given, Mapping | tuple) else (given,)
-    columns = columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels))
-    if not set(task.input_columns) <= columns.keys():
+    there = {**ready.columns, **ready.banks}
+    if not set(task.input_columns) <= there.keys():
+        alone = not isinstance(given, Samples | Mapping | tuple)
         raise DataError(
             f"predict: task {called(task)} takes arrays by name: {', '.join(task.input_columns)}; "
-            f"got {', '.join(columns) if named is given else 'one array'}"
+            f"got {'one array' if alone else ', '.join(there)}"
         )
-    return Samples(columns)
 
 
 class ScratchFolder:

@@ -35,6 +35,7 @@ class CrossEncoderTask(Task):
     ICCV 2021; eyeimages design note, section 2.
     """
 
+    input_columns: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     beside: ClassVar[tuple[str, ...]] = ("whose",)
     public: ClassVar[tuple[str, ...]] = ("whose",)
