@@ -20,7 +20,7 @@ from vergence.adaptation.own_data import ME, OwnData
 from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import called, plural
 from vergence.core.params import Params
 from vergence.core.task import StartingModel, Task
 from vergence.errors import ConfigError, DataError, StateError, nearest
@@ -309,11 +309,11 @@ class FinishedRun:
 
     def __repr__(self) -> str:
         lines = self.summary.to_string(float_format="{:.4g}".format)
-        title = f"Run {self.label}: {_people(self.people)}, in {self.folder}"
+        title = f"Run {self.label}: {plural(len(self.people), 'person')}, in {self.folder}"
         return "\n".join([title, lines, *self._told()])
 
     def _repr_html_(self) -> str:
-        title = html.escape(f"{self.label}: {_people(self.people)}")
+        title = html.escape(f"{self.label}: {plural(len(self.people), 'person')}")
         table = self.summary.to_html(float_format="{:.4g}".format)
         told = "".join(f"<p>{html.escape(line)}</p>" for line in self._told())
         return f"<p><b>{title}</b></p>{table}{told}"
@@ -325,10 +325,6 @@ class FinishedRun:
             return told
         tuned = "tuning" in tomllib.loads(self.record.config)
         return [*told, *spent.lines(self.label, self.privacy, tuned)]
-
-
-def _people(names: Sequence[str]) -> str:
-    return f"{len(names)} {'person' if len(names) == 1 else 'people'}"
 
 
 def _by_name(given: Any, task: Task) -> Samples:

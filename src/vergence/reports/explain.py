@@ -12,6 +12,7 @@ from rich.table import Table
 from vergence.core.federation import Federation
 from vergence.core.masks import Mask
 from vergence.core.method import Exposure, Method
+from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import array_bytes, pack
 from vergence.core.task import Task
@@ -53,8 +54,9 @@ def explain(experiment: Experiment, console: Console) -> None:
         console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:
         text = (
-            f"start: the common model of {start.run} ({start.data}, {len(start.people)} people, "
-            f"{start.sha[:12]}); what it learned of them no guarantee below speaks of"
+            f"start: the common model of {start.run} ({start.data}, "
+            f"{plural(len(start.people), 'person')}, {start.sha[:12]}); what it "
+            "learned of them no guarantee below speaks of"
         )
         console.print(text, markup=False, soft_wrap=True)
     if seeds := plan.split_seeds:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vergence.console import note
+from vergence.core.naming import plural
 from vergence.data.io.checks import read_npz
 from vergence.deployment.diagnostics import listening, parted
 from vergence.deployment.folders import NODE, running
@@ -195,7 +196,7 @@ class Party:
             await line.tell(DATA, work.result().tobytes())
             told = f"{terms.images} images from {terms.start} for '{terms.client}'"
             seconds = time.perf_counter() - begun
-            cost = f"{self.sent:,} bytes in {self.rounds} rounds to the others"
+            cost = f"{self.sent:,} bytes in {plural(self.rounds, 'round')} to the others"
             note(f"answered: {told}, {seconds:.2f} s, {cost}")
 
     async def together(self, terms: Terms, x: Words, beside: Words) -> Words:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.core.stages import SMASHED
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BuiltInProtection
@@ -74,7 +75,7 @@ class SecureSumProtection(BuiltInProtection):
                 twice = max(2 * least - people, 1)
                 more += (
                     "; to see one person's words, under the same noise, in two sums of a round: "
-                    f"the server with {twice} client{'s' if twice > 1 else ''}"
+                    f"the server with {plural(twice, 'client')}"
                 )
             gone = (
                 "up to a third of those asked may vanish at any time; if more do, those who are "
