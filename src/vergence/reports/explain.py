@@ -34,6 +34,12 @@ WEIGHTS = {
     "mask": "which entries each person shares (with weights = samples, how many samples too)",
     "per entry": "which entries each person shares, and how much each of them counts",
 }
+"""What weights tell of a person who replies."""
+LAB_WEIGHTS = {
+    "number": "one number per lab (how many samples)",
+    "mask": "how many people of each lab share an entry (with weights = samples, how many samples)",
+    "per entry": "how much each entry counts, added up over each lab's people",
+}
 
 
 def explain(experiment: Experiment, console: Console) -> None:
@@ -89,7 +95,7 @@ def explain(experiment: Experiment, console: Console) -> None:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
         console.print(learns(method, task, privacy, said, bool(plan.silos)))
-        console.print(crossing(carried(plan, method, task, data)))
+        console.print(crossing(carried(plan, method, task, data), bool(plan.silos)))
 
 
 def samples(experiment: Experiment) -> Federation | None:
@@ -114,8 +120,8 @@ def counted(experiment: Experiment, data: Federation | None) -> Federation | Non
         return None
 
 
-def crossing(rows: Sequence[TurnTraffic]) -> Table:
-    """Return the table of what crosses in a turn: bytes of one person, and who sees it."""
+def crossing(rows: Sequence[TurnTraffic], labs: bool = False) -> Table:
+    """Return the table of what crosses in a turn: bytes of one person, or lab, and who sees it."""
     parties = any(row.aggregators for row in rows)
     last = ("aggregators",) if parties else ()
     table = Table("turn", "way", "what", "bytes", "server", "network (TLS)", "others", *last)
@@ -127,7 +133,8 @@ def crossing(rows: Sequence[TurnTraffic]) -> Table:
         table.add_row(row.verb, way, row.what, told, row.server, row.network, row.clients, *own)
     up, down = totals(rows)
     known = "" if all(row.bytes is not None for row in rows) else ", as far as they are known"
-    table.caption = f"one person, each turn once: {up:,} bytes up, {down:,} down{known}"
+    who = "lab" if labs else "person"
+    table.caption = f"one {who}, each turn once: {up:,} bytes up, {down:,} down{known}"
     return table
 
 
@@ -229,6 +236,7 @@ def learns(
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
         return table
+    told = LAB_WEIGHTS if labs else WEIGHTS
     for verb, exposed in method.exposure.items():
         every = "every person's reply"
         if exposed.reveal != "each":
@@ -236,7 +244,7 @@ def learns(
             every = f"what {privacy.judged} makes" if judged else "the weighted sum over people"
         trees = f"of {', '.join(_named(method, exposed, task)) or 'metrics only'}"
         summed = privacy.least and exposed.reveal != "each"
-        weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
+        weights = "of weights their sum" if summed else told[exposed.weight]
         if privacy.bounded or exposed.blind:
             weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""

@@ -80,7 +80,10 @@ def _model(means: PrivacyMeans, found: Downloads) -> str:
 
 def _server(means: PrivacyMeans) -> str:
     if not means.sends:
-        return "measurements (how well the model works for each person); nothing learned"
+        of = ", in the mean of its people" if means.plan.silos else ""
+        return (
+            f"measurements (how well the model works for each {means.sender}{of}); nothing learned"
+        )
     if "smashed" in means.kinds:
         labels = (
             f"; {', '.join(means.task.labels)} of every picture" if "labels" in means.kinds else ""
@@ -108,7 +111,7 @@ def _server(means: PrivacyMeans) -> str:
 
 
 def _singly(means: PrivacyMeans) -> list[str]:
-    """The things seen person by person: updates, whole models, numbers."""
+    """The things seen person by person, or lab by lab: updates, whole models, numbers."""
     updates = _of_kind(means, means.seen, UPDATES)
     found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if updates else []
     values = _of_kind(means, means.seen, {"values"})
