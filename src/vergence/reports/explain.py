@@ -162,7 +162,10 @@ def flow(method: Method, task: Task, privacy: Privacy) -> str:
         ]
     beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
     if beside:
-        lines.append(f"  stays with the server: {beside}")
+        lines.append(
+            f"  stays with the server: {beside}; in a deployment it goes to each client that is "
+            "measured"
+        )
     lines.append(f"  stays with the client: raw data; {', '.join(kept(client)) or 'no state'}")
     return "\n".join(lines)
 
@@ -289,7 +292,10 @@ def others(method: Method, task: Task) -> str:
         return "nothing"
     of = " of the client's group" if found.grouped else ""
     handed = ", as the client before left it" if found.handed else ""
-    return f"the server's {', '.join(found.trees)}{of}{handed}"
+    told = f"the server's {', '.join(found.trees)}{of}{handed}"
+    if not found.beside:
+        return told
+    return f"{told}; in a deployment, where it is measured, {', '.join(found.beside)} too"
 
 
 def personal(client: Any) -> bool:

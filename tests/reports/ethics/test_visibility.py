@@ -114,7 +114,7 @@ def test_other_participants_see_what_another_client_downloads(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_rest_of_a_model_stays_where_it_is_said_to(name):
-    """What is downloaded, what stays with the server and what stays at home make up a model."""
+    """What is downloaded, what the server holds and what stays at home make up a model."""
     _, plan, method, task = both(name)
     if method.pooled:
         return
@@ -124,7 +124,7 @@ def test_the_rest_of_a_model_stays_where_it_is_said_to(name):
     sees, size = dict(plan["sees"]), task.init().layout.n
     at_home = offered > 0 and offered + beside < size
     assert ("stays on their device" in sees["other participants"]) is at_home
-    assert ("stays with the server" in sees["other participants"]) is (beside > 0)
+    assert ("who is measured is sent the" in sees["other participants"]) is (beside > 0)
     got = sees["whoever gets the model"]
     assert got.startswith("nobody gets one") is (offered + beside == 0)
     assert got.startswith("the model") is (offered + beside >= size)

@@ -78,7 +78,7 @@ def facts(
             "up": up,
             "down": down,
             "known": all(r.bytes is not None for r in rows),
-            "beside": sum(r.bytes or 0 for r in rows if not r.counted),
+            "beside": sum(r.bytes or 0 for r in rows if r.up and not r.counted),
         },
         "ran": means.ran,
         "device": means.device,

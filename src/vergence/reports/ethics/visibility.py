@@ -51,7 +51,9 @@ def _others(means: PrivacyMeans, found: Downloads) -> str:
     if found.handed:
         told += ", as the person before left them"
     if found.beside:
-        told += "; the rest of the model stays with the server"
+        rest = ", ".join(named(means.method, means.task, tree) for tree in found.beside)
+        told += f"; who is measured is sent the {rest} too"
+        told += ", and has the whole model then" if found.whole else ""
     elif not found.whole:
         told += f"; {ALONE}"
     return f"{told}; and {beside}" if beside else told
