@@ -48,6 +48,6 @@ def _rounds(path: Path, table: Mapping[str, Any]) -> str:
     try:
         at = read_manifest(path)
     except StateError:
-        return f"of {whole} rounds; its checkpoint is damaged"
+        return f"of {plural(whole, 'round')}; its checkpoint is damaged"
     under_way = at["round"] if str(at["seed"]) not in at["done"] else 0
-    return f"{len(at['done']) * run.rounds + under_way} of {whole} rounds"
+    return f"{len(at['done']) * run.rounds + under_way} of {plural(whole, 'round')}"
