@@ -1,7 +1,7 @@
 """Judge summaries of SumMe and TVSum: random, human, best possible, and published outputs.
 
 Run `python -m benchmarks.summaries --root DIR` with the folder that holds the h5 files of both sets
-(docs/how-to/summaries.md); seconds. With published outputs (reference_runs.h5) every summary is
+(docs/results/summaries.md); seconds. With published outputs (reference_runs.h5) every summary is
 made again from its scores and compared frame for frame; with key frames, features alone are judged.
 """
 

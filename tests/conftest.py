@@ -30,6 +30,21 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def one_device(request, monkeypatch):
+    """Tests marked `gpu` run on one, in float32 all through, or not; all others see none."""
+    if request.node.get_closest_marker("gpu"):
+        if not GPU:
+            pytest.skip("needs a GPU that torch sees")
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    elif GPU:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 def research_data(name: str) -> Path:
     """Return the folder of a research data set, or skip with the reason."""
     home = Path(os.environ.get("VERGENCE_DATA", ROOT.parent / "shared" / "data"))

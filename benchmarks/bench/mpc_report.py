@@ -23,7 +23,7 @@ NOTES = (
     "malicious protocols, its rounds.",
     "error: largest difference from the network in float64, in radians.",
     "Where a model says semi-honest, a party that lies is not noticed: "
-    "docs/how-to/private_inference.md.",
+    "docs/results/private_inference.md.",
 )
 
 

@@ -136,7 +136,7 @@ def test_links_of_the_site():
     )
     moved = site_hooks.linked(text, "how-to/python.md")
     assert moved == "[a](../contributing.md#x) [b](../files/src/vergence/errors.py) c `[d](e)`"
-    assert site_hooks.linked("[a](docs/how-to/video.md)", "security.md") == "[a](how-to/video.md)"
+    assert site_hooks.linked("[a](docs/how-to/live.md)", "security.md") == "[a](how-to/live.md)"
     assert site_hooks.linked("[a](two.ipynb)", "tutorials/one.md") == "[a](two.md)"
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -119,6 +120,8 @@ LOCALS = {
     "adam": LocalTraining(batch=4, lr=0.01, optimizer="adam", schedule="cosine"),
     "steps": LocalTraining(batch=4, lr=0.02, steps=5),
 }
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+"""Where solvers are tested: on a GPU, too, where torch sees one."""
 EXTRAS = ("none", "anchor", "trainable", "all")
 
 

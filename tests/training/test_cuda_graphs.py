@@ -1,7 +1,9 @@
-"""A recorded step, run here without the recording, is the step of the sequential solver.
+"""A recorded step is the step of the sequential solver.
 
-Both run the same kernels on the same layout; only the clipping factor is rounded elsewhere. What
-these tests are for is the static memory: what warm-up or the client before left in it is gone.
+On a CPU it runs without the recording: the same kernels on the same layout, only the clipping
+factor is rounded elsewhere. What these tests are for there is the static memory: what warm-up or
+the client before left in it is gone. Where torch sees a GPU they are repeated on it, and a GPU's
+sums in another order may differ from the CPU's by some 1e-5 of the largest entry.
 """
 
 from dataclasses import replace
@@ -14,6 +16,8 @@ from tests.engine.learners import (
     LOCALS,
     TASKS,
     Banked,
+    Odd,
+    Peeking,
     apart,
     asks_of,
     banked,
@@ -28,22 +32,27 @@ from vergence.core.requests import Fit
 from vergence.data.synthetic.toy import Toy as People
 from vergence.errors import ConfigError
 from vergence.models.linear import Linear
+from vergence.tasks.toy import ToyTask
 from vergence.training.batch_buffers import _shared
-from vergence.training.cuda_graphs import Graphed, GraphSlot
+from vergence.training.cuda_graphs import Graphed, GraphSlot, Uncapturable
 from vergence.training.device import pick, resident
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
 WITHIN = {"mlp64": 1e-13}
+ON_GPU = 100
+"""How many times further apart results of a GPU may be: it adds up in another order."""
 
 
 def check(task, graphed: Graphed, asks: list[Fit], within: float = 1e-6) -> None:
+    if graphed.device.type != "cpu":  # where a float64 network learns at a float32 rate, too
+        within = max(within * ON_GPU, 1e-7)
     solver, streams = Solver(task), streams_of(asks)
     for ask, stream, found in zip(asks, streams, graphed.fit_all(asks, streams, 0.3), strict=True):
         alone = solver.fit(ask, stream, 0.3)
         assert apart(found.params, alone.params) <= within
         assert (found.steps, found.examples) == (alone.steps, alone.examples)
-        assert found.metrics == pytest.approx(alone.metrics, rel=1e-5)
+        assert found.metrics == pytest.approx(alone.metrics, rel=max(1e-5, within))
         if ask.trainable is not None:
             frozen = ~ask.trainable.bits
             assert torch.equal(found.params.flat[frozen], ask.params.flat[frozen])
@@ -51,19 +60,19 @@ def check(task, graphed: Graphed, asks: list[Fit], within: float = 1e-6) -> None
 
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize("name", ["mlp", "mlp64"])
-def test_graphed_is_sequential(name, local):
+def test_graphed_is_sequential(name, local, device):
     asks = asks_of(*TASKS[name], LOCALS[local], "none")
-    check(TASKS[name][0], Graphed(TASKS[name][0]), asks, WITHIN.get(name, 1e-6))
+    check(TASKS[name][0], Graphed(TASKS[name][0], device), asks, WITHIN.get(name, 1e-6))
 
 
 @pytest.mark.parametrize("extra", EXTRAS[1:])
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
-def test_requests_with_extras(name, extra):
+def test_requests_with_extras(name, extra, device):
     asks = asks_of(*TASKS[name], LOCALS["clip"], extra, clients=2)
-    check(TASKS[name][0], Graphed(TASKS[name][0]), asks)
+    check(TASKS[name][0], Graphed(TASKS[name][0], device), asks)
 
 
-def test_one_lane_takes_requests_of_every_kind_in_turn():
+def test_one_lane_takes_requests_of_every_kind_in_turn(device):
     """Kinds, sizes that grow and shrink, optimisers: nothing of one client reaches the next."""
     task, make = TASKS["mlp"]
     asks = [
@@ -78,35 +87,36 @@ def test_one_lane_takes_requests_of_every_kind_in_turn():
             ("momentum", "none", 5),
         ]
     ]
-    check(task, Graphed(task), asks)
+    check(task, Graphed(task, device), asks)
 
 
-def test_lanes_train_side_by_side():
+def test_lanes_train_side_by_side(device):
     task, make = TASKS["mlp"]
-    graphed = Graphed(task, streams=2)
+    graphed = Graphed(task, device, streams=2)
     check(task, graphed, asks_of(task, make, LOCALS["momentum"], "all", clients=5))
     assert all(lane.programs for lane in graphed.lanes)
 
 
-def test_an_optimiser_goes_on_where_it_was():
+def test_an_optimiser_goes_on_where_it_was(device):
     """Two fits of one epoch, the state handed over, are what the sequential solver makes of it."""
     task, make = TASKS["mlp"]
+    wider = 1 if device == "cpu" else ON_GPU
     for name in ("momentum", "adamw"):
         ask = replace(asks_of(task, make, LOCALS[name], "none")[0], optimiser=OptimizerState({}, 0))
         results = []
-        for solver in (Graphed(task), Solver(task)):
+        for solver in (Graphed(task, device), Solver(task)):
             first = solver.fit(ask, streams_of([ask])[0])
             again = replace(ask, params=first.params, optimiser=first.optimiser)
             results.append(solver.fit(again, streams_of([ask])[0]))
         one, other = results
-        assert apart(one.params, other.params) <= 1e-6
+        assert apart(one.params, other.params) <= 1e-6 * wider
         assert one.optimiser is not None
         assert one.optimiser.steps == other.optimiser.steps > one.steps
         for slot, value in one.optimiser.slots.items():
-            assert apart(value, other.optimiser.slots[slot]) <= 1e-5
+            assert apart(value, other.optimiser.slots[slot]) <= 1e-5 * wider
 
 
-def test_a_step_is_recorded_once_per_shape_and_kind(monkeypatch):
+def test_a_step_is_recorded_once_per_shape_and_kind(monkeypatch, device):
     """12 samples in batches of 5: full batches and one of 2, whatever the client or the round."""
     recorded = []
     honest = GraphSlot._record
@@ -115,15 +125,15 @@ def test_a_step_is_recorded_once_per_shape_and_kind(monkeypatch):
     )
     task, make = TASKS["mlp"]
     asks = asks_of(task, make, replace(LOCALS["clip"], schedule="cosine"), "none")
-    graphed = Graphed(task)
+    graphed = Graphed(task, device)
     for progress in (0.0, 0.5):
         graphed.fit_all(asks, streams_of(asks), progress)
     assert recorded == [5, 2]
 
 
-def test_banks_are_shared_and_may_change():
+def test_banks_are_shared_and_may_change(device):
     task = Banked(Linear(6))
-    graphed = Graphed(task)
+    graphed = Graphed(task, device)
     for seed in (3, 4):
         rows = torch.randn(30, 6, generator=torch.Generator().manual_seed(seed))
 
@@ -133,12 +143,22 @@ def test_banks_are_shared_and_may_change():
         check(task, graphed, asks_of(task, make, LOCALS["momentum"], "none"))
 
 
-def test_scores_and_outputs_are_the_solvers():
+def test_scores_and_outputs_are_the_solvers(device):
     task, make = TASKS["lenet"]
     params, data = task.init(), make(70, 1)
-    graphed, solver = Graphed(task), Solver(task)
-    assert torch.allclose(graphed.outputs(params, data), solver.outputs(params, data), atol=1e-6)
-    assert graphed.score(params, data) == solver.score(params, data)
+    graphed, solver = Graphed(task, device), Solver(task)
+    near = 1e-6 if device == "cpu" else 1e-5
+    assert torch.allclose(graphed.outputs(params, data), solver.outputs(params, data), atol=near)
+    assert graphed.score(params, data) == pytest.approx(solver.score(params, data), abs=near)
+
+
+@pytest.mark.gpu
+def test_a_step_that_looks_at_a_value_is_refused_and_the_gpu_goes_on():
+    odd, (task, make) = ToyTask(Odd(Peeking)), TASKS["mlp"]
+    ask = asks_of(odd, make, LOCALS["clip"], "none")[0]
+    with pytest.raises(Uncapturable, match=r"a step of Peeking cannot be recorded.*sequential"):
+        Graphed(odd, "cuda").fit(ask, RandomStream("odd"))
+    check(task, Graphed(task, "cuda"), asks_of(task, make, LOCALS["clip"], "none"))
 
 
 def test_devices():

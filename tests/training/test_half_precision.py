@@ -91,15 +91,15 @@ def test_steps_too_small_for_the_weights_add_up(make):
 
 @pytest.mark.parametrize("extra", EXTRAS)
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
-def test_solvers_are_near_float32(name, extra):
+def test_solvers_are_near_float32(name, extra, device):
     task, local = TASKS[name][0], LOCALS["clip"]
     asks = asks_of(*TASKS[name], local, extra, clients=3)
     exactly, half = Solver(task), Solver(task, "half")
     expected = [exactly.fit(ask, s) for ask, s in zip(asks, streams_of(asks), strict=True)]
     ways = {
         "sequential": [half.fit(a, s) for a, s in zip(asks, streams_of(asks), strict=True)],
-        "stacked": Stacked(task, precision="half").fit_all(asks, streams_of(asks)),
-        "graphed": Graphed(task, precision="half", streams=2).fit_all(asks, streams_of(asks)),
+        "stacked": Stacked(task, device, "half").fit_all(asks, streams_of(asks)),
+        "graphed": Graphed(task, device, "half", streams=2).fit_all(asks, streams_of(asks)),
     }
     for found in ways.values():
         for ask, one, other in zip(asks, found, expected, strict=True):

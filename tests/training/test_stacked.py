@@ -37,9 +37,12 @@ from vergence.training.stacked import Stacked, Unstackable, groups_of
 WITHIN = {"mlp64": 1e-12}
 
 
-def check(task, asks: list[Fit], within: float = 1e-5, progress: float = 0.3) -> None:
+def check(
+    task, asks: list[Fit], within: float = 1e-5, progress: float = 0.3, device: str = "cpu"
+) -> None:
+    within *= 1 if device == "cpu" else 10
     streams, solver = streams_of(asks), Solver(task)
-    together = Stacked(task).fit_all(asks, streams, progress)
+    together = Stacked(task, device).fit_all(asks, streams, progress)
     for ask, stream, found in zip(asks, streams, together, strict=True):
         alone = solver.fit(ask, stream, progress)
         assert apart(found.params, alone.params) <= within
@@ -53,29 +56,33 @@ def check(task, asks: list[Fit], within: float = 1e-5, progress: float = 0.3) ->
 
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize("name", ["linear", "mlp", "mlp64"])
-def test_stacked_is_sequential(name, local):
+def test_stacked_is_sequential(name, local, device):
     """12 samples in batches of 5 leave a last batch of 2."""
-    check(TASKS[name][0], asks_of(*TASKS[name], LOCALS[local], "none"), WITHIN.get(name, 1e-5))
+    asks = asks_of(*TASKS[name], LOCALS[local], "none")
+    check(TASKS[name][0], asks, WITHIN.get(name, 1e-5), device=device)
 
 
 @pytest.mark.parametrize("extra", EXTRAS[1:])
 @pytest.mark.parametrize("name", ["linear", "mlp", "mlp64"])
-def test_requests_with_extras(name, extra):
+def test_requests_with_extras(name, extra, device):
     """Anchor, mask, and both with a start and a score of one's own."""
-    check(TASKS[name][0], asks_of(*TASKS[name], LOCALS["clip"], extra), WITHIN.get(name, 1e-5))
+    asks = asks_of(*TASKS[name], LOCALS["clip"], extra)
+    check(TASKS[name][0], asks, WITHIN.get(name, 1e-5), device=device)
 
 
 @pytest.mark.parametrize("local", ["clip", "momentum"])
 @pytest.mark.parametrize("extra", ["none", "all"])
-def test_convolutions(local, extra):
+def test_convolutions(local, extra, device):
     """Weights stored channels-last inside a client."""
-    check(TASKS["lenet"][0], asks_of(*TASKS["lenet"], LOCALS[local], extra, clients=3))
+    asks = asks_of(*TASKS["lenet"], LOCALS[local], extra, clients=3)
+    check(TASKS["lenet"][0], asks, device=device)
 
 
-def test_shared_banks():
+def test_shared_banks(device):
     rows = torch.randn(30, 6, generator=torch.Generator().manual_seed(3))
     task = Banked(Linear(6))
-    check(task, asks_of(task, lambda n, c: banked(n, c, rows), LOCALS["momentum"], "none"))
+    asks = asks_of(task, lambda n, c: banked(n, c, rows), LOCALS["momentum"], "none")
+    check(task, asks, device=device)
 
 
 def test_banks_of_their_own():

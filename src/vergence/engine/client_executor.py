@@ -44,8 +44,8 @@ from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
-from vergence.training.cuda_graphs import Graphed
-from vergence.training.device import at_home
+from vergence.training.cuda_graphs import STREAMS, Graphed
+from vergence.training.device import copies
 from vergence.training.pruning import Gradual, kept, prunable, within, within_piece
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked, groups_of
@@ -58,8 +58,6 @@ ZEROS = "zeros"
 """The share of a pruned run's parameters that are zero: a metric beside those of the task."""
 NONE = torch.zeros(0, dtype=torch.int64)
 """The numbers of no samples."""
-STREAMS = 4
-"""Clients trained side by side on a GPU; each replays its own graph."""
 
 
 class TurnResult(NamedTuple):
@@ -134,6 +132,7 @@ class ClientExecutor:
         self.solver = Solver(task, how.precision)
         graphs = how.device.type != "cpu"
         self.graphed = Graphed(task, how.device, how.precision, STREAMS) if graphs else None
+        self.moved = copies(self.trained_on, how.device) if graphs else {}
         scorer = self.graphed or self.solver
         self.stacked = Stacked(task, how.device, how.precision, scorer) if how.stacks else None
         self.measure = Evaluation(task, data.people, scorer.outputs, data.all_here, self.hooks)
@@ -201,7 +200,7 @@ class ClientExecutor:
             for turn in turns:
                 turn.go_on(self._answer(turn.ask, turn))
             return
-        asks = [turn.ask for turn in turns if isinstance(turn.ask, Fit)]
+        asks = [self._placed(turn.ask) for turn in turns if isinstance(turn.ask, Fit)]
         streams = [turn.batches() for turn in turns]
         with profiling.phase("training"):
             fitted = trainer.fit_all(asks, streams, turns[0].progress)
@@ -294,7 +293,7 @@ class ClientExecutor:
         if isinstance(ask, Step | Forward | Compute):
             with profiling.phase("training"):
                 if isinstance(ask, Compute):
-                    return self._compute(ask)
+                    return self.solver.compute(ask)
                 return self.trainers.answer(ask, progress)
         if isinstance(ask, GetPublicData):
             return lent(self.people)
@@ -316,15 +315,14 @@ class ClientExecutor:
         if isinstance(ask, Mean):
             return ask.shortened().mean(0)
         if isinstance(ask, Compute):
-            return self._compute(ask)
-        solver = self.graphed or self.solver
-        if self.graphed is not None and _special(ask):
-            solver, ask = self.solver, replace(ask, data=at_home(ask.data))
-        return solver.fit(ask, turn.batches(), turn.progress)
+            return self.solver.compute(ask)
+        if self.graphed is None or _special(ask):
+            return self.solver.fit(ask, turn.batches(), turn.progress)
+        return self.graphed.fit(self._placed(ask), turn.batches(), turn.progress)
 
-    def _compute(self, ask: Compute) -> Any:
-        data = at_home(ask.data) if self.graphed is not None else ask.data
-        return self.solver.compute(replace(ask, data=data))
+    def _placed(self, ask: Fit) -> Fit:
+        """Return a request whose data lie where they are trained on, if they were moved there."""
+        return replace(ask, data=self.moved.get(id(ask.data), ask.data))
 
     def evaluate(
         self, client: str, message: Message, kept: ClientState, points: Sequence[str]

@@ -36,7 +36,6 @@ from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import StateError
 from vergence.privacy.hooks import ServerHooks
-from vergence.training.device import resident
 from vergence.wire.codecs import Compression
 
 UPLOAD = "upload"
@@ -82,12 +81,11 @@ def run_rounds(
     solving = setup.solver_choice(device)
     refuse_another(device, solving, folder)
     refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
-    if on_gpu := device.type != "cpu":
-        setup = replace(setup, trained_on=resident(setup.trained_on, device))
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     worker = setup.executor(device, solving, all_here=pool_factory is None)
     store = ClientStateStore(folder.state, task.seed, worker.records)
-    runner, most = ClientRunner(worker, store, sums), 1 if on_gpu else len(federation.clients)
+    runner = ClientRunner(worker, store, sums)
+    most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
         pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, plan.silos)
     else:

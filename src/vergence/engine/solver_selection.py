@@ -12,11 +12,11 @@ from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.method import Method
 from vergence.core.serialization import known_records
 from vergence.core.task import Task
-from vergence.engine.client_executor import STREAMS
 from vergence.engine.plan import Plan
 from vergence.engine.protections.dp_sgd import ONE_BY_ONE
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
+from vergence.training.cuda_graphs import STREAMS
 from vergence.training.device import pick
 from vergence.training.half_precision import FASTER, instructions
 from vergence.training.solver_trial import CHUNK, choose

@@ -3,19 +3,21 @@
 A step of a small network is some hundred kernels of a few microseconds each; started one by one
 from Python they leave a GPU idle nine tenths of the time (engines.md, section 5). A graph starts
 them together, but runs on fixed memory: parameters, optimiser, the client's data and the order of
-its samples live in static tensors that are filled before the first replay. Nothing is read back
-before the end. On a CPU the same code runs without the recording, which is how it is tested.
+its samples live in static tensors that are filled before the first replay, and a batch's rows of a
+bank (a person's video frames, say) in tensors that are filled before each. Nothing is read back
+before the end. On a CPU the same code runs without the recording.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Samples, SharedRows
 from vergence.core.local_training import LocalTraining, OptimizerState, Precision
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -31,6 +33,8 @@ from vergence.training.sequential import FlatNetwork
 
 WARM_UP = 3
 """Steps before recording: libraries choose algorithms and allocate workspaces, as torch advises."""
+STREAMS = 4
+"""Clients trained side by side on a GPU; each replays its own graph."""
 PROGRAMS = 32
 """With more recordings than these (one for each batch size and kind of request) a lane starts anew:
 each keeps the memory of one step."""
@@ -38,6 +42,13 @@ each keeps the memory of one step."""
 
 class Uncapturable(ConfigError):
     """A network whose step cannot be recorded as a CUDA graph."""
+
+
+class RecordedStep(NamedTuple):
+    """A recorded step for one batch size, and the rows of banks that it reads."""
+
+    step: Program
+    rows: dict[str, Tensor]
 
 
 class Graphed:
@@ -139,8 +150,8 @@ class GraphSlot(FlatNetwork):
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self.order = torch.zeros(0, dtype=torch.int64, device=device)
         self.columns: dict[str, Tensor] = {}
-        self.banks: dict[str, tuple[str, Tensor, Tensor]] = {}
-        self.programs: dict[tuple[object, ...], Program] = {}
+        self.banks: dict[str, tuple[SharedRows, Tensor]] = {}
+        self.programs: dict[tuple[object, ...], RecordedStep] = {}
 
     def train(
         self, ask: Fit, stream: RandomStream, progress: float
@@ -156,8 +167,11 @@ class GraphSlot(FlatNetwork):
                 self._forget()
             programs = {size: self._program(ask, size) for size in dict.fromkeys(sizes)}
             self._load_start(ask, progress)
+            at = 0
             for size in sizes:
-                programs[size]()
+                self._gather(programs[size].rows, at)
+                programs[size].step()
+                at += size
             wanted = SLOTS[ask.local.optimizer] if ask.local.buffers and ask.optimiser else ()
             slots = [self.slots[name].clone() for name in wanted]
             return self.vector.clone(), self.loss.clone(), slots, len(sizes)
@@ -182,12 +196,14 @@ class GraphSlot(FlatNetwork):
         for name in set(self.columns) - set(data.columns):
             del self.columns[name]
             self._forget()
-        # A bank is shared by everybody and not copied; a recording keeps its address.
+        # A bank is large, often shared by everybody, and not copied: no recording reads it.
+        before = {name: _kind(bank) for name, (bank, _) in self.banks.items()}
+        if before != {name: _kind(bank) for name, bank in data.banks.items()}:
+            self.banks.clear()
+            self._forget()
         for name, bank in data.banks.items():
-            held = self.banks.get(name)
-            if held is None or held[0] != bank.by or held[1] is not bank.rows:
-                self.banks[name] = bank.by, bank.rows, bank.rows.to(self.device)
-                self._forget()
+            if name not in self.banks or self.banks[name][0].rows is not bank.rows:
+                self.banks[name] = bank, bank.rows.to(self.device)
 
     def _load_start(self, ask: Fit, progress: float) -> None:
         """Set everything that warm-up, recording or the last client has changed."""
@@ -209,7 +225,14 @@ class GraphSlot(FlatNetwork):
         self.cursor.zero_()
         self.loss.zero_()
 
-    def _program(self, ask: Fit, size: int) -> Program:
+    def _gather(self, rows: Mapping[str, Tensor], at: int) -> None:
+        """Copy what the batch that starts at a place of the order needs of the banks."""
+        for name, out in rows.items():
+            bank, held = self.banks[name]
+            numbers = self.columns[bank.by].index_select(0, self.order[at : at + len(out)])
+            torch.index_select(held, 0, numbers.reshape(-1), out=out.flatten(0, numbers.ndim - 1))
+
+    def _program(self, ask: Fit, size: int) -> RecordedStep:
         """Return the recorded step for this batch size and kind of request."""
         local = ask.local
         mu = None if ask.anchor is None else ask.anchor[1]
@@ -235,15 +258,24 @@ class GraphSlot(FlatNetwork):
         self.replay.settle()
         self.programs.clear()
 
-    def _record(self, local: LocalTraining, mu: float | None, masked: bool, size: int) -> Program:
+    def _record(
+        self, local: LocalTraining, mu: float | None, masked: bool, size: int
+    ) -> RecordedStep:
         within = torch.arange(size)
+        rows = {
+            name: held.new_zeros(size, *self.columns[bank.by].shape[1:], *held.shape[1:])
+            for name, (bank, held) in self.banks.items()
+        }
+        self._gather(rows, 0)
         names = SLOTS[local.optimizer] if local.buffers else ()
         buffers = [self._views(self.slots[name]) for name in names]
         pull, keep = self._views(self.scratch), self._views(self.keep)
         step = stepper(self.tensors, buffers, local, self.rate, self.count)
 
         def work() -> None:
-            batch = self._batch(self.order.index_select(0, self.cursor + within))
+            order = self.order.index_select(0, self.cursor + within)
+            batch = {name: column.index_select(0, order) for name, column in self.columns.items()}
+            batch |= rows
             loss = training_loss(self.task, self.network.module, batch, self.precision)
             loss.backward()
             gradients = self.network.gradients()
@@ -269,7 +301,7 @@ class GraphSlot(FlatNetwork):
             self.cursor.zero_()
             work()
         try:
-            return self.replay.capture(work)
+            return RecordedStep(self.replay.capture(work), rows)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -277,14 +309,6 @@ class GraphSlot(FlatNetwork):
                 f"a step of {type(self.module).__name__} cannot be recorded as a CUDA graph: "
                 f"{str(error).strip().splitlines()[0]}; use the sequential solver"
             ) from error
-
-    def _batch(self, rows: Tensor) -> Batch:
-        batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
-        for name, (by, _, held) in self.banks.items():
-            numbers = batch[by]
-            found = held.index_select(0, numbers.reshape(-1))
-            batch[name] = found.view(*numbers.shape, *held.shape[1:])
-        return batch
 
     @torch.no_grad()
     def outputs(self, params: Params, data: Samples, batch: int) -> Tensor:
@@ -297,6 +321,11 @@ class GraphSlot(FlatNetwork):
             moved = {name: column.to(self.device) for name, column in part.items()}
             parts.append(self.task.forward(self.module, moved).float())
         return torch.cat(parts)
+
+
+def _kind(bank: SharedRows) -> tuple[object, ...]:
+    """Properties of a bank that a recording depends on: not its rows."""
+    return bank.by, bank.rows.dtype, bank.rows.shape[1:]
 
 
 def _roomy(n: int) -> int:

@@ -70,6 +70,17 @@ def resident(
     return replace(federation, people=people)
 
 
+def copies(federation: Federation, device: torch.device) -> dict[int, Samples]:
+    """Return everybody's training data on a device, by the `id` of those in main memory.
+
+    What a method itself reads of a client's data stays in main memory.
+    """
+    if isinstance(federation.people, Population):
+        return {}
+    moved = resident(federation, device).people
+    return {id(splits.train): moved[person].train for person, splits in federation.people.items()}
+
+
 def _moved(
     everybody: list[Samples], device: torch.device, banks: dict[int, Tensor]
 ) -> list[Samples]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,9 +31,16 @@ class CudaGraphRecorder:
         if self.stream is None:
             return work
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            work()
-        return graph.replay
+        # Collecting an old graph would end this recording: CUDA frees none meanwhile.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                work()
+        finally:
+            if collecting:
+                gc.enable()
+        return partial(_replay, graph, work)
 
     def settle(self) -> None:
         """Wait until all of it is done."""
@@ -50,3 +59,8 @@ class CudaGraphRecorder:
             current.wait_stream(self.stream)
             for tensor in made:
                 tensor.record_stream(current)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _kept: Program) -> None:
+    """Start a graph. It reads memory of tensors that the work it was recorded from holds."""
+    graph.replay()

@@ -16,7 +16,7 @@ from vergence.core.local_training import LocalTraining, Precision
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.core.task import Task
-from vergence.training.cuda_graphs import Graphed
+from vergence.training.cuda_graphs import STREAMS, Graphed
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked, Unstackable, groups_of
 
@@ -140,7 +140,8 @@ class _Trial:
         self.device, self.chunk = device, len(self.asks)
         self.stacked = Stacked(task, device, precision)
         on_gpu = device.type == "cuda"
-        self.alone = Graphed(task, device, precision) if on_gpu else Solver(task, precision)
+        gpu = Graphed(task, device, precision, STREAMS) if on_gpu else None
+        self.alone = gpu or Solver(task, precision)
         # Processor time, as neighbours do not count in it; a GPU's work is not in it at all.
         self.clock = time.perf_counter if on_gpu else time.process_time
 
@@ -149,9 +150,12 @@ class _Trial:
         return self._timed(lambda: self.stacked.fit_all(self.asks, self.streams)) / self.chunk
 
     def sequence(self, clients: int) -> float:
-        """Train some one after the other; return seconds per client."""
+        """Train some one by one, on a GPU side by side; return seconds per client."""
 
         def work() -> None:
+            if isinstance(self.alone, Graphed):
+                self.alone.fit_all(self.asks[:clients], self.streams[:clients])
+                return
             for ask, stream in zip(self.asks[:clients], self.streams, strict=False):
                 self.alone.fit(ask, stream)
 

@@ -1,7 +1,7 @@
 """Private inference by MP-SPDZ: its program on plain numbers, its files, what it says, refusals.
 
 Slow ones need an MP-SPDZ with its parties built, named by VERGENCE_MP_SPDZ; see
-docs/how-to/private_inference.md.
+docs/results/private_inference.md.
 """
 
 import os
@@ -135,8 +135,8 @@ def test_a_row_says_whom_it_holds_against():
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        (None, "malicious_sy needs --mp-spdz DIRECTORY; docs/how-to/private_inference.md says how"),
-        (Path("/nowhere"), "no MP-SPDZ in /nowhere: docs/how-to/private_inference.md says how"),
+        (None, "needs --mp-spdz DIRECTORY; docs/results/private_inference.md says how"),
+        (Path("/nowhere"), "no MP-SPDZ in /nowhere: docs/results/private_inference.md says how"),
     ],
 )
 def test_without_mp_spdz_the_error_says_how_to_get_it(place, told):

@@ -1,7 +1,7 @@
 """Private inference through SPU's processes: answers of the network, in every mode.
 
 Needs a Python that has SPU, named by VERGENCE_SPU or lying in .venv-spu; see
-docs/how-to/private_inference.md.
+docs/results/private_inference.md.
 """
 
 import ast

@@ -355,7 +355,6 @@ class RayBatch:
 
     def _again(self, hand: Any, error: Exception) -> None:
         """Take back what was given to an actor that died: it was at the first, the rest waited."""
-        self.cluster.lose(hand)
         theirs = [ref for ref, (whose, _) in self.under_way.items() if whose is hand]
         first, *waiting = [self.under_way.pop(ref)[1] for ref in theirs]
         self.tries[first] += 1
@@ -366,6 +365,8 @@ class RayBatch:
                 f"{type(error).__name__}); the last checkpoint is kept: give them more memory, "
                 "then `vergence resume`"
             )
+        # Only now: Ray may wait for minutes where an actor is killed while it starts.
+        self.cluster.lose(hand)
         for number in (first, *waiting):
             heapq.heappush(self.todo, number)
 

@@ -34,7 +34,7 @@ BITS = 31
 OWNERS = ("parameters", "inputs")
 """What the first and the second party own."""
 TIMER = re.compile(r"^Time[1-9]\d* = (\S+) seconds \((\S+) MB, (\d+) rounds\)$", re.MULTILINE)
-SETUP = "docs/how-to/private_inference.md says how to build MP-SPDZ"
+SETUP = "docs/results/private_inference.md says how to build MP-SPDZ"
 
 
 def check_install(place: Path | None, name: str) -> Path:

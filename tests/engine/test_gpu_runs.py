@@ -1,0 +1,70 @@
+"""Runs on a GPU: near those of a CPU, and the same bits each time."""
+
+import pytest
+import torch
+
+from tests.engine.learners import LOCALS, apart
+from tests.engine.toys import run_toy
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.engine import client_executor, solver_selection
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedcpf import FedCPF
+from vergence.methods.scaffold import Scaffold
+from vergence.training.cuda_graphs import Graphed
+
+METHODS = {
+    "fedavg": FedAvg(local=LOCALS["momentum"]),
+    "fedcpf": FedCPF(local=LOCALS["clip"], rate=0.2),
+    "scaffold": Scaffold(local=LOCALS["clip"]),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("solver", ["sequential", "stacked"])
+def test_a_run_is_near_that_of_a_cpu_and_repeats(tmp_path, name, solver):
+    plan = {"people": 9, "solver": solver, "evaluate_every": 2}
+    runs = {
+        folder: run_toy(tmp_path / folder, METHODS[name], device=device, **plan)
+        for folder, device in (("gpu", "cuda"), ("again", "cuda"), ("cpu", "cpu"))
+    }
+    assert runs["gpu"].fingerprint == runs["again"].fingerprint
+    assert apart(runs["gpu"].server.model, runs["cpu"].server.model) <= 1e-4
+
+
+def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):
+    """The code of a run on a GPU, its device and its recordings replaced by the CPU's."""
+    copied: list[Samples] = []
+    trained: list[Samples] = []
+    seen: list[Samples] = []
+
+    def copies(federation: Federation, device: torch.device) -> dict[int, Samples]:
+        assert device.type == "cuda"
+        moved = {id(s.train): Samples(dict(s.train.columns)) for s in federation.people.values()}
+        copied.extend(moved.values())
+        return moved
+
+    class OnCpu(Graphed):
+        def __init__(self, task, device, *rest):
+            super().__init__(task, "cpu", *rest)
+
+        def fit_all(self, asks, *rest):
+            trained.extend(ask.data for ask in asks)
+            return super().fit_all(asks, *rest)
+
+    class Reads(FedAvg):
+        def on_train(self, c, msg, site):
+            seen.append(site.train)
+            return (yield from super().on_train(c, msg, site))
+
+    monkeypatch.setattr(solver_selection, "pick", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(client_executor, "copies", copies)
+    monkeypatch.setattr(client_executor, "Graphed", OnCpu)
+    found = run_toy(tmp_path / "a", Reads(local=LOCALS["clip"]), solver="sequential", rounds=1)
+    assert {id(data) for data in trained} == {id(data) for data in copied}
+    assert len(seen) == 3
+    assert not {id(data) for data in seen} & {id(data) for data in copied}
+    monkeypatch.undo()
+    alone = run_toy(tmp_path / "b", FedAvg(local=LOCALS["clip"]), solver="sequential", rounds=1)
+    assert apart(found.server.model, alone.server.model) <= 1e-6
