@@ -30,7 +30,8 @@ from vergence.tasks.cross_encoder import CrossEncoderTask
 from vergence.training.pruning import Pruning, stored_bytes
 
 UNSEEN = 9
-"""So many people, as in Table 4.9, the last of the data, are kept out of one training; at most a third."""
+"""So many people, the last of the data, are kept out of one training, as in Table 4.9; at most a
+third of them."""
 ERROR = "angle_error_deg"
 SHOTS = unlabelled.FewShotOptions(source="first")
 """100 labelled pictures of one person of the training, as in the SplitFed thesis, section 3.2."""
