@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
+from vergence.core.naming import plural
 from vergence.experiment.packaged import packaged
 from vergence.experiment.schema import load
 from vergence.metrics.fairness import HARM
@@ -66,8 +67,8 @@ def page(folder: Path, name: str) -> None:
         f"# {name}",
         "",
         f"`vergence {doing} {source(name)}{changed(name, run)} --out runs/{name}`: "
-        f"{len(run.people)} people, "
-        f"{plural(len(run.seeds), 'seed')}, {run.results['rounds']} rounds; "
+        f"{plural(len(run.people), 'person')}, "
+        f"{plural(len(run.seeds), 'seed')}, {plural(run.results['rounds'], 'round')}; "
         f"{plural(round(seconds / 60), 'minute')} in rounds of training on two busy cores "
         f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, "
         f"torch {box['torch']}).",
@@ -115,11 +116,6 @@ def crossed(folder: Path) -> None:
     names = " ".join(f"runs/{name}/fedavg" for name in CROSSED)
     text = f"# {folder.name}\n\n`vergence study cross {names} --out runs/{folder.name}`:\n\n{table}"
     (PAGES / f"{folder.name}.md").write_text(text)
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a number and its noun."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def source(name: str) -> str:
@@ -175,7 +171,7 @@ def recipe(folders: list[Path]) -> None:
         }
         count, seeds = len(scores["earned"]), len(study.runs[0].seeds)
         named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
-        heads += [f"{named}, {count} people, {seeds} seeds", "steps"]
+        heads += [f"{named}, {plural(count, 'person')}, {plural(seeds, 'seed')}", "steps"]
         heads += ["worse than alone", "alone, more steps", "FedAvg"]
         sign = -1 if study.headline in study.lower_is_better else 1
         for label in rows:

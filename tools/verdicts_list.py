@@ -18,9 +18,14 @@ NUMBERS = re.compile(r"\[([\d.e+-]+), ([\d.e+-]+)\]")
 COUNT = re.compile(r"\d+ of (\d+)( \w+)?")
 SAID = re.compile(r"with the mean and spread seen here, ([\d,]+) (\w+) (show|would not)")
 """What `vergence reproduce` writes since it tells this itself."""
+DATA = re.compile(r"^- data: .*?\((real|generated)\)", re.M)
+SEEDS = re.compile(r"^- (?:seeds: )?(\d+)(?: seeds)?, (?:rounds: )?\d+", re.M)
+MINUTES = re.compile(r"([\d.]+) minutes in rounds")
 HEAD = """# Verdicts on the papers' claims
 
-Counted over the pages of this folder that `vergence reproduce` wrote. [What a verdict
+Counted over the pages of this folder that `vergence reproduce` wrote, by paper and by whether the
+data are recorded or generated. Hours are spent in rounds on two shared cores; runs that several
+pages share are counted on each. [What a verdict
 means](../how-to/reproduce.md#what-a-verdict-means).
 """
 CHANCE = """
@@ -54,19 +59,42 @@ class Told:
     reason: str
 
 
+@dataclass(frozen=True)
+class Page:
+    """A page of a paper: kind of data, seeds and minutes, where it tells them, and its claims."""
+
+    paper: str
+    kind: str
+    seeds: int | None
+    minutes: float
+    lines: tuple[Told, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Page:
+        """Read what `vergence reproduce` wrote; one that only counts the data has no seeds."""
+        text = path.read_text(encoding="utf-8")
+        kind, seeds, minutes = (told.search(text) for told in (DATA, SEEDS, MINUTES))
+        return cls(
+            path.name.removeprefix("reproduce_").partition("_")[0],
+            kind[1] if kind else "no training",
+            int(seeds[1]) if seeds else None,
+            float(minutes[1]) if minutes else 0.0,
+            tuple(_lines(path)),
+        )
+
+
 def page(folder: Path) -> str:
     """The page about all pages of papers in a folder."""
-    lines = [line for path in sorted(folder.glob("reproduce_*.md")) for line in _lines(path)]
-    claims = [line for line in lines if line.word]
-    counts: dict[str, Counter[str]] = {}
-    for line in claims:
-        paper = line.page.removeprefix("reproduce_").partition("_")[0]
-        counts.setdefault(paper, Counter())[line.word] += 1
-    tested = sum(line.word != "not testable here" for line in claims)
-    rows = [_count(paper, found) for paper, found in counts.items()]
-    rows.append(_count("all", sum(counts.values(), Counter())))
-    heads = ["paper", *KINDS.values()]
-    ruler = "|" + "---|" + "---:|" * len(KINDS)
+    pages = [Page.read(path) for path in sorted(folder.glob("reproduce_*.md"))]
+    lines = [line for page in pages for line in page.lines]
+    tested = sum(line.word not in ("", "not testable here") for line in lines)
+    groups: dict[tuple[str, str], list[Page]] = {}
+    for page in pages:
+        groups.setdefault((page.paper, page.kind), []).append(page)
+    rows = [_count(*group, groups[group]) for group in sorted(groups)]
+    rows.append(_count("all", "", pages))
+    heads = ["paper", "data", "pages", "seeds", "hours", *KINDS.values()]
+    ruler = "|---|---|" + "---:|" * (len(heads) - 2)
     chance = CHANCE.format(tested=tested, chance=round(tested / 40), most=MOST)
     planned = [
         f"| {line.text} | [{_name(line)}]({line.page}) | {needed(line)} |" for line in _open(lines)
@@ -126,8 +154,13 @@ def _lines(path: Path) -> Iterator[Told]:
             yield Told(path.name, cells[0], cells[1], cells[3], cells[4], cells[6].strip(" |"))
 
 
-def _count(paper: str, found: Counter[str]) -> str:
-    return f"| {paper} | {' | '.join(str(found[word]) for word in KINDS)} |"
+def _count(paper: str, kind: str, pages: Sequence[Page]) -> str:
+    found = Counter(line.word for page in pages for line in page.lines)
+    seeds = sorted({page.seeds for page in pages if page.seeds is not None})
+    several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds))
+    hours = f"{sum(page.minutes for page in pages) / 60:.1f}"
+    cells = [paper, kind, str(len(pages)), several, hours]
+    return f"| {' | '.join([*cells, *(str(found[word]) for word in KINDS)])} |"
 
 
 def _name(line: Told) -> str:

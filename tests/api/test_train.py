@@ -224,7 +224,12 @@ def test_a_task_with_two_inputs_says_which_arrays_it_takes():
     found = run.predict("p2", {"image": image, "pose": pose})
     assert found.shape == (30, 2)
     assert torch.equal(run.predict("p2", (image, pose)), found)
-    for given, got in ((image, "one array"), ({"image": image}, "image"), ((image,), "image")):
+    for given, got in (
+        (image, "one array"),
+        ({"image": image}, "image"),
+        ((image,), "image"),
+        (vg.Samples({"image": torch.as_tensor(image)}), "image"),
+    ):
         with pytest.raises(vg.DataError) as refused:
             run.predict("p2", given)
         assert str(refused.value) == (

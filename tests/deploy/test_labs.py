@@ -51,7 +51,7 @@ def test_a_result_says_whether_it_is_of_labs_or_people(table, who, tmp_path):
     tell = lambda line, *_, **__: said.append(line)  # noqa: E731
     server: Any = SimpleNamespace(experiment=check(table), tell=tell)
     ServerRun.tell_result(server, "fedavg", tmp_path)
-    assert said == [f"fedavg: angle_error_deg 2.000, mean of 3 {who} and 1 seeds"]
+    assert said == [f"fedavg: angle_error_deg 2.000, mean of 3 {who} and 1 seed"]
 
 
 @pytest.mark.slow

@@ -296,7 +296,7 @@ def test_a_main_server_that_asks_for_ever_is_given_up(tmp_path):
     folder.open()
     pool_factory = remote_pool(line, relay=SessionRelay(line, lambda: now[0]))
     plan = Plan(rounds=1, evaluate_every=0, solver="sequential")
-    with pytest.raises(PartialRun, match="main server is lost: a talk with 1 clients had no end"):
+    with pytest.raises(PartialRun, match="main server is lost: a talk with 1 client had no end"):
         run_rounds(
             line.method,
             task_of(line.method),

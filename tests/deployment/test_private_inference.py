@@ -382,6 +382,86 @@ def test_a_client_that_leaves_does_not_keep_the_parties(place, network, eyes):
 # --- strangers
 
 
+class Overheard(PrivateFolder):
+    """A stranger, who has a client's folder but no key that a party knows; it hears all words."""
+
+    @property
+    def name(self):
+        return "anna"
+
+    async def all_words(self):
+        """Everything that each party says to it, but for the number to be signed."""
+        heard = []
+        for name in NAMES:
+            line, greeting = await dial(self, name, PATIENCE)
+            heard.append(replace(greeting, nonce=""))
+            await line.tell_record(self.introduction(greeting))
+            with pytest.raises(StateError) as refused:
+                heard.append(await line.take(WORDS))
+            heard.append(str(refused.value))
+            await line.close()
+        return heard
+
+
+def test_strangers_do_not_learn_how_much_a_party_is_asked(place, eyes):
+    """Whoever may not ask hears the same words before and after a question, and no number.
+
+    A client without terms does hear it: that is what it asks for.
+    """
+    shutil.copytree(place / "clients" / "ben", place / "clients" / "stranger")
+    stranger = Overheard(place / "clients" / "stranger")
+
+    async def main():
+        async with serving(*three(place)):
+            before = await stranger.all_words()
+            await ask(anna(place), *eyes, PATIENCE)
+            after = await stranger.all_words()
+            line, greeting = await dial(anna(place), "a", PATIENCE)
+            await line.tell_record(anna(place).introduction(greeting))
+            known = await line.take(WORDS)
+            await line.close()
+            return before, after, known
+
+    before, after, known = asyncio.run(main())
+    assert before == after
+    assert json.loads(known) == {"next": 2}
+    refusals = [words for words in after if isinstance(words, str)]
+    assert all("no client of this name and key may ask here" in words for words in refusals)
+    assert len(refusals) == len(NAMES)
+
+
+def test_a_ledger_that_is_gone_is_no_strangers_business(place):
+    """A greeting does not look at it, so that its path is told to nobody who may not ask."""
+    (place / "parties" / "a" / "used.json").unlink()
+    shutil.copytree(place / "clients" / "ben", place / "clients" / "stranger")
+
+    async def main():
+        late = Party(place / "parties" / "a", PATIENCE)
+        late.ledger = MaterialLedger(place / "parties" / "b")
+        async with serving(late, *three(place)[1:]):  # it was there when the party began
+            late.ledger = MaterialLedger(place / "parties" / "a")
+            return await Overheard(place / "clients" / "stranger").all_words()
+
+    assert not [words for words in asyncio.run(main()) if "used.json" in str(words)]
+
+
+def test_a_party_that_comes_without_terms_is_refused(place):
+    class Silent(PrivateFolder):
+        def introduction(self, greeting):
+            text = Hello.signed_text(greeting, "party", self.name, None)
+            return Hello("party", self.name, None, self.sign(text))
+
+    async def main():
+        async with serving(*three(place)[2:]):
+            folder = Silent(place / "parties" / "a")
+            line, greeting = await dial(folder, "c", PATIENCE)
+            await line.tell_record(folder.introduction(greeting))
+            await line.take(WORDS)
+
+    with pytest.raises(StateError, match="party 'a' says nothing of what it asks"):
+        asyncio.run(main())
+
+
 def test_strangers_are_shown_the_door(place, eyes, monkeypatch):
     """One that says nothing is put out in time; one too many is not let in."""
     monkeypatch.setattr(connection, "HANDSHAKE", 0.5)
@@ -564,7 +644,7 @@ def test_a_stranger_cannot_stand_in_for_a_party(place):
 def test_a_name_never_leads_out_of_the_folder_of_keys(place):
     """The key of a name is looked for among the files that are there."""
     folder = anna(place)
-    greeting = agreement.Greeting("a", "", "", 0)
+    greeting = agreement.Greeting("a", "", "")
     terms = Terms("", "", "anna", 0, 1)
     text = Hello.signed_text(greeting, "party", "../clients/anna", terms)
     hello = Hello("party", "../clients/anna", terms, folder.sign(text))

@@ -141,10 +141,10 @@ def halfway(monkeypatch):
     by_label = {b.label: b for b in blocks(ROOT / "CONTRIBUTING.md", "python")}
     module = types.ModuleType("vergence.methods.halfway")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(by_label["file=halfway.py"].text, "halfway.py", "exec"), vars(module))
+    exec(compile(by_label['title="halfway.py"'].text, "halfway.py", "exec"), vars(module))
     test: dict = {}
     monkeypatch.setattr(importlib.import_module("vergence.methods"), "halfway", module, False)
-    exec(compile(by_label["file=test_halfway.py"].text, "test_halfway.py", "exec"), test)
+    exec(compile(by_label['title="test_halfway.py"'].text, "test_halfway.py", "exec"), test)
     return binding.only(module, Method), test["test_halfway_by_hand"]
 
 

@@ -47,8 +47,8 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 def test_the_network_and_data_in_a_file_train(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for block in blocks(ROOT / "docs/how-to/python.md", None):
-        kind, _, name = block.label.partition("=")
-        if kind == "file":
+        name = block.label.removeprefix("title=").strip('"')
+        if "." in name:
             (tmp_path / name).write_text(block.text)
     (tmp_path / "eyes").mkdir()
     run_cell((tmp_path / "make.py").read_text(), {})

@@ -141,6 +141,10 @@ def test_links_of_the_site():
 
 
 PAGE = """
+- data: made_crops (real), 3 people; small
+- seeds: 3, rounds: 2, 1 epochs of batch 32 per person and round
+- machine: Linux, 2 cores; 30.0 minutes in rounds
+
 ## Verdicts
 
 | claim | verdict | better by | 95 % interval | people | printed | reason |
@@ -159,6 +163,6 @@ def test_open_claims_say_what_would_decide_them(tmp_path):
     """Three people who differ by 1 2 3 have the interval 2 -/+ 2.48, and five would decide."""
     (tmp_path / "reproduce_splitfed_fig.md").write_text(PAGE, encoding="utf-8")
     told = verdicts_list.page(tmp_path)
-    assert "| splitfed | 1 | 0 | 4 | 0 |" in told
+    assert "| splitfed | real | 1 | 3 | 0.5 | 1 | 0 | 4 | 0 |" in told
     ends = [row.rpartition(" | ")[2] for row in told.splitlines() if row.endswith(" |")][-4:]
     assert ends == ["5 people |", "5 people |", "no number |", "7 people |"]

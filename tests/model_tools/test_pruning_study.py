@@ -67,7 +67,7 @@ def test_the_first_row_is_the_run(folder, shared):
     assert float(rows["as trained"]["value"]) == pytest.approx(told, abs=1e-5)
     assert (out / "prune.png").stat().st_size > 5000
     assert (out / "prune.md").read_text().count("\n| linear") == 2
-    assert "3 people, 1 seeds" in said
+    assert "3 people, 1 seed" in said
 
 
 def test_sizes_and_zeros_are_those_of_the_arithmetic(shared):

@@ -159,6 +159,10 @@ def test_numbers_of_people_do_not_depend_on_who_else_takes_part():
 
 
 def test_data_without_sides_is_refused():
-    part = Samples({"image": torch.zeros(2, 1, 9, 15, dtype=torch.uint8)})
-    with pytest.raises(ConfigError, match="has neither glances"):
+    columns = {"image": torch.zeros(2, 1, 9, 15, dtype=torch.uint8)}
+    part = Samples(columns)
+    with pytest.raises(ConfigError, match=r"has neither glances .* but image;"):
         glance_rows(Federation("plain", {"ann": Splits(part, part, part)}))
+    part = Samples({**columns, "side": torch.tensor([0, 1])})  # nobody looks at gaze and pose
+    found = glance_rows(Federation("plain", {"ann": Splits(part, part, part)})).people["ann"]
+    assert {*found.train.columns} == {"eyes", "side", "whose"}

@@ -296,9 +296,9 @@ def test_the_list_has_every_table_and_its_state(done, tmp_path):
     for name in ("fedcpf/table1", "fedcpf/fig3", "adaptive/fig2", "adaptive/headline"):
         assert name in app.TABLES
     (line,) = [line for line in told if line.startswith("fedcpf/table1")]
-    assert "toy, 1 seeds, fast: " in line
+    assert "toy, 1 seed, fast: " in line
     counts = app.tally([v.word for v in done[1].verdicts])
-    assert app.status("fedcpf/table1", out) == f"toy, 1 seeds, fast: {counts}"
+    assert app.status("fedcpf/table1", out) == f"toy, 1 seed, fast: {counts}"
     (line,) = [line for line in told if line.startswith("fedcpf/table2")]
     assert "not run" in line
     file = tmp_path / "fedcpf/table1/verdicts.json"

@@ -312,7 +312,7 @@ def test_several_runs_are_panels_of_one_figure(left_out, tmp_path):
     sources = [left_out / "fedavg", left_out / "per_fedavg"]
     found = calibrate(sources, tmp_path / "two.png", options, quiet())
     page = adaptation_figure(found)
-    assert [axes.get_title("left") for axes in page.axes] == ["eye_synthetic, 1 new people"] * 2
+    assert [axes.get_title("left") for axes in page.axes] == ["eye_synthetic, 1 new person"] * 2
     drawn = {line.get_label(): line.get_ydata() for line in page.axes[0].get_lines()}
     assert drawn["adapt, as it chooses"][1] == found[0].values["adapt, as it chooses"][0, 1]
     assert drawn["shared model, as it is"].tolist() == [drawn["adapt, as it chooses"][0]] * 2

@@ -260,7 +260,7 @@ def test_number_of_people(tmp_path):
         for r in rows(out / "people" / "people.csv")
     }
     assert set(found) == {(p, n) for p in ("p02", "p03") for n in (1, 2)}
-    assert "newcomers; local-only: others' models; 1 seeds" in said
+    assert "newcomers; local-only: others' models; 1 seed" in said
     folder = out / "people" / "n02" / "seed0" / "fedavg"
     assert read(folder).runs[0].people == ["p00", "p01"]
     trained = read_run(folder).on(validate(load(write(tmp_path, one))).ready)

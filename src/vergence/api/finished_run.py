@@ -20,7 +20,7 @@ from vergence.adaptation.own_data import ME, OwnData
 from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import called, plural
 from vergence.core.params import Params
 from vergence.core.task import StartingModel, Task
 from vergence.errors import ConfigError, DataError, StateError, nearest
@@ -196,11 +196,11 @@ class FinishedRun:
         """
         trained = self._trained(seed)
         task = trained.task
-        if not isinstance(samples, Samples):
-            samples = _by_name(samples, task)
-        self._check_kinds(samples, task.labels)
-        given = Federation("given", {"given": Splits(samples, samples, samples)})
+        found = samples if isinstance(samples, Samples) else _by_name(samples, task)
+        self._check_kinds(found, task.labels)
+        given = Federation("given", {"given": Splits(found, found, found)})
         ready = task.network.prepare(given).people["given"].test
+        _check_inputs(task, ready, samples)
         person = trained.owner if person is None else person
         ready = trained.lent(ready, person)
         return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
@@ -309,11 +309,11 @@ class FinishedRun:
 
     def __repr__(self) -> str:
         lines = self.summary.to_string(float_format="{:.4g}".format)
-        title = f"Run {self.label}: {_people(self.people)}, in {self.folder}"
+        title = f"Run {self.label}: {plural(len(self.people), 'person')}, in {self.folder}"
         return "\n".join([title, lines, *self._told()])
 
     def _repr_html_(self) -> str:
-        title = html.escape(f"{self.label}: {_people(self.people)}")
+        title = html.escape(f"{self.label}: {plural(len(self.people), 'person')}")
         table = self.summary.to_html(float_format="{:.4g}".format)
         told = "".join(f"<p>{html.escape(line)}</p>" for line in self._told())
         return f"<p><b>{title}</b></p>{table}{told}"
@@ -327,24 +327,25 @@ class FinishedRun:
         return [*told, *spent.lines(self.label, self.privacy, tuned)]
 
 
-def _people(names: Sequence[str]) -> str:
-    return f"{len(names)} {'person' if len(names) == 1 else 'people'}"
-
-
 def _by_name(given: Any, task: Task) -> Samples:
-    """Arrays as samples; one array alone is the first input.
+    """Arrays as samples; one array alone is the first input."""
+    named = given if isinstance(given, Mapping | tuple) else (given,)
+    return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))
+
+
+def _check_inputs(task: Task, ready: Samples, given: Any) -> None:
+    """Accept prepared samples with all that the network reads.
 
     Raises:
-        DataError: a column that the network reads is not there.
+        DataError: a column is not there.
     """
-    named = given if isinstance(given, Mapping | tuple) else (given,)
-    columns = columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels))
-    if not set(task.input_columns) <= columns.keys():
+    there = {**ready.columns, **ready.banks}
+    if not set(task.input_columns) <= there.keys():
+        alone = not isinstance(given, Samples | Mapping | tuple)
         raise DataError(
             f"predict: task {called(task)} takes arrays by name: {', '.join(task.input_columns)}; "
-            f"got {', '.join(columns) if named is given else 'one array'}"
+            f"got {'one array' if alone else ', '.join(there)}"
         )
-    return Samples(columns)
 
 
 class ScratchFolder:

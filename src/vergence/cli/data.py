@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from vergence.console import out
+from vergence.core.naming import plural
 from vergence.experiment.trust import asking
 
 data = App(
@@ -62,7 +63,7 @@ def check(name: str, *, root: str | None = None) -> None:
     if failed:
         from vergence.errors import DataError
 
-        raise DataError(f"{name}: {failed} check{'s' if failed > 1 else ''} failed, see above")
+        raise DataError(f"{name}: {plural(failed, 'check')} failed, see above")
 
 
 @data.command

@@ -178,7 +178,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def beside(self, s: S) -> Mapping[str, Params]:
         """Server's part of predictions that it makes together with a client.
 
-        It is not downloaded; default: nothing, a client predicts alone.
+        It is not downloaded for training; a deployment sends it to a client that it measures.
+        Default: nothing, a client predicts alone.
         """
         return {}
 

@@ -1,10 +1,12 @@
-"""Names of methods, tasks, networks and data sets in experiments: those of their modules."""
+"""Names of methods, tasks, networks and data sets in experiments, and nouns after numbers."""
 
 from __future__ import annotations
 
 PACKAGE = __name__.partition(".")[0]
 FROM_FILE = "vergence_file_"
 """Begins the names of modules that are a user's own Python files."""
+IRREGULAR = {"person": "people", "new person": "new people", "reply": "replies"}
+"""Plurals that do not end in the singular and s."""
 
 
 def called(thing: object) -> str:
@@ -16,3 +18,13 @@ def called(thing: object) -> str:
     if kind.__module__.partition(".")[0] == PACKAGE:
         return kind.__module__.rpartition(".")[2]
     return f"{kind.__module__.removeprefix(FROM_FILE)}:{kind.__qualname__}"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number and its noun, in the singular for one.
+
+    Examples:
+        >>> plural(1, "seed"), plural(2, "round"), plural(1, "person"), plural(0, "person")
+        ('1 seed', '2 rounds', '1 person', '0 people')
+    """
+    return f"{count} {noun if count == 1 else IRREGULAR.get(noun, f'{noun}s')}"

@@ -129,6 +129,8 @@ class Task(NamedOptions, ABC):
     """The columns that the network reads; (): this task does not say, and `x` is meant."""
     labels: ClassVar[tuple[str, ...]] = ()
     """The columns that the loss looks at."""
+    scored_columns: ClassVar[tuple[str, ...]] = ()
+    """The columns, and shared rows, that only metrics look at."""
     beside: ClassVar[tuple[str, ...]] = ()
     """The columns that enter the network beside its input, at a later stage."""
     public: ClassVar[tuple[str, ...]] = ()

@@ -10,6 +10,7 @@ from typing import Any
 
 from vergence.core.federation import Federation
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.folders import EVERYBODY, ClientSide, tell
 from vergence.deployment.joined_node import JoinedNode
@@ -58,9 +59,9 @@ class AnsweringClient(JoinedNode):
             people = tuple(whole.clients)
         if len(people) != len(inside) or len(set(people)) != len(people):
             raise DataError(
-                f"lab '{self.side.client}' has {len(inside)} people in the experiment's silos "
-                f"({', '.join(inside)}), and --people names {len(people)}: name each of them once, "
-                "in that order"
+                f"lab '{self.side.client}' has {plural(len(inside), 'person')} in the "
+                f"experiment's silos ({', '.join(inside)}), and "
+                f"--people names {len(people)}: name each of them once, in that order"
             )
         return dict(zip(inside, people, strict=True))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from vergence.core.files import parse_json, write_whole
 from vergence.core.messages import Message
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import called, plural
 from vergence.core.params import Params
 from vergence.core.serialization import digest, pack, plain
 from vergence.deployment.protocol import ClientRequest, steps
@@ -52,8 +52,8 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
         planned = plan.points_in(done) if turn else plan.points_at(done)
         if not set(request.points) <= set(planned) or not (turn or request.points):
             raise StateError(
-                f"plan: after {done} rounds {list(planned) or 'nothing'} is measured here, and "
-                f"{list(request.points) or 'nothing'} is asked for"
+                f"plan: after {plural(done, 'round')} {list(planned) or 'nothing'} is measured "
+                f"here, and {list(request.points) or 'nothing'} is asked for"
             )
 
 
@@ -233,7 +233,8 @@ class ClientLedger:
         asked = digest(pack(message), f"{request.file} {sorted(request.points)}".encode())
         if record.measured.get(at, asked) != asked:
             raise StateError(
-                f"plan: '{self.client}' was measured after {at} rounds before, with another model"
+                f"plan: '{self.client}' was measured after {plural(int(at), 'round')} before, "
+                "with another model"
             )
         if at in record.measured:
             return

@@ -18,6 +18,7 @@ from typing import Any
 from vergence.core.aggregation import Sum
 from vergence.core.files import Unsaved, growing, make_folder, saving, write_whole
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.core.serialization import UNREADABLE, digest, plain, quick_digest, unpack
 from vergence.deployment.client_ledger import ClientLedger, check_plan
 from vergence.deployment.protocol import (
@@ -55,7 +56,7 @@ def check_promised(request: ClientRequest, plan: Plan, method: Method) -> None:
         if plan.privacy.user is not None and shares and message.round >= plan.rounds:
             raise StateError(
                 f"plan: '{message.verb}' of round {message.round} would share more than the noise "
-                f"of privacy.user was made for: sums of {plan.rounds} rounds"
+                f"of privacy.user was made for: sums of {plural(plan.rounds, 'round')}"
             )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from vergence.core.files import growing, write_whole
+from vergence.core.naming import plural
 from vergence.deployment import folders
 from vergence.deployment.diagnostics import (
     AGAIN,
@@ -152,7 +153,8 @@ def serve(
         run = control.start()
         folders.tell(
             folder,
-            f"serving {side.address}, listening on {host}, {len(side.clients)} clients expected",
+            f"serving {side.address}, listening on {host}, "
+            f"{plural(len(side.clients), 'client')} expected",
             "serving",
         )
         while True:

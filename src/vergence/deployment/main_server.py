@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Exposure
+from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, plain, unpack
 from vergence.core.tags import tagged
@@ -281,7 +282,7 @@ class SessionRelay:
         note, body = unframed(self.transport.main(framed({"kind": "serve"}, pack(asked))))
         while "ask" in note:
             if self.clock() > end:
-                raise ClientLost(f"a talk with {len(tasks)} clients had no end in time")
+                raise ClientLost(f"a talk with {plural(len(tasks), 'client')} had no end in time")
             client, lost, answer = note["ask"], "", b""
             beside = {name: offered[client][name] for name in note["beside"]}
             try:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from vergence.core.federation import Federation
 from vergence.core.files import csv_of, growing, parse_json
+from vergence.core.naming import plural
 from vergence.core.serialization import plain
 from vergence.deployment import own_code
 from vergence.deployment.aggregator_node import AggregatorNode
@@ -207,7 +208,7 @@ class ServerRun:
         label, seed, done, rounds, metrics = report
         headline = self.experiment.task(seed).headline
         score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
-        heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
+        heard = f", {plural(int(metrics['replies']), 'reply')}" if "replies" in metrics else ""
         self.tell(
             f"{label}, seed {seed}: round {done} of {rounds}{heard}{score}",
             "round",
@@ -241,8 +242,9 @@ class ServerRun:
             mean = sum(people.values()) / len(people)
             plan = self.experiment.plan
             self.tell(
-                f"{label}: {headline} {mean:.3f}, mean of {len(people)} "
-                f"{'labs' if plan.silos else 'people'} and {len(plan.seeds)} seeds",
+                f"{label}: {headline} {mean:.3f}, mean of "
+                f"{plural(len(people), 'lab' if plan.silos else 'person')} and "
+                f"{plural(len(plan.seeds), 'seed')}",
                 "result",
                 label=label,
             )

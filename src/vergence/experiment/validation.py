@@ -99,6 +99,8 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
         module = task.module().eval()
         with torch.no_grad():
             task.loss(task.forward(module, batch), batch)
+            if lacking := [name for name in task.scored_columns if name not in batch]:
+                raise KeyError(lacking[0])
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
     except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -121,7 +123,7 @@ def without_column(
     missing, known = str(next(iter(error.args), "")), sorted({*train.columns, *train.banks})
     if not missing or missing in known:
         return ""
-    reads = dict.fromkeys((*task.input_columns, *task.labels, missing))
+    reads = dict.fromkeys((*task.input_columns, *task.labels, *task.scored_columns, missing))
     hint = "; without head poses give zeros, float32 [n, 2]" if missing == "pose" else ""
     return (
         f"federation '{experiment.table['federation']['name']}' has no column '{missing}' (it has "

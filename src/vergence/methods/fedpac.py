@@ -85,7 +85,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
     lamda: Annotated[float, Ge(0)] = 1.0
 
     exposure: ClassVar[Mapping[str, Exposure]] = {
-        "train": Exposure(trees=("body",)),
+        "train": Exposure(trees=("body",), down=("body", "head", "centres")),
         "share": Exposure("each", trees=("head", "statistics"), metrics=(), down=()),
     }
     trees: ClassVar[Mapping[str, Tree]] = {

@@ -85,8 +85,10 @@ def seen_by_others(
 
     Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
     samples without any such frame are left out, so that only comparable frames are scored; a
-    person without any such sample is not yielded.
+    person without any such sample is not yielded, and nobody where data have no column `scene`.
     """
+    if any("scene" not in samples.columns for samples in people.values()):
+        return
     scenes = torch.cat([s.columns["scene"] for s in people.values()]).unique()
     scenes = scenes[scenes >= 0]
     if not len(scenes):

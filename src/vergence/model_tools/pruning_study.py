@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vergence.core.data import Samples
 from vergence.core.files import replacing, write_text
 from vergence.core.masks import Mask
+from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
@@ -106,7 +107,9 @@ def prune(
     clock(lines, first, found[0], options.rounds)
     people = tuple(dict.fromkeys(p for subject in found for p in subject.people))
     left = ", left out of training" if found[0].trained.participants else ""
-    heading = f"{folder}: pruned; {len(people)} people{left}, {_seeds(found)} seeds"
+    heading = (
+        f"{folder}: pruned; {plural(len(people), 'person')}{left}, {plural(_seeds(found), 'seed')}"
+    )
     block = told(heading, lines, first, options.tune, options.cut)
     block.show(console)
     for name, text in (("prune.csv", block.csv()), ("prune.md", block.markdown())):

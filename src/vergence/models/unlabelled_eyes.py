@@ -51,12 +51,13 @@ def _rows(samples: Samples, number: int, name: str) -> Samples:
         return replace(samples, columns={**columns, "whose": whose})
     if "image" not in columns or "side" not in columns:
         raise ConfigError(
-            f"'{name}' has neither glances (`eyes`) nor patches with their `side`; learn without "
-            "labels from eye_glances, eye_synthetic, mpiigaze or mpiigaze_crops"
+            f"'{name}' has neither glances (`eyes`) nor patches (`image`) with their `side`, but "
+            f"{', '.join(sorted(columns))}; learn without labels from eye_glances, eye_synthetic, "
+            "mpiigaze or mpiigaze_crops"
         )
     side = columns["side"]
     columns["eyes"] = turned(columns.pop("image"), side)[:, None]
-    for angles in ("gaze", "pose"):
+    for angles in columns.keys() & {"gaze", "pose"}:
         columns[angles] = (columns[angles] * mirror(side))[:, None]
     return replace(samples, columns={**columns, "whose": 2 * number + side})
 

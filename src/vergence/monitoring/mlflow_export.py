@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import tomli_w
 
+from vergence.core.naming import plural
 from vergence.errors import ConfigError, PartialRun
 from vergence.monitoring.method_progress import MethodProgress
 from vergence.monitoring.status import Status, server_of, status
@@ -83,7 +84,8 @@ def send(
                 break
             time.sleep(AGAIN)
     less = "; nothing of single people, as the run hides them (--with-people)" if hidden else ""
-    return f"{shown(to)}: experiment '{experiment}', {len(runs)} runs, {sent} new values{less}"
+    sizes = f"{plural(len(runs), 'run')}, {plural(sent, 'new value')}"
+    return f"{shown(to)}: experiment '{experiment}', {sizes}{less}"
 
 
 def shown(to: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vergence.core.naming import plural
 from vergence.engine.storage.run_directory import read_manifest
 from vergence.errors import StateError
 from vergence.experiment.checksums import sealed
@@ -30,7 +31,7 @@ def unfinished(folder: Path) -> str:
     begun = {m: path for m, path in left.items() if (path / "state" / "checkpoint.json").exists()}
     said = [f"{label} ({_rounds(path, table)})" for label, path in begun.items()]
     if waiting := len(left) - len(begun):
-        said.append(f"{waiting} method{'s'[: waiting > 1]} waiting")
+        said.append(f"{plural(waiting, 'method')} waiting")
     if not said:
         return ""
     going = lock_owner(folder / ".lock") is not None
@@ -47,6 +48,6 @@ def _rounds(path: Path, table: Mapping[str, Any]) -> str:
     try:
         at = read_manifest(path)
     except StateError:
-        return f"of {whole} rounds; its checkpoint is damaged"
+        return f"of {plural(whole, 'round')}; its checkpoint is damaged"
     under_way = at["round"] if str(at["seed"]) not in at["done"] else 0
-    return f"{len(at['done']) * run.rounds + under_way} of {whole} rounds"
+    return f"{len(at['done']) * run.rounds + under_way} of {plural(whole, 'round')}"

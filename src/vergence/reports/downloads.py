@@ -15,7 +15,8 @@ class Downloads:
     Attributes:
         offered: trees of the model that the server offers.
         sent: trees that the server makes besides, and sends to many alike.
-        beside: trees of the model that stay with the server.
+        beside: trees of the model that stay with the server in training, and that a deployment
+            sends to a client to measure it.
         grouped: what is offered is of the client's group.
         handed: what is offered is as the client before left it.
         whole: what is offered, with what stays with the server, makes up the model.

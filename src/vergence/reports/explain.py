@@ -12,6 +12,7 @@ from rich.table import Table
 from vergence.core.federation import Federation
 from vergence.core.masks import Mask
 from vergence.core.method import Exposure, Method
+from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import array_bytes, pack
 from vergence.core.task import Task
@@ -33,6 +34,12 @@ WEIGHTS = {
     "mask": "which entries each person shares (with weights = samples, how many samples too)",
     "per entry": "which entries each person shares, and how much each of them counts",
 }
+"""What weights tell of a person who replies."""
+LAB_WEIGHTS = {
+    "number": "one number per lab (how many samples)",
+    "mask": "how many people of each lab share an entry (with weights = samples, how many samples)",
+    "per entry": "how much each entry counts, added up over each lab's people",
+}
 
 
 def explain(experiment: Experiment, console: Console) -> None:
@@ -53,8 +60,9 @@ def explain(experiment: Experiment, console: Console) -> None:
         console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:
         text = (
-            f"start: the common model of {start.run} ({start.data}, {len(start.people)} people, "
-            f"{start.sha[:12]}); what it learned of them no guarantee below speaks of"
+            f"start: the common model of {start.run} ({start.data}, "
+            f"{plural(len(start.people), 'person')}, {start.sha[:12]}); what it "
+            "learned of them no guarantee below speaks of"
         )
         console.print(text, markup=False, soft_wrap=True)
     if seeds := plan.split_seeds:
@@ -87,7 +95,7 @@ def explain(experiment: Experiment, console: Console) -> None:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
         console.print(learns(method, task, privacy, said, bool(plan.silos)))
-        console.print(crossing(carried(plan, method, task, data)))
+        console.print(crossing(carried(plan, method, task, data), bool(plan.silos)))
 
 
 def samples(experiment: Experiment) -> Federation | None:
@@ -112,8 +120,8 @@ def counted(experiment: Experiment, data: Federation | None) -> Federation | Non
         return None
 
 
-def crossing(rows: Sequence[TurnTraffic]) -> Table:
-    """Return the table of what crosses in a turn: bytes of one person, and who sees it."""
+def crossing(rows: Sequence[TurnTraffic], labs: bool = False) -> Table:
+    """Return the table of what crosses in a turn: bytes of one person, or lab, and who sees it."""
     parties = any(row.aggregators for row in rows)
     last = ("aggregators",) if parties else ()
     table = Table("turn", "way", "what", "bytes", "server", "network (TLS)", "others", *last)
@@ -125,7 +133,8 @@ def crossing(rows: Sequence[TurnTraffic]) -> Table:
         table.add_row(row.verb, way, row.what, told, row.server, row.network, row.clients, *own)
     up, down = totals(rows)
     known = "" if all(row.bytes is not None for row in rows) else ", as far as they are known"
-    table.caption = f"one person, each turn once: {up:,} bytes up, {down:,} down{known}"
+    who = "lab" if labs else "person"
+    table.caption = f"one {who}, each turn once: {up:,} bytes up, {down:,} down{known}"
     return table
 
 
@@ -153,7 +162,10 @@ def flow(method: Method, task: Task, privacy: Privacy) -> str:
         ]
     beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
     if beside:
-        lines.append(f"  stays with the server: {beside}")
+        lines.append(
+            f"  stays with the server: {beside}; in a deployment it goes to each client that is "
+            "measured"
+        )
     lines.append(f"  stays with the client: raw data; {', '.join(kept(client)) or 'no state'}")
     return "\n".join(lines)
 
@@ -227,6 +239,7 @@ def learns(
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
         return table
+    told = LAB_WEIGHTS if labs else WEIGHTS
     for verb, exposed in method.exposure.items():
         every = "every person's reply"
         if exposed.reveal != "each":
@@ -234,7 +247,7 @@ def learns(
             every = f"what {privacy.judged} makes" if judged else "the weighted sum over people"
         trees = f"of {', '.join(_named(method, exposed, task)) or 'metrics only'}"
         summed = privacy.least and exposed.reveal != "each"
-        weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
+        weights = "of weights their sum" if summed else told[exposed.weight]
         if privacy.bounded or exposed.blind:
             weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""
@@ -279,7 +292,10 @@ def others(method: Method, task: Task) -> str:
         return "nothing"
     of = " of the client's group" if found.grouped else ""
     handed = ", as the client before left it" if found.handed else ""
-    return f"the server's {', '.join(found.trees)}{of}{handed}"
+    told = f"the server's {', '.join(found.trees)}{of}{handed}"
+    if not found.beside:
+        return told
+    return f"{told}; in a deployment, where it is measured, {', '.join(found.beside)} too"
 
 
 def personal(client: Any) -> bool:

@@ -28,6 +28,8 @@ TLS = "size and time"
 
 MEASURED = {"loss": "how well training goes (loss)"}
 """A number told beside an update, in words."""
+TO_MEASURE = ", to whom a deployment measures"
+"""Stands behind a part of the model that no training sends."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class TurnTraffic:
         bytes: of one person, each time; None: not known before a run.
         most: it may be less.
         server: what whoever runs the server sees of it; likewise the others.
-        counted: the bytes that a run counts hold it: all but plain numbers beside updates.
+        counted: the bytes that a run counts hold it: all but plain numbers beside updates, and the
+            server's part of a model, which is sent for a measurement.
     """
 
     verb: str
@@ -94,9 +97,13 @@ def named(method: Method, task: Task, tree: str, up: bool = False) -> str:
 
 
 def totals(rows: Sequence[TurnTraffic]) -> tuple[int, int]:
-    """Return the bytes up and down of one person whom every verb is asked once, where known."""
+    """Bytes up and down of one person whom every verb is asked once, where known.
+
+    What is sent for a measurement alone is no part of them.
+    """
     ways = (True, False)
-    up, down = (sum(r.bytes or 0 for r in rows if r.up is way) for way in ways)
+    counted = [row for row in rows if row.up or row.counted]
+    up, down = (sum(r.bytes or 0 for r in counted if r.up is way) for way in ways)
     return up, down
 
 
@@ -132,6 +139,25 @@ class _Turn:
                 )
             hidden = self.sums is not None and exposed.reveal == "aggregate"
             yield from self.worded(verb, exposed) if hidden else self.open(verb, exposed)
+        sent = {
+            tree
+            for e in self.method.exposure.values()
+            for tree in (self.offered if e.down is None else e.down)
+        }
+        needed = self.method.predicting(self.method.server(self.task), "")
+        for name, tree in needed.items():
+            if name in sent:
+                continue
+            yield TurnTraffic(
+                "evaluate",
+                f"{self.named(name)}{TO_MEASURE}",
+                False,
+                _size(tree),
+                "made it",
+                "the same",
+                "nothing" if self.parties else "",
+                counted=False,
+            )
 
     def worded(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
         """Yield the one row that a reply becomes under secure sums."""

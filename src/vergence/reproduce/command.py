@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vergence.core.files import parse_json
+from vergence.core.naming import plural
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.errors import ConfigError, DataError, PartialRun, nearest
 from vergence.experiment.schema import Experiment, data_root
@@ -283,7 +284,8 @@ def facts(parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]) 
     first = runs[0]
     box_, data = first.provenance["environment"], first.provenance["data"]
     local = experiment.table["local"]
-    work = f"{local['steps']} steps" if local.get("steps") else f"{local['epochs']} epochs"
+    steps = local.get("steps")
+    work = plural(steps, "step") if steps else plural(local["epochs"], "epoch")
     return {
         "data": data["name"],
         "data_sha256": data["sha256"],
@@ -340,7 +342,7 @@ def status(name: str, out: Path | None) -> str:
             found = parse_json(file.read_text(encoding="utf-8"))
             words = [claim["verdict"] for claim in found["claims"]]
             fast = ", fast" if any(s.startswith("fast") for s in found["stamps"]) else ""
-            told.append(f"{found['on']}, {found['seeds']} seeds{fast}: {tally(words)}")
+            told.append(f"{found['on']}, {plural(found['seeds'], 'seed')}{fast}: {tally(words)}")
         except (ValueError, KeyError, TypeError):
             told.append(f"{file} is damaged, or of another version")
     return "; ".join(told) or "not run"

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vergence.core.files import csv_of, write_text
+from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
 from vergence.reproduce.claims import PaperTable
 from vergence.reproduce.data_sets import Ground
@@ -229,7 +230,7 @@ def facts(outcome: ReproducedTable) -> list[str]:
     columns = [c for c in outcome.columns if c in asked] or outcome.columns or ["main"]
     deciding = dict.fromkeys(unit(outcome.metric(c)) for c in columns)
     return [
-        f"data: {told['data']} ({outcome.ground.kind}), {told['people']} people"
+        f"data: {told['data']} ({outcome.ground.kind}), {plural(told['people'], 'person')}"
         + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
         f"seeds: {told['seeds']}, rounds: {told['rounds']}, {told['budget']}",
         f"tuned: {outcome.table.tuned or outcome.ground.tuned}",

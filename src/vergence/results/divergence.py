@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from vergence.core.naming import plural
 from vergence.results.read import Run
 
 NOT_FINITE = "quarantined: finite"
@@ -23,7 +24,7 @@ def told_diverged(run: Run) -> str:
     lost = [p for p, v in scores.items() if math.isinf(v) or (math.isnan(v) and p in refused)]
     if not lost:
         return ""
-    whose = f"{len(lost)} of {len(scores)} {'person' if len(scores) == 1 else 'people'}"
+    whose = f"{len(lost)} of {plural(len(scores), 'person')}"
     return (
         f"{run.label} diverged: the {run.headline} of {whose} is not finite at the end; lower "
         "local.lr"

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
 from vergence.reports.plots.style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, spread
@@ -44,7 +45,7 @@ def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
         grid.add_row(other, *(spread(column, places) for column in gain.T))
     console.print(
         f"\nHow much better adapt is, {metric_name(curves.metric)}: mean over "
-        f"{len(curves.people)} people [95 % interval]",
+        f"{plural(len(curves.people), 'person')} [95 % interval]",
         style="bold",
         soft_wrap=True,
     )
@@ -117,4 +118,7 @@ def _panel(axes: Axes, curves: Curves) -> None:
     axes.set_xticks(places, [str(k) for k in curves.counts])
     axes.set_xlabel("labelled samples of a new person")
     axes.set_ylabel(metric_name(curves.metric))
-    axes.set_title(f"{curves.data}, {len(curves.people)} new people", color=INK)
+    axes.set_title(
+        f"{curves.data}, {plural(len(curves.people), 'new person')}",
+        color=INK,
+    )

@@ -24,6 +24,7 @@ from vergence.adaptation.ways import (
     Rows,
     pulled,
 )
+from vergence.core.naming import plural
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import read_npz
 from vergence.errors import ConfigError, DataError, nearest
@@ -223,7 +224,7 @@ def of_predictions(path: Path, options: CalibrationOptions) -> Curves:
                 )
                 errors[kind][row] = found.mean(1).numpy()
             bar.advance(line)
-    how = f"{source}, eyes {options.eyes}, {draws} draws per person"
+    how = f"{source}, eyes {options.eyes}, {plural(draws, 'draw')} per person"
     return Curves("angle_error_deg", AXIS, chosen, options.counts, errors, how)
 
 
@@ -258,7 +259,7 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     tried = {pull: found.pop(pulled(pull)) for pull in options.pulls}
     if tried:
         found[PULLED] = chosen_by_others(tried, found[WHOLE][:, :1] if starts else None)
-    how = f"{first.folder.name}, {len(seeds)} seeds, {draws} draws per person"
+    how = f"{first.folder.name}, {plural(len(seeds), 'seed')}, {plural(draws, 'draw')} per person"
     data = everybody.loaded.raw.name
     return Curves(headline, AXIS, people, options.counts, found, how, data=data)
 

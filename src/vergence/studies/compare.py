@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vergence.core.federation import POOLED
+from vergence.core.naming import plural
 from vergence.errors import ConfigError
 from vergence.monitoring.unfinished import unfinished
 from vergence.results.baselines import kind, plain
@@ -117,8 +118,8 @@ def unseen(study: StudyResults) -> tuple[StudyResults, str]:
     runs = [_rest(run, seen) for run in study.runs]
     if not all(run.people for run in runs):
         raise ConfigError(
-            f"--unseen: settings were chosen on everybody ({len(seen)} people), nobody is left to "
-            "compare on; sweep again with fewer people (sweep.people)"
+            f"--unseen: settings were chosen on everybody ({plural(len(seen), 'person')}), nobody "
+            "is left to compare on; sweep again with fewer people (sweep.people)"
         )
     priors = {
         name: {person: metrics for person, metrics in people.items() if person not in seen}
@@ -224,7 +225,9 @@ def blocks(
         raise ConfigError(f"no run has the metric '{chosen}'; measured: {', '.join(names)}")
     people, seeds = len(study.runs[0].people), len(study.runs[0].seeds)
     lower = ", lower is better" if chosen in study.lower_is_better else ""
-    about = f"mean and 95 % interval over {people} people, {seeds} seed{'s'[: seeds > 1]}{lower}"
+    about = (
+        f"mean and 95 % interval over {plural(people, 'person')}, {plural(seeds, 'seed')}{lower}"
+    )
     others = [n for n in names if n != chosen]
     faint = frozenset(i for i, row in enumerate(listed) if row.prior)
     methods = [

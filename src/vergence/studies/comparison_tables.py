@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from vergence.core.naming import plural
 from vergence.metrics.fairness import HARM, Fairness
 from vergence.metrics.harm import LEAST
 from vergence.metrics.statistics import ALPHA, DRAWS
@@ -68,7 +69,7 @@ def fairness_block(study: StudyResults, metric: str) -> TextTable:
     people = len(study.runs[0].people)
     lower = ", lower is better" if metric in study.lower_is_better else ""
     notes = [] if study.find("local_only") else ["The last two need a local-only run beside these."]
-    heading = f"Fairness in {metric_name(metric)} over {people} people{lower}"
+    heading = f"Fairness in {metric_name(metric)} over {plural(people, 'person')}{lower}"
     return TextTable(heading, heads, lines, notes=notes, records=records)
 
 
@@ -120,7 +121,7 @@ def splits_block(study: StudyResults, metric: str) -> TextTable | None:
         records.append({"row": label, "metric": metric, "std": each["std"], **each["means"]})
     count = max(len(each["means"]) for each in known.values())
     return TextTable(
-        f"{metric_name(metric)} over {count} splits",
+        f"{metric_name(metric)} over {plural(count, 'split')}",
         ["method", "mean and 95 % over people", "std over splits", "lowest", "highest"],
         lines,
         notes=["A person counts once, by the mean over splits that have them; tests pair people."],
@@ -261,7 +262,7 @@ def _caveats(judged: Sequence[ComparedMethod], unit: Unit) -> list[str]:
     many = family(judged)
     draws = UNITS[unit]
     told = [
-        f"Holm over {many} comparison{'s'[: many != 1]}, a pair below {ALPHA} is different; "
+        f"Holm over {plural(many, 'comparison')}, a pair below {ALPHA} is different; "
         f"bootstrap: BCa, {DRAWS:,} samples of {draws}."
     ]
     count = min(j.pair.people for j in judged)

@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
 from vergence.reports.plots.style import MARKERS, SPARE, canvas, save, styled
 from vergence.results.layout import digits, metric_name, number
@@ -82,7 +83,7 @@ def show(curves: Curves, console: Console) -> None:
         )
     console.print(
         f"\n{metric_name(curves.metric)} by number of {curves.axis}, mean over "
-        f"{len(curves.people)} people ({curves.how})",
+        f"{plural(len(curves.people), 'person')} ({curves.how})",
         style="bold",
         soft_wrap=True,
     )

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from vergence.core.files import csv_of, refuse_links
+from vergence.core.naming import plural
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import starting_model
@@ -234,7 +235,7 @@ def growth(scene: StudyScene) -> None:
     seeds = scene.experiment.plan.seeds
     for column, size in enumerate(sizes):
         for seed in seeds:
-            scene.console.print(f"{size} people, seed {seed}", highlight=False)
+            scene.console.print(f"{plural(size, 'person')}, seed {seed}", highlight=False)
             drawn = RandomStream("people", seed).numpy().permutation(len(known))[:size]
             chosen = [known[int(i)] for i in sorted(drawn)]
             folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
@@ -246,7 +247,7 @@ def growth(scene: StudyScene) -> None:
                     got = trained.stranger(person, chosen)["P0"]
                     table[row, column] += got[trained.task.headline] / len(seeds)
     headline = scene.experiment.task(seeds[0]).headline
-    how = f"newcomers; local-only: others' models; {len(seeds)} seeds"
+    how = f"newcomers; local-only: others' models; {plural(len(seeds), 'seed')}"
     curves = Curves(headline, "people in training", strangers, sizes, values, how)
     present(curves, scene.out / PEOPLE / "people.png", scene.console)
 
@@ -270,7 +271,7 @@ def learning(scene: StudyScene) -> None:
     titles: dict[str, str] = {}
     headline = scene.experiment.task(0).headline
     for count, train in trainings.items():
-        scene.console.print(f"{count} samples of each person", highlight=False)
+        scene.console.print(f"{plural(count, 'sample')} of each person", highlight=False)
         there = read(train(scene.out / SAMPLES / f"n{count:03d}"))
         rows = {run.label: run.scores(headline) for run in there.runs}
         titles |= {run.label: run.title for run in there.runs}
@@ -281,9 +282,9 @@ def learning(scene: StudyScene) -> None:
         label: np.array([[found[person] for person in people] for found in columns]).T
         for label, columns in values.items()
     }
-    how = f"within people; {len(scene.experiment.plan.seeds)} seeds"
+    how = f"within people; {plural(len(scene.experiment.plan.seeds), 'seed')}"
     if splits := scene.experiment.plan.split_seeds:
-        how += f"; {len(splits)} splits"
+        how += f"; {plural(len(splits), 'split')}"
     curves = Curves(
         headline, "training samples", people, tuple(sorted(counts)), arrays, how, titles
     )

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.naming import plural
 from vergence.data.few_data import FewSamples
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError
@@ -103,7 +104,7 @@ def show(
     console.print(
         f"Gini coefficient of the amounts {found.gini:.2f}; dominating: "
         + (", ".join(f"{title} {count}" for title, count in counts.items()) or "none")
-        + f" of {len(found.clients)} people",
+        + f" of {plural(len(found.clients), 'person')}",
         highlight=False,
     )
     if picture is not None:

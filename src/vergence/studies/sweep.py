@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from vergence.core.files import saving
+from vergence.core.naming import plural
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import provenance as stamp
 from vergence.experiment.run import locked, one_split, progress_bar
@@ -241,9 +242,9 @@ def show(found: SweepResult, console: Console) -> None:
     tuning = found.tuning
     lower = ", lower is better" if found.lower else ""
     console.print(
-        f"{metric_name(found.metric)} on validation data: mean over {len(tuning.people)} people "
-        f"and {len(tuning.seeds)} seeds{lower}; {tuning.search} search, {tuning.trials} trials of "
-        "every method",
+        f"{metric_name(found.metric)} on validation data: mean over "
+        f"{plural(len(tuning.people), 'person')} and {plural(len(tuning.seeds), 'seed')}{lower}; "
+        f"{tuning.search} search, {plural(tuning.trials, 'trial')} of every method",
         style="bold",
         soft_wrap=True,
     )

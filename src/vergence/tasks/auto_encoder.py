@@ -35,6 +35,7 @@ class AutoEncoder(Task):
 
     equal: Annotated[float, Ge(0)] = 0.0
 
+    input_columns: ClassVar[tuple[str, ...]] = ("eyes",)
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     stays: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
+from vergence.core.naming import plural
 from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.models.cross_encoder import roles
@@ -35,6 +36,7 @@ class CrossEncoderTask(Task):
     ICCV 2021; eyeimages design note, section 2.
     """
 
+    input_columns: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     beside: ClassVar[tuple[str, ...]] = ("whose",)
     public: ClassVar[tuple[str, ...]] = ("whose",)
@@ -143,6 +145,6 @@ def check_rows(task: str, federation: Federation) -> None:
         most = int(same.max()) if len(same) else 0
         if most < 2:
             raise DataError(
-                f"{task}: '{person}' has {most} glance(s) of an eye to train on, a swap takes two; "
-                "leave this person out, or give more samples"
+                f"{task}: '{person}' has {plural(most, 'glance')} of an eye to train on, a swap "
+                "takes two; leave this person out, or give more samples"
             )

@@ -96,6 +96,7 @@ class GazeMap(Task):
 
     classes: ClassVar[int] = 16
     input_columns: ClassVar[tuple[str, ...]] = ("frames",)
+    scored_columns: ClassVar[tuple[str, ...]] = ("points",)
     headline: ClassVar[str] = "nss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"kld", "angle_error_deg", "angle_error_peak_deg"}

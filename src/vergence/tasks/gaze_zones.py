@@ -32,6 +32,7 @@ class GazeZonesTask(ZeroShot):
     names: tuple[str, ...] | str = gaze_zones.NAMES
     unseen: tuple[str | int, ...] = gaze_zones.UNSEEN
 
+    scored_columns: ClassVar[tuple[str, ...]] = ("gaze",)
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"unseen_error_deg", "seen_error_deg"})
 
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:

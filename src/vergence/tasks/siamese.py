@@ -38,6 +38,7 @@ class SiameseTask(Task):
     objective: Literal["simclr", "byol"] = "simclr"
     temperature: Annotated[float, Gt(0)] = 0.2
 
+    input_columns: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "match"
 
     def __post_init__(self) -> None:

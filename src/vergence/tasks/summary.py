@@ -64,7 +64,12 @@ class SummaryTask(Task):
     counts: Literal["frames", "clips"] = "frames"
     proxy: str = ""
 
+    input_columns: ClassVar[tuple[str, ...]] = ("features", "steps")
     labels: ClassVar[tuple[str, ...]] = ("target", "steps")
+    scored_columns: ClassVar[tuple[str, ...]] = (
+        *("rows", "shots", "inside", "both"),
+        *("pick", "ratings"),
+    )
     headline: ClassVar[str] = "tau"
 
     @property
@@ -168,10 +173,11 @@ class SummaryTask(Task):
         return counted_f(kept, clip.shots, clip.chosen, self.over), tau, rho
 
     def check(self, federation: Federation) -> None:
-        """Refuse data that is judged otherwise, or on which no clips were rated.
+        """Refuse data that is judged otherwise, or whose steps no clips share.
 
         Raises:
             ConfigError: `judged` is not what the data set says.
+            DataError: ratings, or the frames that steps are of, lie in a column.
         """
         wanted = federation.about.get("judged", self.judged)
         if wanted != self.judged:
@@ -179,6 +185,14 @@ class SummaryTask(Task):
                 f"summary: '{federation.name}' is judged as {wanted}, the task as {self.judged}; "
                 f'set task.judged = "{wanted}"'
             )
+        for person, splits in federation.people.items():
+            for name in ("pick", "ratings"):
+                if name not in splits.test.banks:
+                    raise DataError(
+                        f"summary: '{name}' of {person} is a column; give it a row for each step "
+                        f"of all clips, which `rows` names: Samples(columns, {{'{name}': "
+                        "SharedRows(values, by='rows')})"
+                    )
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score random importance on the same shots (mean of five draws), and people.

@@ -41,6 +41,7 @@ class ZeroShot(ClassificationTask):
     names: tuple[str, ...] | str = ()
     unseen: tuple[str | int, ...] = ()
 
+    input_columns: ClassVar[tuple[str, ...]] = ("x",)
     labels: ClassVar[tuple[str, ...]] = ("y",)
     headline: ClassVar[str] = "H"
 

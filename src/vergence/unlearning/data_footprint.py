@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from vergence.core.files import saving, write_whole
+from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import Packed, digest
 from vergence.engine.round_loop import fingerprint
@@ -54,20 +55,20 @@ def remains(run: Run, person: str) -> list[str]:
     folder, found = run.folder, []
     states, books = _states(folder, person), _books(folder, person)
     for count, what in ((len(states), "state"), (len(books), "privacy account")):
-        found += [f"{count} {what}{'s' if count > 1 else ''}"] if count else []
+        found += [plural(count, what)] if count else []
     if any(_names(read_run(folder, seed).server, person) for seed in run.seeds):
         found.append("an entry in the server's state")
     if run.masks is not None and (count := sum(who == person for _, who in run.masks.packed)):
-        found.append(f"{count} mask{'s' if count > 1 else ''}")
+        found.append(plural(count, "mask"))
     if run.maps is not None and person in run.maps.person:
-        found.append(f"{run.maps.person.count(person)} pictures in maps.npz")
+        found.append(f"{plural(run.maps.person.count(person), 'picture')} in maps.npz")
     found += rows(folder, person)
     for path in _listed(folder):
         count = sum(
             _is_of(person, line)
             for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
         )
-        found += [f"{count} line{'s' if count > 1 else ''} of {path.name}"] if count else []
+        found += [f"{plural(count, 'line')} of {path.name}"] if count else []
     found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
     return found + (["report.html, which a report makes again"] if _reported(folder) else [])
 
@@ -77,7 +78,7 @@ def rows(folder: Path, person: str) -> list[str]:
     found = []
     for path in _tables(folder):
         count = int((table(path, ROWS[path.name])[ROWS[path.name]] == person).sum())
-        found += [f"{count} row{'s' if count > 1 else ''} of {path.name}"] if count else []
+        found += [f"{plural(count, 'row')} of {path.name}"] if count else []
     return found
 
 

@@ -3,6 +3,8 @@
 import io
 import os
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from PIL import Image
 
 from tests.conftest import research_data
 from tests.data.python2 import python2
-from vergence.data.images.cifar10 import CLASSES, FILES, Cifar10, check, found
+from vergence.data.images.cifar10 import CLASSES, FILES, SUBSET, Cifar10, check, found
 from vergence.errors import DataError
 
 EACH = 8
@@ -89,6 +91,23 @@ def write_subset(folder, *, classes=CLASSES, shift=0, counts=(60, 20), broken=Fa
             labels=labels.astype(np.uint8),
             offsets=np.cumsum([0, *map(len, files)]) + shift,
         )
+
+
+@pytest.mark.parametrize("page", ["docs/how-to/images.md", "docs/reference/options/data.md"])
+def test_pages_name_the_files_of_the_subset_as_they_are_looked_for(page):
+    text = Path(page).read_text(encoding="utf-8")
+    for part in ("train", "test"):
+        said = set(re.findall(rf"cifar10_{part}_\w+\.npz", text))
+        assert len(said) == 1
+        assert SUBSET.fullmatch(said.pop().replace("_N_", "_16_"))
+
+
+def test_a_folder_of_jpeg_files_is_no_subset(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part / "cat").mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / part / "cat" / "1.jpeg")
+    with pytest.raises(DataError, match=r"0 of cifar10_train_N_jpeg\.npz, where one is needed"):
+        Cifar10().load(str(tmp_path))
 
 
 def test_the_subset_is_decoded_once_and_then_kept(tmp_path, monkeypatch):

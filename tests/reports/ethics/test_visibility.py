@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.engine.test_compatibility_check import SETTINGS, experiment, told
 from vergence.core.method import Method
 from vergence.experiment.registry import names
-from vergence.experiment.schema import check
+from vergence.experiment.schema import check, merge
 from vergence.reports.ethics.facts import facts
 from vergence.reports.ethics.page import drawing
 from vergence.reports.explain import explain
@@ -114,7 +114,7 @@ def test_other_participants_see_what_another_client_downloads(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_rest_of_a_model_stays_where_it_is_said_to(name):
-    """What is downloaded, what stays with the server and what stays at home make up a model."""
+    """What is downloaded, what the server holds and what stays at home make up a model."""
     _, plan, method, task = both(name)
     if method.pooled:
         return
@@ -124,7 +124,7 @@ def test_the_rest_of_a_model_stays_where_it_is_said_to(name):
     sees, size = dict(plan["sees"]), task.init().layout.n
     at_home = offered > 0 and offered + beside < size
     assert ("stays on their device" in sees["other participants"]) is at_home
-    assert ("stays with the server" in sees["other participants"]) is (beside > 0)
+    assert ("who is measured is sent the" in sees["other participants"]) is (beside > 0)
     got = sees["whoever gets the model"]
     assert got.startswith("nobody gets one") is (offered + beside == 0)
     assert got.startswith("the model") is (offered + beside >= size)
@@ -208,3 +208,45 @@ def test_what_is_promised_is_what_explain_promises(name):
         assert shown == ({max(foretold, key=float)} if foretold else set()), (method, foretold)
         for least in re.findall(r"(\d+) people or more", dict(plan["sees"])[SERVER]):
             assert f" {least} " in text, (method, text)
+
+
+LABS = {"a": ["p00", "p01", "p02", "p03"], "b": ["p04", "p05", "p06"], "c": ["p07", "p08", "p09"]}
+
+
+def of_labs(method, *settings):
+    """What `explain` says of labs, and the page's facts and all its sentences."""
+    table = merge(experiment(method, settings), {"federation": {"people": 10}, "silos": LABS})
+    made = check(table)
+    plan = facts(made, method, made.federation(), None)
+    sentences = [*plan["verdict"], *plan["residual"], *plan["unprotected"], *plan["assumed"]]
+    return explained(made), plan, " ".join(sentences)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcpf"])
+def test_what_labs_add_up_is_said_to_be_seen_lab_by_lab(method):
+    said, plan, sentences = of_labs(method)
+    assert "each lab's sum over its people" in said["server, over labs"]
+    assert "every lab's sum of updates" in said["who runs or taps the server"]
+    assert "per person" not in said["server (train)"]
+    assert "the server sees each lab's sum" in sentences
+    assert dict(plan["sees"])[SERVER].startswith("of each lab, added up over its people")
+    for wrong in ("person by person, by the server", "one person's update", "each person has"):
+        assert wrong not in sentences
+    assert plan["sender"] == "lab"
+
+
+def test_sums_over_labs_are_counted_in_labs_everywhere():
+    """Ten people in three labs: the page had counted more than half of ten, as a sum over labs."""
+    said, plan, sentences = of_labs("fedavg", "pads")
+    least = re.search(r"nothing of fewer than (\d) labs", said["who runs or taps the server"])[1]
+    assert int(least) <= len(LABS)
+    assert f"sums over {least} labs or more" in sentences
+    assert f"{least} labs or more learned" in dict(plan["sees"])[SERVER]
+    assert not re.search("one person's (update|part)", sentences)
+    assert "each lab's test metrics" in said["who runs or taps the server"]
+
+
+def test_labs_that_share_nothing_tell_their_means_alone():
+    _, plan, sentences = of_labs("local_only")
+    assert "for each lab, in the mean of its people" in dict(plan["sees"])[SERVER]
+    assert "the server is told of each lab how well the model works" in sentences

@@ -13,6 +13,7 @@ from vergence import Samples, Task
 class MyTask(Task):
     """Predict y from x; batches hold `x` `[n, inputs]` and `y` `[n]`."""
 
+    input_columns: ClassVar[tuple[str, ...]] = ("x",)
     labels: ClassVar[tuple[str, ...]] = ("y",)
     headline: ClassVar[str] = "error"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"error"})

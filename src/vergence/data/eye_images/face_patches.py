@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vergence.core.naming import plural
 from vergence.data.eye_images.camera import Camera
 from vergence.data.eye_images.landmarks import Find
 from vergence.data.eye_images.normalization import Normalised, eye_patch, eyes, head_pose
@@ -82,7 +83,7 @@ def patches_of(
         images[number] = eye_patch(left, picture, taken), eye_patch(right, picture, taken)
     if not found:
         raise DataError(
-            f"no eye patches in {count} picture{'s' if count != 1 else ''}: {len(no_face)} without "
+            f"no eye patches in {plural(count, 'picture')}: {len(no_face)} without "
             f"a face, {len(cut_off)} with an eye beyond the edge"
             + (f", {len(targets)} with a target" if targets is not None else "")
         )

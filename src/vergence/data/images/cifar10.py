@@ -2,9 +2,10 @@
 
 Layout of `root`, or of a folder of the published name in it: `data_batch_1.bin` to
 `data_batch_5.bin` and `test_batch.bin` (binary version, `cifar-10-batches-bin`), or the same names
-without `.bin` (Python version, `cifar-10-batches-py`). Or a subset whose images are JPEG files, in
-one npz per part, `cifar10_train_N_jpeg.npz` and `cifar10_test_N_jpeg.npz` with N images: `blob`
-all files one behind the other, `offsets` where they begin and end, `labels`, `classes` their names.
+without `.bin` (Python version, `cifar-10-batches-py`). Or a subset, in `root` itself: two
+npz files, `cifar10_train_N_jpeg.npz` and `cifar10_test_N_jpeg.npz` with N images each, in which
+lie JPEG files: `blob`, the bytes of all of them one behind the other, `offsets` (N + 1), where they
+begin and end, `labels`, and `classes`, the names. A folder of JPEG files is read by `image_folder`.
 JPEG is lossy: scores on it are not quite those on the originals.
 
 Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from

@@ -84,29 +84,40 @@ class Terms:
 
 @dataclass(frozen=True)
 class Greeting:
-    """First words of a party: who it is, a number to be signed, and the next unused image."""
+    """First words of a party, to anybody: who it is, and a number to be signed."""
 
     __pydantic_config__: ClassVar = STRICT
     party: ShortText
     agreement: ShortText
     nonce: ShortText
-    next: Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Answer to a greeting: who speaks, about what, and a signature over both and the greeting."""
+    """Answer to a greeting: who speaks, about what, and a signature over both and the greeting.
+
+    A client that does not know yet which material is unused gives no terms.
+    """
 
     __pydantic_config__: ClassVar = STRICT
     role: Literal["client", "party"]
     name: ShortText
-    terms: Terms
+    terms: Terms | None
     signature: ShortText
 
     @staticmethod
-    def signed_text(greeting: Greeting, role: str, name: str, terms: Terms) -> bytes:
+    def signed_text(greeting: Greeting, role: str, name: str, terms: Terms | None) -> bytes:
         """Text of the signature."""
-        return json.dumps([PURPOSE, asdict(greeting), role, name, asdict(terms)]).encode()
+        about = None if terms is None else asdict(terms)
+        return json.dumps([PURPOSE, asdict(greeting), role, name, about]).encode()
+
+
+@dataclass(frozen=True)
+class UnusedMaterial:
+    """Answer of a party to a client without terms: the next unused image, which tells of use."""
+
+    __pydantic_config__: ClassVar = STRICT
+    next: Annotated[int, Ge(0)]
 
 
 def parsed(kind: type[T], text: bytes | str, who: str) -> T:
@@ -205,6 +216,11 @@ class PrivateFolder:
         """Answer a greeting."""
         text = Hello.signed_text(greeting, role, self.name, terms)
         return Hello(role, self.name, terms, self.sign(text))
+
+    def introduction(self, greeting: Greeting) -> Hello:
+        """Answer a greeting as a client that asks for the next unused image first."""
+        text = Hello.signed_text(greeting, "client", self.name, None)
+        return Hello("client", self.name, None, self.sign(text))
 
     def believes(self, greeting: Greeting, hello: Hello) -> bool:
         """True if a hello answers this greeting, by a key that this folder knows."""

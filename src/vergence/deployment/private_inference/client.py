@@ -18,11 +18,14 @@ from vergence.core.files import csv_of, saving, write_whole
 from vergence.data.own_samples import read_samples
 from vergence.deployment.private_inference.agreement import (
     MOST_IMAGES,
+    Greeting,
     PrivateFolder,
     Terms,
+    UnusedMaterial,
     new_nonce,
+    parsed,
 )
-from vergence.deployment.private_inference.connection import DATA, Line, dial
+from vergence.deployment.private_inference.connection import DATA, WORDS, Line, dial
 from vergence.deployment.private_inference.party import PATIENCE
 from vergence.errors import ConfigError, DataError, StateError
 from vergence.models.lenet import LeNet
@@ -109,7 +112,12 @@ async def ask(
     greeted = await all_of([dial(folder, name, patience) for name in names])
     lines, greetings = [line for line, _ in greeted], [greeting for _, greeting in greeted]
     try:
-        start = max(greeting.next for greeting in greetings)
+
+        async def unused(line: Line, greeting: Greeting) -> int:
+            await line.tell_record(folder.introduction(greeting))
+            return parsed(UnusedMaterial, await line.take(WORDS), line.who).next
+
+        start = max(await all_of([unused(*each) for each in greeted]))
         digest, size = folder.agreement.digest, 8 * len(x) * network.answers
         terms = Terms(digest, new_nonce(), folder.name, start, len(x))
 

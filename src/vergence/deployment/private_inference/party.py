@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vergence.console import note
+from vergence.core.naming import plural
 from vergence.data.io.checks import read_npz
 from vergence.deployment.diagnostics import listening, parted
 from vergence.deployment.folders import NODE, running
@@ -24,6 +25,7 @@ from vergence.deployment.private_inference.agreement import (
     MaterialLedger,
     PrivateFolder,
     Terms,
+    UnusedMaterial,
     new_nonce,
     parsed,
 )
@@ -126,11 +128,11 @@ class Party:
         self.connections += 1
         kept = False
         try:
-            hello = await self.introduced(line)
+            hello, terms = await self.introduced(line)
             if hello.role == "party":
-                kept = await self.stood_by(hello, line)
+                kept = await self.stood_by(hello.name, terms, line)
             else:
-                await self.asked(hello.terms, line)
+                await self.asked(terms, line)
         except VergenceError as error:
             note(f"refused: {printable(str(error))}")
             await line.fail(str(error))
@@ -139,32 +141,49 @@ class Party:
             if not kept:
                 await line.close()
 
-    async def introduced(self, line: Line) -> Hello:
+    async def introduced(self, line: Line) -> tuple[Hello, Terms]:
         """Greet somebody, and hear who it is and what is asked.
+
+        Only a known client is told which material is unused: from day to day that says when, and
+        about how many images, a party is asked.
 
         Raises:
             StateError: unknown, or about another dealing.
         """
-        greeting = Greeting(self.name, self.agreement.digest, new_nonce(), self.ledger.next)
+        greeting = Greeting(self.name, self.agreement.digest, new_nonce())
         await line.tell_record(greeting)
+        hello = await self.believed(line, greeting)
+        if hello.terms is None and hello.role == "client":
+            await line.tell_record(UnusedMaterial(self.ledger.next))
+            hello = await self.believed(line, greeting)
+        if hello.terms is None:
+            raise StateError(f"{line.who} says nothing of what it asks")
+        if hello.terms.agreement != self.agreement.digest:
+            raise StateError(f"{line.who} asks about another network or dealing")
+        if hello.role == "client" and hello.terms.client != hello.name:
+            raise StateError(f"{line.who} asks in the name of another")
+        return hello, hello.terms
+
+    async def believed(self, line: Line, greeting: Greeting) -> Hello:
+        """Hear an answer to a greeting from somebody who is known.
+
+        Raises:
+            StateError: it is nobody who may ask.
+        """
         hello = parsed(Hello, await line.take(WORDS), line.who)
         if not self.folder.believes(greeting, hello):
             raise StateError(
                 f"no {hello.role} of this name and key may ask here: '{printable(hello.name)}'"
             )
         line.who, line.patience = f"{hello.role} '{hello.name}'", self.patience
-        if hello.terms.agreement != self.agreement.digest:
-            raise StateError(f"{line.who} asks about another network or dealing")
-        if hello.role == "client" and hello.terms.client != hello.name:
-            raise StateError(f"{line.who} asks in the name of another")
         return hello
 
-    async def stood_by(self, hello: Hello, line: Line) -> bool:
+    async def stood_by(self, name: str, terms: Terms, line: Line) -> bool:
         """Keep another party's connection for its session, one of each party."""
         async with self.arrived:
-            if hello.name in self.waiting:
-                await self.waiting.pop(hello.name)[1].close()
-            self.waiting[hello.name] = hello.terms, line
+            if name in self.waiting:
+                await self.waiting.pop(name)[1].close()
+            self.waiting[name] = terms, line
             self.arrived.notify_all()
         return True
 
@@ -195,7 +214,7 @@ class Party:
             await line.tell(DATA, work.result().tobytes())
             told = f"{terms.images} images from {terms.start} for '{terms.client}'"
             seconds = time.perf_counter() - begun
-            cost = f"{self.sent:,} bytes in {self.rounds} rounds to the others"
+            cost = f"{self.sent:,} bytes in {plural(self.rounds, 'round')} to the others"
             note(f"answered: {told}, {seconds:.2f} s, {cost}")
 
     async def together(self, terms: Terms, x: Words, beside: Words) -> Words:

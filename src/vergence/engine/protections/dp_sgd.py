@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vergence.core.federation import Federation
 from vergence.core.messages import Reply
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.core.requests import Compute, Fit, Mean
 from vergence.core.task import Task
 from vergence.engine.protections.built_in import BudgetedProtection, owner
@@ -113,7 +114,9 @@ def check_solver(
     if sizes:
         policy.refuse_delta(max(sizes), "training samples of a client")
         spent = training_schedule(passes, min(sizes)).ledger(policy).epsilon(policy.delta)
-        policy.refuse(spent, f"training on {min(sizes)} samples over {plan.rounds} rounds")
+        policy.refuse(
+            spent, f"training on {plural(min(sizes), 'sample')} over {plural(plan.rounds, 'round')}"
+        )
     return passes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.core.stages import SMASHED
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BuiltInProtection
@@ -12,6 +13,9 @@ from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.hooks import ProtectedRun, Statement
 from vergence.privacy.secure_aggregation.packing import BITS
 from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
+
+SUBTRACT = "who subtract themselves"
+"""What all others in a sum can do together, to see the one that is left."""
 
 
 class SecureSumProtection(BuiltInProtection):
@@ -60,7 +64,8 @@ class SecureSumProtection(BuiltInProtection):
         method, least = run.method, privacy.least
         pads = policy.name == "pairwise"
         shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]
-        hidden = f"nothing of fewer than {least} people: weights and metrics are in the sum"
+        unit, each = ("labs", "lab") if self.plan.silos else ("people", "person")
+        hidden = f"nothing of fewer than {least} {unit}: weights and metrics are in the sum"
         if shown:
             hidden += f"; but every single person's {', '.join(shown)}, which no sum hides"
         if masked(method, privacy):
@@ -68,13 +73,12 @@ class SecureSumProtection(BuiltInProtection):
         if pads:
             others = "another client"
             few, of = colluders(people or 2 * least, least), f" of {people}" if people else ""
-            more = f"the server with {few} clients{of}; or all others in a sum, who subtract "
-            more += "themselves"
+            more = f"the server with {few} clients{of}; or all others in a sum, {SUBTRACT}"
             if people and privacy.bounded:
                 twice = max(2 * least - people, 1)
                 more += (
                     "; to see one person's words, under the same noise, in two sums of a round: "
-                    f"the server with {twice} client{'s' if twice > 1 else ''}"
+                    f"the server with {plural(twice, 'client')}"
                 )
             gone = (
                 "up to a third of those asked may vanish at any time; if more do, those who are "
@@ -84,7 +88,7 @@ class SecureSumProtection(BuiltInProtection):
         else:
             names = ", ".join(policy.aggregators)
             others = f"an aggregator ({names})"
-            more = f"all of {names}; or all others in a sum, who subtract themselves"
+            more = f"all of {names}; or all others in a sum, {SUBTRACT}"
             if server_deals(method, privacy):
                 more += (
                     "; for how many share an entry, the server with one of them; for entries that "
@@ -98,7 +102,7 @@ class SecureSumProtection(BuiltInProtection):
         told = [
             (
                 "who runs or taps the server",
-                f"{hidden}; who is in a sum; each person's test metrics where the experiment "
+                f"{hidden}; who is in a sum; each {each}'s test metrics where the experiment "
                 "evaluates; sizes and times of messages",
             ),
             (f"{others}, of sums", "who is in a sum"),
@@ -149,9 +153,10 @@ def _trusted(plan: Plan, method: Method) -> list[str]:
         "Each helper is run by somebody else, and none by who runs the server.",
     ]
     if not parties:
+        alone = "one lab's sum of updates" if plan.silos else "one person's update"
         told = [
             "The server may be curious, and may break the rules together with up to a third of the "
-            "devices. With more of them it can see one person's update."
+            f"devices. With more of them it can see {alone}."
         ]
     if server_deals(method, plan.privacy):
         told.append(
@@ -175,4 +180,6 @@ def _residual(plan: Plan, method: Method) -> list[str]:
             "rules can see them, unless there are three helpers. Deployments want three; "
             "with two this is for simulations."
         )
+    if plan.silos:
+        return [*told, "Two sums over nearly the same labs differ by one lab's part."]
     return [*told, "Two sums over nearly the same people differ by one person's part."]

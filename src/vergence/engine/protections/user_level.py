@@ -13,6 +13,7 @@ from vergence.core.aggregation import Aggregate
 from vergence.core.files import csv_of, make_folder
 from vergence.core.messages import Reply, SealedReply
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import digest
 from vergence.engine.plan import Plan
@@ -140,11 +141,11 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
         level.check_shares()
     user.refuse_delta(units, "labs" if user.unit == "lab" else "people")
     spent = found.epsilon(user.delta)
-    user.refuse(spent, f"noise {noise:g} over {plan.rounds} rounds")
+    user.refuse(spent, f"noise {noise:g} over {plural(plan.rounds, 'round')}")
     if user.epsilon is not None and not spent <= user.epsilon:
         raise ConfigError(
-            f"privacy.user: {plan.rounds} rounds with noise {noise:g} spend epsilon {spent:.3g}, "
-            f"and {user.epsilon:g} is allowed; take fewer rounds, or leave out noise"
+            f"privacy.user: {plural(plan.rounds, 'round')} with noise {noise:g} spend epsilon "
+            f"{spent:.3g}, and {user.epsilon:g} is allowed; take fewer rounds, or leave out noise"
         )
     return found
 
@@ -373,7 +374,7 @@ class UserLevelProtection(BudgetedProtection):
             where = "every node of a tree over rounds"
             drawn = (
                 f"the sum of all {plan.rounds} rounds is of {parts} nodes; whoever is there, each "
-                f"in {user.turns} rounds at most"
+                f"in {plural(user.turns, 'round')} at most"
             )
         spent, shares, most = seen.epsilon(user.delta), seen.level.shares, max(seen.expected, 1)
         more = max(most / seen.each / shares, 1.0) if shares > 1 else 1.0
@@ -396,7 +397,7 @@ class UserLevelProtection(BudgetedProtection):
                 f"people: every update is cut to {user.clip:g} {counts}, without metrics or "
                 f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
                 f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
-                f"{plan.rounds} rounds epsilon {spent:.3g} at delta {user.delta:g} per "
+                f"{plural(plan.rounds, 'round')} epsilon {spent:.3g} at delta {user.delta:g} per "
                 f"{user.unit}, seed and method, against {whom}",
                 guarantee=found,
             ),

@@ -100,6 +100,7 @@ class Cutting(Method[P, H]):
     """Whether the clients' layers stay as they were drawn."""
     trees: ClassVar[Mapping[str, Tree]] = {
         "front": Tree("first layers (front)"),
+        "tail": Tree("server's layers (tail)"),
         "smashed": Tree("what the first layers make of every picture", "smashed"),
         "labels": Tree("of every picture: {columns}", "labels"),
         "gradient": Tree("how each of these should change", "own"),

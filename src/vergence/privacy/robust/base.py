@@ -165,6 +165,16 @@ class RobustRule(ABC):
                 f"privacy.robust = '{self.name}': decide() must return a row of {entries} numbers, "
                 f"one per entry of an update, got shape {np.shape(decision.row)}"
             )
+        for what in ("row", "weight"):
+            numbers = np.asarray(getattr(decision, what))
+            real = np.issubdtype(numbers.dtype, np.number)
+            wrong = int((~np.isfinite(numbers)).sum()) if real else numbers.size
+            if wrong:
+                raise ConfigError(
+                    f"privacy.robust = '{self.name}': decide() returned a {what} of which {wrong} "
+                    f"of {numbers.size} are NaN, infinite or no number, of updates that are all "
+                    "finite; look in decide() for a division by 0 or a power that overflows"
+                )
 
     def _root(
         self, root: Mapping[str, Params] | None, like: Mapping[str, Params]

@@ -51,10 +51,9 @@ def facts(
     """
     method, plan = experiment.methods[label], experiment.plan
     run = None if study is None else study.run(label)
-    if people is not None:
-        plan = plan.known(len(people.clients))
-    elif run is not None:
-        plan = plan.known(len(run.results["people"]))
+    whose = people.clients if people is not None else run.results["people"] if run else None
+    if whose is not None:
+        plan = plan.known(plan.silos.count(len(whose)))
     task = experiment.task(plan.seeds[0])
     means = PrivacyMeans(plan, method, task, ran(experiment, run))
     rows = carried(plan, method, task, people)
@@ -79,10 +78,11 @@ def facts(
             "up": up,
             "down": down,
             "known": all(r.bytes is not None for r in rows),
-            "beside": sum(r.bytes or 0 for r in rows if not r.counted),
+            "beside": sum(r.bytes or 0 for r in rows if r.up and not r.counted),
         },
         "ran": means.ran,
         "device": means.device,
+        "sender": means.sender,
         "shared": method.pooled or downloads(method, task).shared,
         "counted": None if run is None else dict(run.results["bytes"]),
         "stays": stays(means),

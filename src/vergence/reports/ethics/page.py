@@ -30,7 +30,7 @@ CLAIM = re.compile(r"\bprivate(ly)?\b|\banonym\w*", re.IGNORECASE)
 """Words that promise something."""
 SPECIAL = re.compile(r"[&<>|*\[\]\\]")
 """What Markdown would act on within a line or a cell of a table."""
-WIDE, HIGH, TOP = 34, 17, 64
+WIDE, HIGH, TOP = 32, 17, 64
 """Of the drawing: letters in a line, the height of a line, where a box's text begins."""
 
 

@@ -51,7 +51,9 @@ def _others(means: PrivacyMeans, found: Downloads) -> str:
     if found.handed:
         told += ", as the person before left them"
     if found.beside:
-        told += "; the rest of the model stays with the server"
+        rest = ", ".join(named(means.method, means.task, tree) for tree in found.beside)
+        told += f"; who is measured is sent the {rest} too"
+        told += ", and has the whole model then" if found.whole else ""
     elif not found.whole:
         told += f"; {ALONE}"
     return f"{told}; and {beside}" if beside else told
@@ -80,7 +82,10 @@ def _model(means: PrivacyMeans, found: Downloads) -> str:
 
 def _server(means: PrivacyMeans) -> str:
     if not means.sends:
-        return "measurements (how well the model works for each person); nothing learned"
+        of = ", in the mean of its people" if means.plan.silos else ""
+        return (
+            f"measurements (how well the model works for each {means.sender}{of}); nothing learned"
+        )
     if "smashed" in means.kinds:
         labels = (
             f"; {', '.join(means.task.labels)} of every picture" if "labels" in means.kinds else ""
@@ -108,7 +113,7 @@ def _server(means: PrivacyMeans) -> str:
 
 
 def _singly(means: PrivacyMeans) -> list[str]:
-    """The things seen person by person: updates, whole models, numbers."""
+    """The things seen person by person, or lab by lab: updates, whole models, numbers."""
     updates = _of_kind(means, means.seen, UPDATES)
     found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if updates else []
     values = _of_kind(means, means.seen, {"values"})

@@ -104,6 +104,11 @@ class PrivacyMeans:
         return "the machine of each person's lab" if self.plan.silos else "each person's device"
 
     @property
+    def sender(self) -> str:
+        """Owner of a reply that leaves: a person, or a lab, which sums over its people."""
+        return "lab" if self.plan.silos else "person"
+
+    @property
     def parties(self) -> str:
         """The aggregators' names."""
         return ", ".join(self.plan.privacy.aggregators)
@@ -215,9 +220,15 @@ def verdict(
                 "and real ones can be worked out from it."
             )
     elif means.least:
+        many = "labs" if means.plan.silos else "people"
         told.append(
-            f"The server sees only sums over {means.least} people or more, as long as not too "
+            f"The server sees only sums over {means.least} {many} or more, as long as not too "
             "many of those involved conspire."
+        )
+    elif means.plan.silos:
+        told.append(
+            "What was learned from the people of a lab is added up there, and the server sees each "
+            "lab's sum."
         )
     else:
         told.append("What was learned from one person is seen, person by person, by the server.")
@@ -337,8 +348,9 @@ def _rebuilt(means: PrivacyMeans) -> list[str]:
                 "nearly exactly."
             )
     elif means.sends and not means.least:
+        sent = "a lab's sum of updates" if means.plan.silos else "one person's update"
         told.append(
-            f"Rebuilt {many}: one person's update, which the server sees, may be turned "
+            f"Rebuilt {many}: {sent}, which the server sees, may be turned "
             f"back into {many}, the more easily the fewer it was made from."
         )
     return told
@@ -378,10 +390,11 @@ def unprotected(means: PrivacyMeans) -> list[str]:
         "That somebody takes part, when, and how often: the server knows.",
         "The device: whoever unlocks it can read the recordings on it.",
         f"Use: whoever runs the model learns {means.subject.use}. That is what it is for.",
-        f"Measurements: how well the model works is reported person by person{parts}.",
+        f"Measurements: {_measured(means, parts)}.",
     ]
     if means.sends and not means.least and not means.plan.privacy.bounded:
-        told.append("How many recordings each person has: the server is told.")
+        whose = "the people of each lab have together" if means.plan.silos else "each person has"
+        told.append(f"How many recordings {whose}: the server is told.")
     if "labels" in means.kinds:
         pose = ", and the pose of the head" if "pose" in means.task.beside else ""
         told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
@@ -396,3 +409,12 @@ def unprotected(means: PrivacyMeans) -> list[str]:
     told += [text.format_map(words) for text in means.said("unprotected")]
     told.append("Mistakes in this software: nobody independent has checked it.")
     return told
+
+
+def _measured(means: PrivacyMeans, parts: str) -> str:
+    """Of whom it is reported how well the model works; `parts`: of what else, in a simulation."""
+    alone = f"is reported person by person{parts}"
+    if not means.plan.silos:
+        return f"how well the model works {alone}"
+    there = "the server is told of each lab how well the model works in the mean of its people"
+    return there if means.ran == "devices" else f"{there}; in a simulation it {alone}"
