@@ -33,7 +33,7 @@ class SecureSumProtection(BuiltInProtection):
         return [
             Statement("size", self._sizes(run)),
             *self._rows(run),
-            *(Statement("server", text) for text in _trusted(self.plan, run.method)),
+            *(Statement("server", text) for text in _trusted(self.plan, run)),
             *(Statement("residual", text) for text in _residual(self.plan, run.method)),
         ]
 
@@ -137,8 +137,29 @@ def _assumed(method: Method) -> list[tuple[str, str]]:
     ]
 
 
-def _trusted(plan: Plan, method: Method) -> list[str]:
+def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
+    """How many devices help a server that breaks the rules: the numbers of the closing table."""
+    people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
+    few, of = colluders(people or 2 * least, least), f" of {people}" if people else ""
+    unit, alone = (
+        ("lab", "one lab's sum of updates") if plan.silos else ("device", "one person's update")
+    )
+    told = [
+        f"The server may be curious, and may break the rules with fewer than {few}{of} {unit}s. "
+        f"With {plural(few, unit)}{of} it can see {alone}."
+    ]
+    if people and plan.privacy.bounded:
+        twice = max(2 * least - people, 1)
+        told.append(
+            f"With {plural(twice, unit)}{of} it can have {alone} in two sums of a round, under the "
+            "same noise; two sums together tell more than one."
+        )
+    return told
+
+
+def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
     """Trust that the server and the helpers are given."""
+    method = run.method
     if any(SMASHED in e.trees and e.reveal == "each" for e in method.exposure.values()):
         steering = (
             "It is trusted to send everybody what the method says: the sum of what devices "
@@ -153,11 +174,7 @@ def _trusted(plan: Plan, method: Method) -> list[str]:
         "Each helper is run by somebody else, and none by who runs the server.",
     ]
     if not parties:
-        alone = "one lab's sum of updates" if plan.silos else "one person's update"
-        told = [
-            "The server may be curious, and may break the rules together with up to a third of the "
-            f"devices. With more of them it can see {alone}."
-        ]
+        told = _colluding(plan, run)
     if server_deals(method, plan.privacy):
         told.append(
             "The server follows the rules as well: with two helpers alone it prepares how "
