@@ -77,7 +77,7 @@ class SecureSumProtection(BuiltInProtection):
             if people and privacy.bounded:
                 twice = max(2 * least - people, 1)
                 more += (
-                    "; to see one person's words, under the same noise, in two sums of a round: "
+                    f"; to see one {each}'s words, under the same noise, in two sums of a round: "
                     f"the server with {plural(twice, 'client')}"
                 )
             gone = (
