@@ -133,8 +133,8 @@ def without_column(
     hint = "; without head poses give zeros, float32 [n, 2]" if missing == "pose" else ""
     return (
         f"federation '{experiment.table['federation']['name']}' has no column '{missing}'{where} "
-        f"(it has {', '.join(sorted(held[without[0]]))}); task '{experiment.table['task']['name']}' reads "
-        f"{', '.join(reads)}{hint}"
+        f"(it has {', '.join(sorted(held[without[0]]))}); task "
+        f"'{experiment.table['task']['name']}' reads {', '.join(reads)}{hint}"
     )
 
 
