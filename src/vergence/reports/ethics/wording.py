@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from vergence.core.method import Exposure, Method
+from vergence.core.naming import plural
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.experiment.privacy.spent import statements
@@ -401,7 +402,7 @@ def unprotected(means: PrivacyMeans) -> list[str]:
     if (start := means.task.network.start) is not None:
         many = len({(data, who) for data, people in start.learned_from for who in people})
         told.append(
-            f"The {many} people whom the model had learned from before ({start.data}): it begins "
+            f"The {plural(many, 'person')} whom the model had learned from before ({start.data}): it begins "
             "as that of another run, and what it tells of them no promise here counts."
         )
     sample = means.subject.sample
