@@ -402,8 +402,8 @@ def unprotected(means: PrivacyMeans) -> list[str]:
     if (start := means.task.network.start) is not None:
         many = len({(data, who) for data, people in start.learned_from for who in people})
         told.append(
-            f"The {plural(many, 'person')} whom the model had learned from before ({start.data}): it begins "
-            "as that of another run, and what it tells of them no promise here counts."
+            f"The {plural(many, 'person')} whom the model had learned from before ({start.data}): "
+            "it begins as that of another run, and what it tells of them no promise here counts."
         )
     sample = means.subject.sample
     words = {"sample": sample, "Sample": sample.capitalize()}
