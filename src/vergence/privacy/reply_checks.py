@@ -65,9 +65,12 @@ def fault(
 def _divided(tree: SealedTree) -> Tensor:
     """Return the values over their weights, where these are not 0, as rules over replies do."""
     flat, weight = tree.total.flat, tree.weight
-    if isinstance(weight, Mask) or (isinstance(weight, float) and not weight):
+    if isinstance(weight, Params):
+        by = torch.where(weight.flat > 0, weight.flat, 1)
+    elif isinstance(weight, Mask) or not weight:
         return flat
-    by = torch.where(weight.flat > 0, weight.flat, 1) if isinstance(weight, Params) else weight
+    else:
+        by = weight
     return (flat.float() if flat.element_size() < 4 else flat) / by
 
 
