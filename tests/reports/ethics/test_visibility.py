@@ -254,6 +254,16 @@ def test_of_labs_with_noise_two_sums_show_one_lab_s_words():
     assert "to see one lab's words, under the same noise" in said["to see one reply"]
 
 
+def test_of_masks_in_labs_a_sum_counts_labs():
+    """Of an entry a sum counts who sent it: a lab once, however many of its people share it."""
+    said, plan, sentences = of_labs("fedcpf", "shares")
+    assert "for entries that one lab alone shares" in said["to see one reply"]
+    assert "Numbers of the model that one lab alone shares" in sentences
+    assert "How many labs share each number of the model" in sentences
+    assert "too few labs share" in " ".join(plan["assumed"])
+    assert "one person alone" not in sentences + said["to see one reply"]
+
+
 def test_labs_that_share_nothing_tell_their_means_alone():
     _, plan, sentences = of_labs("local_only")
     assert "for each lab, in the mean of its people" in dict(plan["sees"])[SERVER]
