@@ -19,7 +19,7 @@ COUNT = re.compile(r"\d+ of (\d+)( \w+)?")
 SAID = re.compile(r"with the mean and spread seen here, ([\d,]+) (\w+) (show|would not)")
 """What `vergence reproduce` writes since it tells this itself."""
 DATA = re.compile(r"^- data: .*?\((real|generated)\)", re.M)
-SEEDS = re.compile(r"^- (?:seeds: )?(\d+)(?: seeds)?, (?:rounds: )?\d+", re.M)
+SEEDS = re.compile(r"^- (?:seeds: )?(\d+)(?: seeds?)?, (?:rounds: )?\d+", re.M)
 MINUTES = re.compile(r"([\d.]+) minutes in rounds")
 HEAD = """# Verdicts on the papers' claims
 

@@ -24,6 +24,7 @@ def test_a_federation_shows_sizes_and_no_data():
     assert repr(one.train) == "Samples: 72, x [8], y [1]"
     unequal = vg.Federation.from_arrays({"a": made(10), "b": made(20)})
     assert "2 people, 6-12/2-4/2-4 samples each" in repr(unequal)
+    assert "arrays: 1 person, 6/2/2" in repr(vg.Federation.from_arrays({"a": made(10)}))
 
 
 def test_rows_that_samples_share_are_shown_by_their_shape():

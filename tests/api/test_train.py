@@ -237,6 +237,32 @@ def test_a_task_with_two_inputs_says_which_arrays_it_takes():
         )
 
 
+class EyesAlone(vg.tasks.GazeAngle):
+    """Reads no head poses, and says nothing of it."""
+
+    def forward(self, module, batch):
+        return super().forward(module, {**batch, "pose": torch.zeros(len(batch["image"]), 2)})
+
+
+def test_a_task_of_ones_own_that_reads_fewer_columns_than_its_parent_predicts():
+    people = {
+        person: {"image": columns["image"], "gaze": columns["gaze"]}
+        for person, columns in eyes().items()
+    }
+    run = trained(
+        method=vg.methods.FedAvg(),
+        task=EyesAlone(vg.models.SmallEye(channels=(2, 2), hidden=4)),
+        people=vg.Federation.from_arrays(people),
+        rounds=1,
+    )
+    image = people["p2"]["image"]
+    found = run.predict("p2", vg.Samples({"image": torch.as_tensor(image)}))
+    assert found.shape == (30, 2)
+    assert torch.equal(run.predict("p2", {"image": image}), found)
+    with pytest.raises(vg.DataError, match="takes arrays by name: image, pose; got gaze"):
+        run.predict("p2", {"gaze": people["p2"]["gaze"]})
+
+
 def test_people_without_a_column_that_the_task_reads_are_told_which():
     people = eyes()
     for columns in people.values():

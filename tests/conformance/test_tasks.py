@@ -63,15 +63,15 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tasks")
 
 
-def without(federation, name):
-    """The data less a column, or less rows that samples share."""
+def without(federation, name, parts=("train", "val", "test")):
+    """The data less a column, or less rows that samples share, in some parts."""
 
     def less(part):
         kept = {n: column for n, column in part.columns.items() if n != name}
         return Samples(kept, {n: bank for n, bank in part.banks.items() if n != name})
 
     people = {
-        person: Splits(*map(less, vars(splits).values()))
+        person: replace(splits, **{part: less(getattr(splits, part)) for part in parts})
         for person, splits in federation.people.items()
     }
     return replace(federation, people=people)
@@ -125,6 +125,22 @@ def test_a_column_that_is_missing_is_named_with_the_task_and_those_there_are(nam
             assert f"has no column '{column}'" in said
             assert f"task '{name}' reads" in said
     assert read & {*held(federation)}
+
+
+@pytest.mark.parametrize("name", ["gaze_zones", "summary"])
+def test_what_metrics_alone_look_at_may_be_missing_where_nothing_is_measured(name, folder):
+    """Training samples need none of it; validation and test samples do, and the part is named."""
+    experiment, federation = made(name, folder)
+    task, less = experiment.task(0), federation
+    banks = next(iter(federation.people.values())).train.banks
+    scored = {*task.scored_columns} - {bank.by for bank in banks.values()}
+    for column in scored:
+        less = without(less, column, ("train",))
+        for part in ("val", "test"):
+            with pytest.raises(ConfigError, match=f"has no column '{column}' in {part} "):
+                prepared(experiment, task, without(federation, column, (part,)))
+    assert scored
+    used(experiment, less)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -307,7 +307,7 @@ def test_material_is_spent_before_it_is_used(place, eyes):
 def test_when_the_material_is_used_up(place, eyes):
     for name in NAMES:
         (place / "parties" / name / "used.json").write_text('{"next": 19}')
-    refused(place, eyes, "material is left for 1 images of 20, and 2 were asked")
+    refused(place, eyes, "material is left for 1 image of 20, and 2 were asked")
 
 
 def test_a_question_of_another_size_is_refused_before_it_is_read(place):
@@ -462,26 +462,191 @@ def test_a_party_that_comes_without_terms_is_refused(place):
         asyncio.run(main())
 
 
+def words_to(place, name, record):
+    """What a party answers whoever sends it records, made from its greeting."""
+
+    async def main():
+        async with serving(*three(place)):
+            line, greeting = await dial(anna(place), name, PATIENCE)
+            for each in record(greeting):
+                await line.tell_record(each)
+            try:
+                return [json.loads(await line.take(WORDS)), await line.take(WORDS)]
+            finally:
+                await line.close()
+
+    return asyncio.run(main())
+
+
+def test_an_introduction_is_good_for_its_own_connection_alone(place):
+    """Not for a later one, not for another party's, and not under ben's own key."""
+    folder, ben = anna(place), PrivateFolder(place / "clients" / "ben")
+    kept = []
+
+    def recorded(greeting):
+        kept.append(folder.introduction(greeting))
+        return [kept[0], kept[0]]
+
+    with pytest.raises(StateError, match="client 'anna' says nothing of what it asks"):
+        words_to(place, "a", recorded)  # who introduces itself twice is asked no third time
+    for name in "ab":
+        with pytest.raises(StateError, match="no client of this name and key may ask here: 'anna'"):
+            words_to(place, name, lambda _: kept)
+    signed = lambda greeting: [replace(ben.introduction(greeting), name="anna")]  # noqa: E731
+    with pytest.raises(StateError, match="no client of this name and key may ask here: 'anna'"):
+        words_to(place, "a", signed)
+    as_party = lambda greeting: [replace(folder.introduction(greeting), role="party")]  # noqa: E731
+    with pytest.raises(StateError, match="no party of this name and key may ask here: 'anna'"):
+        words_to(place, "a", as_party)
+    assert {MaterialLedger(place / "parties" / name).next for name in NAMES} == {0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"terms": {}},
+        {"terms": []},
+        {"terms": "null"},
+        {"role": "owner"},
+        {"role": None},
+        {"name": "\ud800"},
+        {"name": "a" * 201},
+        {"name": ["anna"]},
+        {"name": ""},
+        {"signature": ""},
+        {"signature": "\u00e9"},
+        {"signature": "A" * 201},
+        {"next": 0},
+        None,
+    ],
+    ids=str,
+)
+def test_introductions_that_are_none_tell_nothing(place, network, eyes, change):
+    """Whatever a field holds, the sender is told no number, and others are answered after it."""
+
+    def broken(greeting):
+        if change is None:
+            return [b""]
+        hello = anna(place).introduction(greeting)
+        return [json.dumps(vars(hello) | change).encode()]
+
+    async def main():
+        async with serving(*three(place)):
+            line, greeting = await dial(anna(place), "a", PATIENCE)
+            await line.tell(WORDS, broken(greeting)[0])
+            with pytest.raises(StateError, match=r"no Hello|no client of this name and key"):
+                await line.take(WORDS)
+            await line.close()
+            return await ask(anna(place), *eyes, PATIENCE)
+
+    assert np.abs(asyncio.run(main()).values - wanted(network, eyes)).max() < 2e-5
+
+
+class Tells(Party):
+    """A party that answers introductions with words of its own."""
+
+    words = b""
+
+    async def introduced(self, line):
+        greeting = agreement.Greeting(self.name, self.agreement.digest, new_nonce())
+        await line.tell_record(greeting)
+        await self.believed(line, greeting)
+        await line.tell(WORDS, self.words)
+        hello = await self.believed(line, greeting)
+        return hello, hello.terms
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (b"", "party 'c': no UnusedMaterial"),
+        (b"null", "party 'c': no UnusedMaterial"),
+        (b"{}", "party 'c': no UnusedMaterial: next"),
+        (b'{"next": -1}', "party 'c': no UnusedMaterial: next"),
+        (b'{"next": 0.5}', "party 'c': no UnusedMaterial: next"),
+        (b'{"next": [0]}', "party 'c': no UnusedMaterial: next"),
+        (b'{"next": 0, "start": 0}', "party 'c': no UnusedMaterial: start"),
+        (b'{"next": 21}', "party 'c' says that more material was used than was dealt"),
+        (b'{"next": 1%s}' % (b"0" * 4000), "party 'c' says that more material was used than"),
+        (b'{"next": 1%s}' % (b"0" * 4090), "party 'c' sent 4,1.. bytes, and at most 4096 were"),
+        (b'{"next": 20}', "image 20 of 20 was asked for and 0 is next here: a party calls more"),
+    ],
+    ids=lambda given: given[:24] if isinstance(given, bytes) else "",
+)
+def test_a_party_that_lies_about_what_is_unused_costs_no_material(place, eyes, words, said):
+    """It can keep a question from being answered, as it can by silence; nothing is spent by it, and
+    nobody is sent to the owner for new folders."""
+    refused(place, eyes, said, c=type("Lies", (Tells,), {"words": words}))
+    assert {MaterialLedger(place / "parties" / name).next for name in "ab"} == {0}
+
+
 def test_strangers_are_shown_the_door(place, eyes, monkeypatch):
-    """One that says nothing is put out in time; one too many is not let in."""
-    monkeypatch.setattr(connection, "HANDSHAKE", 0.5)
+    """One that says nothing is put out in time, and at once where somebody else comes."""
+    monkeypatch.setattr(connection, "HANDSHAKE", 1.0)
     monkeypatch.setattr(party, "MOST_CONNECTIONS", 2)
-    monkeypatch.setattr(connection.Line.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(connection.Line.__init__, "__defaults__", (1.0,))
 
     async def main():
         parties = three(place)
         async with serving(*parties):
             folder = anna(place)
             lines = [(await dial(folder, "a", PATIENCE))[0] for _ in range(2)]
+            found = await ask(folder, *eyes, PATIENCE)
             with pytest.raises(StateError, match="party 'a' hung up"):
-                await dial(folder, "a", PATIENCE)
-            with pytest.raises(StateError, match=r"127.0.0.1 did not answer in 0.5 s"):
                 await lines[0].take(DATA, exact=1)
-            while parties[0].connections:
+            with pytest.raises(StateError, match=r"127.0.0.1 did not answer in 1 s"):
+                await lines[1].take(DATA, exact=1)
+            while parties[0].strangers or parties[0].known:
                 await asyncio.sleep(0.01)
-            return await ask(folder, *eyes, PATIENCE)
+            return found
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_strangers_cannot_count_who_is_being_answered(place, monkeypatch):
+    """As many of them are let in while anna asks as while nobody does."""
+    monkeypatch.setattr(party, "MOST_CONNECTIONS", 3)
+    folder = anna(place)
+
+    async def let_in():
+        lines = [(await dial(folder, "a", PATIENCE))[0] for _ in range(5)]
+        await asyncio.sleep(0.1)
+        still = sum(not line.reader.at_eof() for line in lines)
+        for line in lines:
+            await line.close()
+        return still
+
+    async def main():
+        parties = three(place)
+        async with serving(*parties):
+            before = await let_in()
+            line, greeting = await dial(folder, "a", PATIENCE)
+            terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
+            await line.tell_record(folder.hello(greeting, "client", terms))
+            while not parties[0].busy.locked():
+                await asyncio.sleep(0.01)
+            during = await let_in()
+            await line.close()
+            return before, during
+
+    assert asyncio.run(main()) == (3, 3)
+
+
+def test_a_known_client_cannot_hold_more_than_its_share(place, monkeypatch):
+    monkeypatch.setattr(party, "MOST_CONNECTIONS", 1)
+    folder = anna(place)
+
+    async def main():
+        async with serving(*three(place)):
+            lines = []
+            for _ in range(2):
+                line, greeting = await dial(folder, "a", PATIENCE)
+                await line.tell_record(folder.introduction(greeting))
+                lines.append(line)
+                await line.take(WORDS)
+
+    with pytest.raises(StateError, match="party 'a': 1 connections are open: ask again"):
+        asyncio.run(main())
 
 
 def test_another_server_at_a_party_s_address_is_noticed(place, eyes):

@@ -166,3 +166,10 @@ def test_open_claims_say_what_would_decide_them(tmp_path):
     assert "| splitfed | real | 1 | 3 | 0.5 | 1 | 0 | 4 | 0 |" in told
     ends = [row.rpartition(" | ")[2] for row in told.splitlines() if row.endswith(" |")][-4:]
     assert ends == ["5 people |", "5 people |", "no number |", "7 people |"]
+
+
+@pytest.mark.parametrize("line", ["seeds: 1, rounds: 2", "1 seed, 1 round", "1 seed, 25 rounds"])
+def test_a_page_of_one_seed_says_so(line, tmp_path):
+    file = tmp_path / "reproduce_splitfed_fig.md"
+    file.write_text(PAGE.replace("seeds: 3, rounds: 2", line), encoding="utf-8")
+    assert verdicts_list.Page.read(file).seeds == 1

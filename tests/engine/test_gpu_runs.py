@@ -11,6 +11,7 @@ from vergence.engine import client_executor, solver_selection
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.scaffold import Scaffold
+from vergence.training import device as device_module
 from vergence.training.cuda_graphs import Graphed
 
 METHODS = {
@@ -39,10 +40,10 @@ def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):
     trained: list[Samples] = []
     seen: list[Samples] = []
 
-    def copies(federation: Federation, device: torch.device) -> dict[int, Samples]:
+    def copies(federation: Federation, device: torch.device) -> dict[int, tuple[Samples, Samples]]:
         assert device.type == "cuda"
-        moved = {id(s.train): Samples(dict(s.train.columns)) for s in federation.people.values()}
-        copied.extend(moved.values())
+        moved = device_module.copies(federation, torch.device("cpu"))
+        copied.extend(there for _, there in moved.values())
         return moved
 
     class OnCpu(Graphed):

@@ -15,7 +15,10 @@ from vergence.engine.participation import Participation
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedselect import FedSelect
+from vergence.privacy.config import Privacy
 from vergence.privacy.reply_checks import HEAVIEST
+from vergence.privacy.robust.dnc import DnC
+from vergence.privacy.robust.norm_bound import NormBound
 
 METHODS = {
     "fedavg": FedAvg(local=LOCAL),
@@ -69,6 +72,14 @@ def foreign_weights(t):
     return replace(t, weight=Mask.full(OTHER))
 
 
+def infinite(t):
+    """Set numbers that are finite, and are not when one is divided by the other."""
+    if isinstance(t.weight, float):
+        return SealedTree(t.total.like(torch.full_like(t.total.flat, 1e30)), 1e-30)
+    each = t.weight.bits.float() if isinstance(t.weight, Mask) else (t.weight.flat > 0).float()
+    return SealedTree(t.total.like(1e30 * each), Params(1e-30 * each, t.total.layout))
+
+
 HARMS = {
     "an answer to another round": (lambda s: replace(s, round=7), "round: answers round 7, now is"),
     "a missing tree": (lambda s: replace(s, trees={}), "names: sent []"),
@@ -96,6 +107,10 @@ HARMS = {
     "a negative weight": (weight(-1.0), "weight: 'model' claims a weight outside [0, 1e+09]"),
     "a weight that is nan": (weight(float("nan")), "weight: 'model' claims"),
     "too large a weight": (weight(HEAVIEST * 1.01), "weight: 'model' claims"),
+    "an update that its weight makes infinite": (
+        tree(infinite),
+        "finite: 'model' over its weight is infinite",
+    ),
     "weights for other entries": (tree(foreign_weights), "shape: 'model' has weights for other"),
 }
 
@@ -141,3 +156,14 @@ def test_everybody_quarantined_leaves_the_server_as_it_was(tmp_path, monkeypatch
     rounds = table(tmp_path, "rounds.csv")
     assert {r["value"] for r in rounds if r["metric"] == "replies"} == {"0.0"}
     assert not [r for r in rounds if r["metric"] == "loss"]
+
+
+@pytest.mark.parametrize("rule", [NormBound(), DnC(sample=3)])
+def test_a_tiny_weight_does_not_end_a_robust_run(tmp_path, monkeypatch, rule):
+    """Values over weights are what rules compare: infinite ones would have made all of it NaN."""
+    harm = tree(infinite)
+    watch_turns(monkeypatch, lambda task, sealed: harm(sealed) if task.client == "p01" else None)
+    outcome = run_toy(tmp_path, METHODS["fedavg"], people=6, rounds=1, privacy=Privacy(robust=rule))
+    assert torch.isfinite(outcome.server.model.flat).all()
+    rows = table(tmp_path, "turns.csv")
+    assert [t["client"] for t in rows if "over its weight" in t["status"]] == ["p01"]

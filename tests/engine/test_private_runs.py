@@ -177,7 +177,9 @@ def test_people_are_drawn_by_chance_and_an_empty_round_gets_noise(tmp_path, monk
 def test_the_run_stops_before_it_spends_more_than_it_may(tmp_path, monkeypatch):
     """Told before it begins; and at the sum itself, where a method asks for more than it says."""
     poor = Privacy(user=UserLevelConfig(noise=2.0, epsilon=3.0))
-    with pytest.raises(ConfigError, match=r"4 rounds with noise 2 spend epsilon 4.3\d, and 3 is"):
+    with pytest.raises(
+        ConfigError, match=r"4 rounds with noise 2 would spend epsilon 4.3\d, and 3 is"
+    ):
         run_toy(tmp_path / "a", FedAvg(local=LOCAL), privacy=poor)
     plain = ClientExchange.exchange
 

@@ -1,6 +1,7 @@
 """Bytes that `explain` foretells are those that a run counts."""
 
 import csv
+import io
 from collections import defaultdict
 
 import pytest
@@ -56,6 +57,36 @@ def test_masks_send_at_most_what_is_foretold(tmp_path):
     start(made, tmp_path / "run")
     with (tmp_path / "run" / "turns.csv").open(newline="") as file:
         assert all(int(row["bytes_up"]) <= 21 for row in csv.DictReader(file))
+
+
+LABS = {"a": ["p00", "p01", "p02"], "b": ["p03", "p04"], "c": ["p05", "p06", "p07"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "entries", "said"),
+    [
+        ("fedcpf", 5, "how many people of the lab share each entry"),
+        ("ifca", 15, "how much each entry counts, added up over the lab's people"),
+    ],
+)
+def test_a_lab_sends_a_number_with_each_entry(method, entries, said, tmp_path):
+    """What its people share differs, so that a mask would not do: 4 bytes of each entry, too."""
+    made = check(merge(experiment(method, ()), {"run": {"rounds": 3}, "silos": LABS}))
+    rows = carried(made.plan, made.methods[method], made.task(0), None)
+    (weights,) = (row for row in rows if row.what == said)
+    assert (weights.bytes, weights.most) == (4 * entries + -(-entries // 8), True)
+    assert not [row.what for row in rows if "the person" in row.what]
+    start(made, tmp_path / "run")
+    with (tmp_path / "run" / "turns.csv").open(newline="") as file:
+        sent = [int(row["bytes_up"]) for row in csv.DictReader(file)]
+    without = 4 * entries + -(-entries // 8)
+    assert method == "ifca" or max(sent) > without
+    assert max(sent) <= without + 4 * entries
+    console = Console(record=True, width=400, file=io.StringIO())
+    explain(made, console)
+    text = console.export_text()
+    assert f"at most, {said}, metrics" in text
+    assert "mask when it changed" not in text
 
 
 @pytest.mark.parametrize(

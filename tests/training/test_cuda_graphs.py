@@ -6,6 +6,11 @@ the client before left in it is gone. Where torch sees a GPU they are repeated o
 sums in another order may differ from the CPU's by some 1e-5 of the largest entry.
 """
 
+import gc
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -35,7 +40,8 @@ from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 from vergence.training.batch_buffers import _shared
 from vergence.training.cuda_graphs import Graphed, GraphSlot, Uncapturable
-from vergence.training.device import pick, resident
+from vergence.training.device import copies, pick, resident
+from vergence.training.graph_recorder import CudaGraphRecorder
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
@@ -131,6 +137,32 @@ def test_a_step_is_recorded_once_per_shape_and_kind(monkeypatch, device):
     assert recorded == [5, 2]
 
 
+def test_threads_that_record_at_once_collect_no_garbage_meanwhile_and_all_of_it_after(monkeypatch):
+    """The recorder's code; CUDA's part of it is left out."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    collected = []
+
+    def record(number):
+        recorder = CudaGraphRecorder(torch.device("cpu"))
+        monkeypatch.setattr(recorder, "stream", object())
+
+        def work():
+            time.sleep(0.02 * (number + 1))
+            collected.append(gc.isenabled())
+
+        recorder.capture(work)
+
+    assert gc.isenabled()
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(record, range(4)))
+        assert collected == [False] * 4
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_banks_are_shared_and_may_change(device):
     task = Banked(Linear(6))
     graphed = Graphed(task, device)
@@ -197,6 +229,32 @@ def test_resident_data_is_the_same_and_laid_out_together():
     shared = _shared(columns)
     assert shared is not None
     assert shared[1] == [0, 12, 36, 72]  # 60 % of 20, 40, 60, 20 samples, one after the other
+
+
+class Read(Mapping):
+    """People who are read anew each time, as one's own mapping may do."""
+
+    def __iter__(self):
+        return (f"p{number:02d}" for number in range(20))
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, person):
+        x = torch.full((3, 2), float(person[1:]))
+        return Splits(*(Samples({"x": x}) for _ in range(3)))
+
+
+def test_nobody_is_trained_on_the_copy_of_somebody_else():
+    """Copies go by the `id` of samples, and samples that are gone leave theirs to others."""
+    people = Read()
+    found = copies(Federation("read", people), torch.device("cpu"))
+    assert len(found) == len(people)
+    for number, (here, there) in found.items():
+        assert id(here) == number
+        assert torch.equal(here.columns["x"], there.columns["x"])
+    later = [people[person].train for _ in range(5) for person in people]
+    assert not [samples for samples in later if id(samples) in found]
 
 
 def test_resident_keeps_shared_banks_shared():

@@ -200,7 +200,8 @@ class FinishedRun:
         self._check_kinds(found, task.labels)
         given = Federation("given", {"given": Splits(found, found, found)})
         ready = task.network.prepare(given).people["given"].test
-        _check_inputs(task, ready, samples)
+        learned = next(iter(trained.ready.people.values())).train
+        _check_inputs(task, learned, ready, samples)
         person = trained.owner if person is None else person
         ready = trained.lent(ready, person)
         return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
@@ -333,14 +334,16 @@ def _by_name(given: Any, task: Task) -> Samples:
     return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))
 
 
-def _check_inputs(task: Task, ready: Samples, given: Any) -> None:
-    """Accept prepared samples with all that the network reads.
+def _check_inputs(task: Task, learned: Samples, ready: Samples, given: Any) -> None:
+    """Accept prepared samples with all that the network reads and the run was trained on.
+
+    A task of one's own, made from one of the package, may read fewer columns than that one says.
 
     Raises:
         DataError: a column is not there.
     """
-    there = {**ready.columns, **ready.banks}
-    if not set(task.input_columns) <= there.keys():
+    there, before = ({**s.columns, **s.banks} for s in (ready, learned))
+    if not {*task.input_columns} & before.keys() <= there.keys():
         alone = not isinstance(given, Samples | Mapping | tuple)
         raise DataError(
             f"predict: task {called(task)} takes arrays by name: {', '.join(task.input_columns)}; "

@@ -165,7 +165,8 @@ class Federation:
         beside = "" if self.proxies is None else ", and public data"
         if isinstance(self.people, Population):  # looking at one of them would make all its samples
             return f"Federation {self.name}: {len(self.people):,} people made on demand{beside}"
-        told = f"Federation {self.name}: {len(self.people):,} people"
+        noun = "person" if len(self.people) == 1 else "people"
+        told = f"Federation {self.name}: {len(self.people):,} {noun}"
         if not self.people:
             return told + beside
         every = [[len(part) for part in vars(splits).values()] for splits in self.people.values()]

@@ -322,7 +322,8 @@ class ClientExecutor:
 
     def _placed(self, ask: Fit) -> Fit:
         """Return a request whose data lie where they are trained on, if they were moved there."""
-        return replace(ask, data=self.moved.get(id(ask.data), ask.data))
+        _, data = self.moved.get(id(ask.data), (None, ask.data))
+        return replace(ask, data=data)
 
     def evaluate(
         self, client: str, message: Message, kept: ClientState, points: Sequence[str]

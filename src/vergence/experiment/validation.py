@@ -95,14 +95,17 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
     try:
         with profiling.phase("features"):
             ready = task.prepare(experiment.model.prepare(raw))
-        batch = next(iter(ready.people.values())).train.take(torch.arange(1))
+        first = next(iter(ready.people.values()))
+        batch = first.train.take(torch.arange(1))
         module = task.module().eval()
         with torch.no_grad():
             task.loss(task.forward(module, batch), batch)
-            if lacking := [name for name in task.scored_columns if name not in batch]:
-                raise KeyError(lacking[0])
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
+        for part in (first.val, first.test):
+            there = {**part.columns, **part.banks}
+            if lacking := [name for name in task.scored_columns if name not in there]:
+                raise KeyError(lacking[0])
     except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, KeyError) and (said := without_column(experiment, task, raw, error)):
             raise ConfigError(said) from error
@@ -119,16 +122,19 @@ def without_column(
     experiment: Experiment, task: Task, federation: Federation, error: KeyError
 ) -> str:
     """That the data have no column that was looked for; "" where the error is about another key."""
-    train = next(iter(federation.people.values())).train
-    missing, known = str(next(iter(error.args), "")), sorted({*train.columns, *train.banks})
-    if not missing or missing in known:
+    parts = vars(next(iter(federation.people.values())))
+    held = {name: {*part.columns, *part.banks} for name, part in parts.items()}
+    missing = str(next(iter(error.args), ""))
+    without = [name for name, there in held.items() if missing not in there]
+    if not missing or not without:
         return ""
+    where = "" if len(without) == len(held) else f" in {' and '.join(without)}"
     reads = dict.fromkeys((*task.input_columns, *task.labels, *task.scored_columns, missing))
     hint = "; without head poses give zeros, float32 [n, 2]" if missing == "pose" else ""
     return (
-        f"federation '{experiment.table['federation']['name']}' has no column '{missing}' (it has "
-        f"{', '.join(known)}); task '{experiment.table['task']['name']}' reads "
-        f"{', '.join(reads)}{hint}"
+        f"federation '{experiment.table['federation']['name']}' has no column '{missing}'{where} "
+        f"(it has {', '.join(sorted(held[without[0]]))}); task "
+        f"'{experiment.table['task']['name']}' reads {', '.join(reads)}{hint}"
     )
 
 

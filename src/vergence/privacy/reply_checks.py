@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedReply, SealedTree, support
@@ -23,8 +24,8 @@ def fault(
     """Reason why a reply must not be counted, or None if it may.
 
     Checked: the round it answers, the names of its trees, layout and dtype against what the client
-    was sent, rows in raw data, finite values and metrics, and weights in [0, 1e9], as many as
-    entries.
+    was sent, rows in raw data, finite values and metrics, weights in [0, 1e9], as many as entries,
+    and that values over weights, which robust rules compare, are finite, too.
     """
     if sealed.round != round:
         return f"round: answers round {sealed.round}, now is {round}"
@@ -49,6 +50,8 @@ def fault(
         low, high = span(weight)
         if not 0 <= low <= high <= HEAVIEST:
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
+        if low < 1 and not is_finite(_divided(tree)):
+            return f"finite: '{name}' over its weight is infinite"
         if not declared(tree, exposed):
             return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
     for name, value in sealed.metrics.items():
@@ -57,6 +60,18 @@ def fault(
         if not isinstance(value, int | float) or not abs(value) <= LARGEST:
             return f"finite: metric '{name}' is {value}"
     return None
+
+
+def _divided(tree: SealedTree) -> Tensor:
+    """Return the values over their weights, where these are not 0, as rules over replies do."""
+    flat, weight = tree.total.flat, tree.weight
+    if isinstance(weight, Params):
+        by = torch.where(weight.flat > 0, weight.flat, 1)
+    elif isinstance(weight, Mask) or not weight:
+        return flat
+    else:
+        by = weight
+    return (flat.float() if flat.element_size() < 4 else flat) / by
 
 
 def span(weight: float | Mask | Params) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from vergence.privacy.poisoning.data import DataPoison
 from vergence.reports.downloads import downloads
 from vergence.reports.ethics.subjects import subject
 from vergence.reports.ethics.wording import UPDATES, compares, kinds
-from vergence.reports.traffic import TurnTraffic, carried, totals
+from vergence.reports.traffic import LAB_SHARES, TurnTraffic, carried, totals
 
 WEIGHTS = {
     "number": "one number per person (how many samples)",
@@ -71,7 +71,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
-        console.print(flow(method, task, privacy), highlight=False, markup=False)
+        drawn = flow(method, task, privacy, bool(plan.silos))
+        console.print(drawn, highlight=False, markup=False)
         wire = experiment.plan.wire
         if not wire.lossless and not method.pooled:
             owed = "; what was not sent yet stays with the client" if wire.feedback else ""
@@ -146,7 +147,7 @@ def poisoned(experiment: Experiment) -> str:
     return f"{poison.share:.0%} of the people lie about {what} ({poison.attack})"
 
 
-def flow(method: Method, task: Task, privacy: Privacy) -> str:
+def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> str:
     """Draw what goes down, what goes up and what stays, with sizes."""
     server, client = method.server(task), method.client(task)
     offered = {name: f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items()}
@@ -158,7 +159,7 @@ def flow(method: Method, task: Task, privacy: Privacy) -> str:
         down = ", ".join(offered.get(name, name) for name in sent)
         lines += [
             f"  server --- {down or 'nothing'} ---> client        [{verb}]",
-            f"  server <-- {upwards(exposed, server, method, task, privacy)} --- client",
+            f"  server <-- {upwards(exposed, server, method, task, privacy, labs)} --- client",
         ]
     beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
     if beside:
@@ -170,7 +171,9 @@ def flow(method: Method, task: Task, privacy: Privacy) -> str:
     return "\n".join(lines)
 
 
-def upwards(exposed: Exposure, server: Any, method: Method, task: Task, privacy: Privacy) -> str:
+def upwards(
+    exposed: Exposure, server: Any, method: Method, task: Task, privacy: Privacy, labs: bool
+) -> str:
     """Name what a reply holds."""
     beside = [] if privacy.differential else ["metrics"]
     if not exposed.trees:
@@ -185,7 +188,8 @@ def upwards(exposed: Exposure, server: Any, method: Method, task: Task, privacy:
     if privacy.bounded:
         return ", ".join(sizes)
     if exposed.weight != "number":
-        text = f"shared entries of {', '.join(sizes)} at most, mask when it changed"
+        weights = LAB_SHARES[exposed.weight] if labs else "mask when it changed"
+        text = f"shared entries of {', '.join(sizes)} at most, {weights}"
         return ", ".join([text, *beside])
     return ", ".join([*sizes, "weight", *beside])
 

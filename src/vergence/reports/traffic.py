@@ -28,6 +28,11 @@ TLS = "size and time"
 
 MEASURED = {"loss": "how well training goes (loss)"}
 """A number told beside an update, in words."""
+LAB_SHARES = {
+    "mask": "how many people of the lab share each entry",
+    "per entry": "how much each entry counts, added up over the lab's people",
+}
+"""Weights that a lab sends with its sum: a number for each entry, and which ones nobody shares."""
 TO_MEASURE = ", to whom a deployment measures"
 """Stands behind a part of the model that no training sends."""
 
@@ -206,9 +211,13 @@ class _Turn:
         if exposed.weight != "number" and exposed.trees and not privacy.bounded:
             sizes = [self.known.get(name) for name in exposed.trees]
             n = None if None in sizes else sum(-(-(size or 0) // 32) for size in sizes)
+            what = "which entries the person shares, when that changed"
+            if self.plan.silos:
+                what = LAB_SHARES[exposed.weight]
+                n = None if n is None else n + sum(size or 0 for size in sizes)
             yield TurnTraffic(
                 verb,
-                "which entries the person shares, when that changed",
+                what,
                 True,
                 n,
                 self.whose,

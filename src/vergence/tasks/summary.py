@@ -188,8 +188,9 @@ class SummaryTask(Task):
         for person, splits in federation.people.items():
             for name in ("pick", "ratings"):
                 if name not in splits.test.banks:
+                    there = "a column" if name in splits.test.columns else "missing"
                     raise DataError(
-                        f"summary: '{name}' of {person} is a column; give it a row for each step "
+                        f"summary: '{name}' of {person} is {there}; give it a row for each step "
                         f"of all clips, which `rows` names: Samples(columns, {{'{name}': "
                         "SharedRows(values, by='rows')})"
                     )

@@ -70,15 +70,17 @@ def resident(
     return replace(federation, people=people)
 
 
-def copies(federation: Federation, device: torch.device) -> dict[int, Samples]:
-    """Return everybody's training data on a device, by the `id` of those in main memory.
+def copies(federation: Federation, device: torch.device) -> dict[int, tuple[Samples, Samples]]:
+    """Return everybody's training data in main memory and on a device, by the `id` of the former.
 
-    What a method itself reads of a client's data stays in main memory.
+    What a method itself reads of a client's data stays in main memory. Both are kept, so that no
+    other samples have that `id`.
     """
     if isinstance(federation.people, Population):
         return {}
+    here = {person: splits.train for person, splits in federation.people.items()}
     moved = resident(federation, device).people
-    return {id(splits.train): moved[person].train for person, splits in federation.people.items()}
+    return {id(train): (train, moved[person].train) for person, train in here.items()}
 
 
 def _moved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor
 
 Program = Callable[[], None]
+RECORDING = threading.Lock()
+"""Held while one recorder of this process records: one that ends must not switch the collection of
+garbage on under another."""
 
 
 class CudaGraphRecorder:
@@ -32,14 +36,15 @@ class CudaGraphRecorder:
             return work
         graph = torch.cuda.CUDAGraph()
         # Collecting an old graph would end this recording: CUDA frees none meanwhile.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                work()
-        finally:
-            if collecting:
-                gc.enable()
+        with RECORDING:
+            collecting = gc.isenabled()
+            gc.disable()
+            try:
+                with torch.cuda.graph(graph, stream=self.stream):
+                    work()
+            finally:
+                if collecting:
+                    gc.enable()
         return partial(_replay, graph, work)
 
     def settle(self) -> None:

@@ -233,6 +233,9 @@ def test_what_labs_add_up_is_said_to_be_seen_lab_by_lab(method):
     for wrong in ("person by person, by the server", "one person's update", "each person has"):
         assert wrong not in sentences
     assert plan["sender"] == "lab"
+    counts = ", and how many recordings they have"
+    counts += ", and how many share each number of the model" if method == "fedcpf" else ""
+    assert dict(plan["sees"])[SERVER].endswith(counts)
 
 
 def test_sums_over_labs_are_counted_in_labs_everywhere():
@@ -244,6 +247,21 @@ def test_sums_over_labs_are_counted_in_labs_everywhere():
     assert f"{least} labs or more learned" in dict(plan["sees"])[SERVER]
     assert not re.search("one person's (update|part)", sentences)
     assert "each lab's test metrics" in said["who runs or taps the server"]
+
+
+def test_of_labs_with_noise_two_sums_show_one_lab_s_words():
+    said, _, _ = of_labs("fedavg", "pads", "DP people")
+    assert "to see one lab's words, under the same noise" in said["to see one reply"]
+
+
+def test_of_masks_in_labs_a_sum_counts_labs():
+    """Of an entry a sum counts who sent it: a lab once, however many of its people share it."""
+    said, plan, sentences = of_labs("fedcpf", "shares")
+    assert "for entries that one lab alone shares" in said["to see one reply"]
+    assert "Numbers of the model that one lab alone shares" in sentences
+    assert "How many labs share each number of the model" in sentences
+    assert "too few labs share" in " ".join(plan["assumed"])
+    assert "one person alone" not in sentences + said["to see one reply"]
 
 
 def test_labs_that_share_nothing_tell_their_means_alone():

@@ -17,6 +17,7 @@ from annotated_types import Ge, Le, MaxLen
 from pydantic import TypeAdapter, ValidationError
 
 from vergence.core.files import write_whole
+from vergence.core.naming import plural
 from vergence.deployment.diagnostics import parted
 from vergence.deployment.folders import NODE, STRICT
 from vergence.deployment.keys import genuine, signer
@@ -286,9 +287,15 @@ class MaterialLedger:
                 f"more than {AHEAD} images used is not believed"
             )
         if terms.start + terms.images > images:
+            left = max(0, images - self.next)
+            if terms.images <= left:
+                raise StateError(
+                    f"image {terms.start} of {images} was asked for and {self.next} is next here: "
+                    "a party calls more used than is"
+                )
             raise StateError(
-                f"material is left for {max(0, images - self.next)} images of {images}, and "
-                f"{terms.images} were asked: ask the model's owner for new folders"
+                f"material is left for {plural(left, 'image')} of {images}, and {terms.images} "
+                "were asked: ask the model's owner for new folders"
             )
 
     def spend(self, terms: Terms, images: int) -> None:

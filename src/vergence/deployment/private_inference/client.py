@@ -115,7 +115,10 @@ async def ask(
 
         async def unused(line: Line, greeting: Greeting) -> int:
             await line.tell_record(folder.introduction(greeting))
-            return parsed(UnusedMaterial, await line.take(WORDS), line.who).next
+            found = parsed(UnusedMaterial, await line.take(WORDS), line.who).next
+            if found > folder.agreement.images:
+                raise StateError(f"{line.who} says that more material was used than was dealt")
+            return found
 
         start = max(await all_of([unused(*each) for each in greeted]))
         digest, size = folder.agreement.digest, 8 * len(x) * network.answers

@@ -48,7 +48,8 @@ PATIENCE = 60.0
 SECRETS = (SEED, WEIGHTS, NODE, "server.key")
 """Files of a party's folder that nobody else may read."""
 MOST_CONNECTIONS = 64
-"""Open at once; one more is closed."""
+"""Open at once of those who are known, and as many of others. They are counted apart, so that
+nobody sees in how many strangers are let in how many questions are being answered."""
 
 
 class Party:
@@ -73,7 +74,9 @@ class Party:
         self.seed = PartySeed(folder / SEED)
         for name in SECRETS:
             closed(folder / name)
-        self.busy, self.connections = asyncio.Lock(), 0
+        self.busy = asyncio.Lock()
+        self.strangers: list[Line] = []
+        self.known: list[Line] = []
         self.sent = self.rounds = 0
         self.waiting: dict[str, tuple[Terms, Line]] = {}
         self.arrived = asyncio.Condition()
@@ -119,13 +122,16 @@ class Party:
                 await line.close()
 
     async def entered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let somebody in who may, and tell others why not."""
+        """Let somebody in who may, and tell others why not.
+
+        One stranger too many puts out the one that came first: those who say nothing keep nobody
+        from being let in.
+        """
         host = (writer.get_extra_info("peername") or ("somebody",))[0]
         line = Line(reader, writer, str(host))
-        if self.connections >= MOST_CONNECTIONS:
-            await line.close()
-            return
-        self.connections += 1
+        self.strangers.append(line)
+        if len(self.strangers) > MOST_CONNECTIONS:
+            self.strangers.pop(0).writer.transport.abort()
         kept = False
         try:
             hello, terms = await self.introduced(line)
@@ -137,7 +143,9 @@ class Party:
             note(f"refused: {printable(str(error))}")
             await line.fail(str(error))
         finally:
-            self.connections -= 1
+            for there in (self.strangers, self.known):
+                if line in there:
+                    there.remove(line)
             if not kept:
                 await line.close()
 
@@ -168,7 +176,7 @@ class Party:
         """Hear an answer to a greeting from somebody who is known.
 
         Raises:
-            StateError: it is nobody who may ask.
+            StateError: it is nobody who may ask, or too many are there.
         """
         hello = parsed(Hello, await line.take(WORDS), line.who)
         if not self.folder.believes(greeting, hello):
@@ -176,6 +184,11 @@ class Party:
                 f"no {hello.role} of this name and key may ask here: '{printable(hello.name)}'"
             )
         line.who, line.patience = f"{hello.role} '{hello.name}'", self.patience
+        if line in self.strangers:
+            self.strangers.remove(line)
+            if len(self.known) >= MOST_CONNECTIONS:
+                raise StateError(f"{MOST_CONNECTIONS} connections are open: ask again")
+            self.known.append(line)
         return hello
 
     async def stood_by(self, name: str, terms: Terms, line: Line) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vergence.core.naming import plural
 from vergence.engine.plan import Plan
 from vergence.privacy.hooks import ProtectedRun, Protection, Statement
 
@@ -27,7 +28,7 @@ class LabsProtection(Protection):
         few = min(map(len, labs.values()))
         alone = [lab for lab, people in labs.items() if len(people) == 1]
         seen = (
-            f"sums over several labs, of no lab alone (each has {few} people or more)"
+            f"sums over several labs, of no lab alone (each has {plural(few, 'person')} or more)"
             if privacy.least
             else f"each lab's sum over its people, {few} or more"
         )

@@ -64,7 +64,7 @@ class SecureSumProtection(BuiltInProtection):
         method, least = run.method, privacy.least
         pads = policy.name == "pairwise"
         shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]
-        unit, each = ("labs", "lab") if self.plan.silos else ("people", "person")
+        unit, each = senders(self.plan)
         hidden = f"nothing of fewer than {least} {unit}: weights and metrics are in the sum"
         if shown:
             hidden += f"; but every single person's {', '.join(shown)}, which no sum hides"
@@ -77,7 +77,7 @@ class SecureSumProtection(BuiltInProtection):
             if people and privacy.bounded:
                 twice = max(2 * least - people, 1)
                 more += (
-                    "; to see one person's words, under the same noise, in two sums of a round: "
+                    f"; to see one {each}'s words, under the same noise, in two sums of a round: "
                     f"the server with {plural(twice, 'client')}"
                 )
             gone = (
@@ -92,7 +92,7 @@ class SecureSumProtection(BuiltInProtection):
             if server_deals(method, privacy):
                 more += (
                     "; for how many share an entry, the server with one of them; for entries that "
-                    "one person alone shares, nobody: a server that lies can have them opened, as "
+                    f"one {each} alone shares, nobody: a server that lies can have them opened, as "
                     "it deals the tables (deployments want 3 aggregators, of whom one deals)"
                 )
             elif masked(method, privacy):
@@ -137,6 +137,11 @@ def _assumed(method: Method) -> list[tuple[str, str]]:
     ]
 
 
+def senders(plan: Plan) -> tuple[str, str]:
+    """Nouns of those whom a sum counts, many and one: labs where there are any, else people."""
+    return ("labs", "lab") if plan.silos else ("people", "person")
+
+
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
     """How many devices help a server that breaks the rules: the numbers of the closing table."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
@@ -178,7 +183,7 @@ def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
     if server_deals(method, plan.privacy):
         told.append(
             "The server follows the rules as well: with two helpers alone it prepares how "
-            "they find out which numbers of the model too few people share."
+            f"they find out which numbers of the model too few {senders(plan)[0]} share."
         )
     return told
 
@@ -186,17 +191,16 @@ def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
 def _residual(plan: Plan, method: Method) -> list[str]:
     """Information in sums, and in who makes them."""
     parties, told = plan.privacy.aggregators, list[str]()
+    unit, each = senders(plan)
     if parties and masked(method, plan.privacy):
         two = "the server and a helper" if len(parties) == 2 else "two of the helpers"
         told.append(
-            f"How many people share each number of the model: {two} can find it out together."
+            f"How many {unit} share each number of the model: {two} can find it out together."
         )
     if server_deals(method, plan.privacy):
         told.append(
-            "Numbers of the model that one person alone shares: a server that breaks the "
+            f"Numbers of the model that one {each} alone shares: a server that breaks the "
             "rules can see them, unless there are three helpers. Deployments want three; "
             "with two this is for simulations."
         )
-    if plan.silos:
-        return [*told, "Two sums over nearly the same labs differ by one lab's part."]
-    return [*told, "Two sums over nearly the same people differ by one person's part."]
+    return [*told, f"Two sums over nearly the same {unit} differ by one {each}'s part."]

@@ -144,8 +144,9 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
     user.refuse(spent, f"noise {noise:g} over {plural(plan.rounds, 'round')}")
     if user.epsilon is not None and not spent <= user.epsilon:
         raise ConfigError(
-            f"privacy.user: {plural(plan.rounds, 'round')} with noise {noise:g} spend epsilon "
-            f"{spent:.3g}, and {user.epsilon:g} is allowed; take fewer rounds, or leave out noise"
+            f"privacy.user: {plural(plan.rounds, 'round')} with noise {noise:g} would spend "
+            f"epsilon {spent:.3g}, and {user.epsilon:g} is allowed; take fewer rounds, or leave "
+            "out noise"
         )
     return found
 

@@ -55,7 +55,8 @@ def facts(
     if whose is not None:
         plan = plan.known(plan.silos.count(len(whose)))
     task = experiment.task(plan.seeds[0])
-    means = PrivacyMeans(plan, method, task, ran(experiment, run))
+    who = taking_part(people, run)
+    means = PrivacyMeans(plan, method, task, ran(experiment, run), who)
     rows = carried(plan, method, task, people)
     up, down = totals(rows)
     promised = forecast(means, people, run)
@@ -136,13 +137,18 @@ def stays(means: PrivacyMeans) -> list[str]:
     return [f"recordings: {data}", *([f"kept by the method: {', '.join(own)}"] if own else [])]
 
 
+def taking_part(people: Federation | None, run: Run | None) -> Federation:
+    """Return the people; of a run without its data, as many without any."""
+    if people is not None:
+        return people
+    none = Samples({"absent": torch.empty(0, 0)})
+    many = 0 if run is None else run.results["clients"]
+    return Federation("absent", {str(n): Splits(none, none, none) for n in range(many)})
+
+
 def forecast(means: PrivacyMeans, people: Federation | None, run: Run | None) -> list[Promise]:
     """Promises of a plan; of a run without its data, those that follow from how many took part."""
-    plan, federation = means.plan, people
-    if federation is None:
-        none = Samples({"absent": torch.empty(0, 0)})
-        many = 0 if run is None else run.results["clients"]
-        federation = Federation("absent", {str(n): Splits(none, none, none) for n in range(many)})
+    plan, federation = means.plan, taking_part(people, run)
     if not federation.clients:
         return []
     here = people is not None

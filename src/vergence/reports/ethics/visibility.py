@@ -153,6 +153,10 @@ def _counted(means: PrivacyMeans) -> str:
     if means.plan.privacy.bounded or means.least:
         return ""
     kinds = {e.weight for e in means.seen if e.trees}
-    told = ", and how many recordings each has"
-    told += ", and which numbers of the model each shares" if kinds - {"number"} else ""
+    if means.plan.silos:
+        told = ", and how many recordings they have"
+        told += ", and how many share each number of the model" if kinds - {"number"} else ""
+    else:
+        told = ", and how many recordings each has"
+        told += ", and which numbers of the model each shares" if kinds - {"number"} else ""
     return told + (", and how much each of these counts" if "per entry" in kinds else "")

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from vergence.core.federation import Federation
 from vergence.core.method import Exposure, Method
+from vergence.core.naming import plural
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.experiment.privacy.spent import statements
@@ -58,12 +60,13 @@ WHERE: Mapping[Ran, str] = {
 
 @dataclass(frozen=True)
 class PrivacyMeans:
-    """Handling of what leaves a device by a plan, and where the plan was run."""
+    """Handling of what leaves a device by a plan, where it was run, and who takes part if known."""
 
     plan: Plan
     method: Method
     task: Task
     ran: Ran = ""
+    people: Federation | None = None
 
     @property
     def subject(self) -> EthicsSubject:
@@ -121,7 +124,7 @@ class PrivacyMeans:
     @cached_property
     def statements(self) -> list[Statement]:
         """Sentences of the plan's protections."""
-        return statements(self.plan, self.method, self.task)
+        return statements(self.plan, self.method, self.task, self.people)
 
     def said(self, part: str) -> list[str]:
         """Sentences of the plan's protections for a part of the page."""
@@ -401,8 +404,8 @@ def unprotected(means: PrivacyMeans) -> list[str]:
     if (start := means.task.network.start) is not None:
         many = len({(data, who) for data, people in start.learned_from for who in people})
         told.append(
-            f"The {many} people whom the model had learned from before ({start.data}): it begins "
-            "as that of another run, and what it tells of them no promise here counts."
+            f"The {plural(many, 'person')} whom the model had learned from before ({start.data}): "
+            "it begins as that of another run, and what it tells of them no promise here counts."
         )
     sample = means.subject.sample
     words = {"sample": sample, "Sample": sample.capitalize()}
