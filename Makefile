@@ -79,7 +79,7 @@ drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of
 drills-flower: setup ## the same over Flower, and attacks on a server's port (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.flower_drills
 
-mutants: setup ## open 162 holes in copies of the code, one by one: do tests notice? (ten minutes)
+mutants: setup ## open 167 holes in copies of the code, one by one: do tests notice? (ten minutes)
 	$(BIN)/python -m tests.mutants
 
 bench: setup ## measure the engine and the generators

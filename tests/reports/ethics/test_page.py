@@ -18,6 +18,7 @@ from vergence.experiment import provenance
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
 from vergence.methods.fedavg import FedAvg
+from vergence.privacy.secure_aggregation.pairwise import colluders
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.facts import facts
 from vergence.reports.ethics.page import CARDS, ethics, refuse_claims, said
@@ -302,6 +303,20 @@ def test_the_verdict_on_noise_is_that_of_the_sizes():
     plan = facts(made, "fedcpf", made.federation(), None)
     wanted = 4 * math.sqrt(8 / 5) * math.sqrt(5) / 8
     assert plan["budget"]["person"]["ratio"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("people", "least"), [(5, 3), (9, 6), (12, 7), (15, 9)])
+def test_the_devices_that_must_help_the_server_are_counted_as_explain_counts_them(people, least):
+    """Where few come, a third is one too many: 3 of 9 devices see what one person sent."""
+    summed = {"name": "pairwise", "min_contributors": least}
+    changed = {"federation": {"people": people}, "privacy": {"aggregation": summed}}
+    made = check(merge({**PLANS["hidden"], "method": {"name": "fedavg"}}, changed))
+    plan = facts(made, "fedavg", made.federation(), None)
+    few, twice = colluders(people, least), max(2 * least - people, 1)
+    told = " ".join(plan["assumed"])
+    assert f"with fewer than {few} of {people} devices. With {few} device" in told
+    assert f"With {twice} device" in told
+    assert "two sums" in told
 
 
 def test_what_changes_with_the_means():

@@ -143,7 +143,7 @@ def senders(plan: Plan) -> tuple[str, str]:
 
 
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
-    """How many devices help a server that breaks the rules: the numbers of the closing table."""
+    """Trust in people not to help a server that lies, by the numbers of the closing table."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
     few, of = colluders(people or 2 * least, least), f" of {people}" if people else ""
     unit, alone = (

@@ -55,8 +55,7 @@ def facts(
     if whose is not None:
         plan = plan.known(plan.silos.count(len(whose)))
     task = experiment.task(plan.seeds[0])
-    who = taking_part(people, run)
-    means = PrivacyMeans(plan, method, task, ran(experiment, run), who)
+    means = PrivacyMeans(plan, method, task, ran(experiment, run), taking_part(people, run))
     rows = carried(plan, method, task, people)
     up, down = totals(rows)
     promised = forecast(means, people, run)
