@@ -1,5 +1,6 @@
 """Runs opened again: the objects that made one are taken, whatever way it says so; others not."""
 
+import importlib
 import sys
 
 import pytest
@@ -128,6 +129,34 @@ def test_training_says_how_code_in_a_table_may_run(tmp_path):
         "name it in an experiment FILE, and "
         "`vergence.run_experiment(vergence.load_experiment(FILE, trust_code=True), OUT)`"
     )
+
+
+HALVED = """
+from dataclasses import dataclass
+
+import vergence as vg
+
+
+@dataclass(frozen=True)
+class Halved(vg.privacy.RobustRule):
+    def decide(self, votes, stream, root):
+        return vg.privacy.Decision(votes.values.mean(0) / 2, len(votes))
+"""
+
+
+@pytest.mark.parametrize("task", [toy(), regression()], ids=["packaged", "own"])
+def test_a_rule_of_ones_own_is_trained_with_and_opened(task, tmp_path, monkeypatch):
+    (tmp_path / "halved_rule.py").write_text(HALVED)
+    monkeypatch.syspath_prepend(tmp_path)
+    privacy = vg.Privacy(robust=importlib.import_module("halved_rule").Halved())
+    given = {"task": task, "people": vg.data.Toy(people=3)}
+    run = trained(tmp_path / "out", vg.methods.FedAvg(), privacy=privacy, **given)
+    assert run.fingerprint != trained(None, vg.methods.FedAvg(), **given).fingerprint
+    opened = vg.open_run(run.folder, task=task, trust_code=True)
+    weights = [next(found.model("p00").parameters()) for found in (opened, run)]
+    assert torch.equal(*weights)
+    with pytest.raises(vg.UntrustedCode):
+        vg.open_run(run.folder, task=task)
 
 
 def test_a_run_that_names_code_is_opened_where_it_is_trusted(tmp_path, monkeypatch):
