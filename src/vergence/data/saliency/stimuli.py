@@ -165,6 +165,11 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if self.points < 1:
             raise ConfigError(f"points must be 1 or more, got {self.points}")
 
+    @property
+    def frame_step_s(self) -> float | None:
+        """Seconds between the frames of a sample of a video."""
+        return self.step_s
+
     def load(self, root: str | None = None) -> Federation:
         """Read, and split by stimulus, for all people alike.
 
