@@ -35,7 +35,7 @@ from vergence.studies import split_runs
 OnRound = Callable[[RoundReport], object]
 
 
-@named_arguments
+@named_arguments(local=LocalTraining, participation=Participation, privacy=Privacy, plan=Plan)
 def train(
     method: Method,
     task: Task,
