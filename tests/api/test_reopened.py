@@ -180,3 +180,10 @@ def test_a_run_that_names_code_is_opened_where_it_is_trusted(tmp_path, monkeypat
         assert torch.equal(opened.model("p00").weight, run.model("p00").weight)
         assert opened.verify() == run.fingerprint
     sys.modules.pop("mine_mod", None)
+
+
+def test_rows_of_another_shape_are_told_both_shapes(ran):
+    said = r"a row of 'x' has the shape \[3\], and the run was trained on rows of \[4\]"
+    with pytest.raises(vg.DataError, match=said):
+        ran.predict("p01", torch.zeros(2, 3))
+    assert len(ran.predict("p01", torch.zeros(2, 4))) == 2
