@@ -314,7 +314,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if screen is None:
             raise ConfigError(
                 "gaze counts on the screen: set screen = [width, height] in pixels, and place, or "
-                "offset = [left, top] of the picture"
+                "offset = [left, top] of the picture; or place = 'picture', if x and y count in it"
             )
         left, top, width, height = self._box(place, file, screen)
         return (x * screen[0] - left) / width, (y * screen[1] - top) / height
