@@ -1,5 +1,6 @@
 """Runs opened again: the objects that made one are taken, whatever way it says so; others not."""
 
+import importlib
 import sys
 
 import pytest
@@ -130,6 +131,34 @@ def test_training_says_how_code_in_a_table_may_run(tmp_path):
     )
 
 
+HALVED = """
+from dataclasses import dataclass
+
+import vergence as vg
+
+
+@dataclass(frozen=True)
+class Halved(vg.privacy.RobustRule):
+    def decide(self, votes, stream, root):
+        return vg.privacy.Decision(votes.values.mean(0) / 2, len(votes))
+"""
+
+
+@pytest.mark.parametrize("task", [toy(), regression()], ids=["packaged", "own"])
+def test_a_rule_of_ones_own_is_trained_with_and_opened(task, tmp_path, monkeypatch):
+    (tmp_path / "halved_rule.py").write_text(HALVED)
+    monkeypatch.syspath_prepend(tmp_path)
+    privacy = vg.Privacy(robust=importlib.import_module("halved_rule").Halved())
+    given = {"task": task, "people": vg.data.Toy(people=3)}
+    run = trained(tmp_path / "out", vg.methods.FedAvg(), privacy=privacy, **given)
+    assert run.fingerprint != trained(None, vg.methods.FedAvg(), **given).fingerprint
+    opened = vg.open_run(run.folder, task=task, trust_code=True)
+    weights = [next(found.model("p00").parameters()) for found in (opened, run)]
+    assert torch.equal(*weights)
+    with pytest.raises(vg.UntrustedCode):
+        vg.open_run(run.folder, task=task)
+
+
 def test_a_run_that_names_code_is_opened_where_it_is_trusted(tmp_path, monkeypatch):
     (tmp_path / "mine_mod.py").write_text(OTHER)
     monkeypatch.syspath_prepend(tmp_path)
@@ -151,3 +180,10 @@ def test_a_run_that_names_code_is_opened_where_it_is_trusted(tmp_path, monkeypat
         assert torch.equal(opened.model("p00").weight, run.model("p00").weight)
         assert opened.verify() == run.fingerprint
     sys.modules.pop("mine_mod", None)
+
+
+def test_rows_of_another_shape_are_told_both_shapes(ran):
+    said = r"a row of 'x' has the shape \[3\], and the run was trained on rows of \[4\]"
+    with pytest.raises(vg.DataError, match=said):
+        ran.predict("p01", torch.zeros(2, 3))
+    assert len(ran.predict("p01", torch.zeros(2, 4))) == 2

@@ -577,3 +577,16 @@ def test_numbers_of_a_person_are_those_of_numpy():
     error = float(np.mean((out - test["y"].numpy()) ** 2))
     assert error == pytest.approx(run.scores.loc["p01", "test_loss"], rel=1e-4)
     assert run.scores.loc["p01", "score"] == pytest.approx(0.5 - math.atan(error) / math.pi)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"lr": 0.1}, r"argument 'lr': write local=vergence.LocalTraining\(lr=...\)"),
+        ({"cohort": 3}, r"argument 'cohort': write participation=vergence.Participation\(cohort="),
+        ({"round": 3}, r"argument 'round' \(did you mean 'rounds'\?\)"),
+    ],
+)
+def test_an_option_of_a_record_is_told_its_place(given, says):
+    with pytest.raises(TypeError, match=says):
+        trained(**given)

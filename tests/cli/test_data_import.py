@@ -334,3 +334,17 @@ def test_a_column_of_pictures_that_is_said_makes_gaze_on_a_screen(tmp_path):
     assert (written["name"], written["stimuli"]) == ("stimuli", "shown")
     assert "ann " in said.out
     assert "bob " in said.out
+
+
+def test_what_a_folder_of_pictures_needs_is_said(tmp_path):
+    """A table without known names, then without a stimulus, then without a screen."""
+    names = pictures(tmp_path / "data" / "images")
+    rows = [f"{40 * i},{4 * i},{3 * i},{names[0]}" for i in range(9)]
+    (tmp_path / "data" / "ann.csv").write_text("\n".join(["ms,a,b,shown", *rows]))
+    said, _ = imported(tmp_path)
+    said.complains(3, 't_unit="ms", stimulus="..."}')
+    columns = 'federation.columns={t="ms", x="a", y="b", unit="px", t_unit="ms"'
+    said, _ = imported(tmp_path, columns + "}")
+    said.complains(3, "needs one scene video", "name columns.stimulus, if pictures were on a")
+    said, _ = imported(tmp_path, columns + ', stimulus="shown"}', 'federation.files="*.csv"')
+    said.complains(2, "place", "'picture'")

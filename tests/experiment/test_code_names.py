@@ -167,7 +167,7 @@ def test_one_of_several_classes(site, place):
         ("no_lab.methods:Own", ["no module 'no_lab.methods'"]),
         ("own_lab.methods:Othr", ["methods.py has no class 'Othr'", "did you mean 'Other'?"]),
         ("own_lab:Own", ["has no class 'Own', and no Method at all"]),
-        ("own_lab.methods:Network", ["is a class over Model", "a Method is wanted", "core.method"]),
+        ("own_lab.methods:Network", ["is a class over Model", "a Method is wanted", "vg.Method"]),
         ("own_lab.methods:Net", ["is a class over Module", "a Method is wanted"]),
         ("own_lab.methods:function", ["is a function", "a Method is wanted here", "name a class"]),
         ("own_lab.methods:FedAvg", ["another module", "'vergence.methods.fedavg:FedAvg'"]),
@@ -342,3 +342,51 @@ def test_an_installed_package_works_from_any_directory(site, tmp_path):
     assert said.code == 2
     assert "own_lab.methods is Python code" in said.err
     assert real(tmp_path, site.parent, "verify", "out", "--trust-code").code == 0
+
+
+TOY_MODEL = toy('method = "fedavg"').replace('{ name = "linear" }', "{ MODEL }")
+WIDE = """
+from dataclasses import dataclass
+
+import vergence as vg
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Wide(vg.Model):
+    hidden: int = 4
+    width = 4
+
+    def build(self):
+        return nn.LazyLinear(1)
+"""
+
+
+def test_an_option_without_a_type_is_told_to_have_one(tmp_path):
+    (tmp_path / "wide.py").write_text(WIDE)
+    table = f'name = "{tmp_path / "wide.py"}"'
+    own = TOY_MODEL.replace("MODEL", f"{table}, width = 8")
+    said = vergence("run", write(tmp_path, own), "--out", tmp_path / "out")
+    said.complains(
+        2, "unknown key 'width'; known: hidden", "of Wide has no type", "`width: int = 4`"
+    )
+    own = TOY_MODEL.replace("MODEL", f"{table}, hidde = 8")
+    said = vergence("run", write(tmp_path, own), "--out", tmp_path / "out")
+    said.complains(2, "unknown key 'hidde' (did you mean 'hidden'?)")
+    assert "no type" not in said.err
+
+
+def test_a_layer_without_a_size_is_named(tmp_path):
+    (tmp_path / "wide.py").write_text(WIDE)
+    own = TOY_MODEL.replace("MODEL", f'name = "{tmp_path / "wide.py"}"')
+    said = vergence("run", write(tmp_path, own), "--out", tmp_path / "out")
+    said.complains(
+        2, "the network is a LazyLinear", "use Linear with its size", "call forward once"
+    )
+
+
+def test_a_file_without_a_model_is_told_of_the_public_name(tmp_path):
+    (tmp_path / "net.py").write_text("from torch import nn\nclass Net(nn.Linear): ...\n")
+    own = TOY_MODEL.replace("MODEL", f'name = "{tmp_path / "net.py"}"')
+    said = vergence("run", write(tmp_path, own), "--out", tmp_path / "out")
+    said.complains(2, "`import vergence as vg`, `class OwnNet(vg.Model):`")

@@ -19,6 +19,11 @@ from tests.cli.commands import TOY, run
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
+from vergence.data.gaze_video.gaze_table import GazeTable
+from vergence.data.gaze_video.gazecom import Gazecom
+from vergence.data.saliency.stimuli import Stimuli
+from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
+from vergence.data.synthetic.toy import Toy
 from vergence.errors import ConfigError, DataError, StateError
 from vergence.experiment.run import start
 from vergence.experiment.schema import check
@@ -34,6 +39,7 @@ from vergence.model_tools.onnx_export import (
     converted,
     export,
     opened_again,
+    pace,
     parity,
     shaped,
     singles,
@@ -233,6 +239,48 @@ def test_windows_of_any_length_and_batches_of_any_size(monkeypatch, tmp_path):
     session = opened_again(converted(whole, cases[-1], {}, fixed))
     assert session.get_inputs()[0].shape == [1, 5, 48, 64, 3]
     assert parity(whole, session, cases) <= TOLERANCE
+
+
+EGO = """
+task       = { name = "gaze_map", criterion = "kl" }
+model      = { name = "glc_vit", preset = "tiny64" }
+federation = { name = "ego_synthetic", people = 1, clips = 10, windows = 1, span = "glc" }
+method     = { name = "local_only" }
+local      = { steps = 1, batch = 2 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+PACES = [
+    (GazeTable(), "0.25"),
+    (GazeTable(clip_s=5.0, window=8), "0.625"),
+    (Stimuli(preset="tobii_pro_lab", step_s=0.5), "0.5"),
+    (Gazecom(every_s=0.4), "0.4"),
+    (EgoSynthetic(window=4, seconds=5, fps=24), "1.25"),
+    (EgoSynthetic(window=8, span="glc", fps=32), "0.25"),
+    (Toy(), None),
+]
+
+
+@pytest.mark.parametrize(("data", "step_s"), PACES)
+def test_the_pace_of_frames_is_that_of_the_data(data, step_s):
+    assert pace(data, clips(4, 8, 8)).get("step_s") == step_s
+    assert not pace(data, clips(1, 8, 8)), "a picture has no pace"
+    assert not pace(data, eyes(8, 8))
+
+
+def test_the_pace_of_generated_video_is_that_of_the_frames_taken():
+    data = EgoSynthetic(window=8, span="glc", fps=32)
+    steps = np.diff(data._windows(160)) / data.fps
+    assert data.frame_step_s is not None
+    assert np.abs(steps - data.frame_step_s).max() <= 1 / data.fps
+
+
+@pytest.mark.slow
+def test_a_file_of_video_says_its_pace(monkeypatch, tmp_path):
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    folder = run(tmp_path, EGO)
+    export(folder, tmp_path / "ego.onnx", quiet(), "p00")
+    told = {p.key: p.value for p in onnx.load(tmp_path / "ego.onnx").metadata_props}
+    assert (told["window"], float(told["step_s"])) == ("4", pytest.approx(64 / 24 / 4, rel=1e-5))
 
 
 @pytest.mark.parametrize(

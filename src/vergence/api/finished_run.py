@@ -191,7 +191,7 @@ class FinishedRun:
 
         Raises:
             ConfigError: nobody of this name took part.
-            DataError: samples hold no numbers, or none of the kind that the run was trained on, or
+            DataError: samples hold no numbers, or none of the kind or shape of the training, or
                 lack a column that the network reads.
         """
         trained = self._trained(seed)
@@ -204,7 +204,12 @@ class FinishedRun:
         _check_inputs(task, learned, ready, samples)
         person = trained.owner if person is None else person
         ready = trained.lent(ready, person)
-        return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
+        params = self._params(trained, person)
+        try:
+            return Solver(task).outputs(params, ready)  # past no defence
+        except RuntimeError as error:
+            self._check_rows(found, task.labels, error)
+            raise
 
     def adapt(
         self,
@@ -291,6 +296,21 @@ class FinishedRun:
                     f"samples: {name!r} is {here}, and the run was trained on {there}: give "
                     f"{name}.astype({there!r})"
                 )
+
+    def _check_rows(self, samples: Samples, labels: Sequence[str], error: RuntimeError) -> None:
+        """Refuse samples of another shape than the run was trained on, where torch failed.
+
+        Raises:
+            DataError: names the column, and the shape of a row of both.
+        """
+        trained = next(iter(self.loaded.raw.people.values())).train.columns
+        for name in sorted((trained.keys() & samples.columns.keys()) - set(labels)):
+            here, there = (list(each[name].shape[1:]) for each in (samples.columns, trained))
+            if here != there:
+                raise DataError(
+                    f"samples: a row of {name!r} has the shape {here}, and the run was trained on "
+                    f"rows of {there}"
+                ) from error
 
     def _trained(self, seed: int | None) -> TrainedRun:
         return read_run(self.folder, seed, self.experiment).on(self.loaded.ready)

@@ -221,6 +221,8 @@ def _described(
         table |= plan_tables(plan)
     except NotWritable as reason:
         raise ConfigError(f"the plan holds {reason}, which no experiment can say") from None
+    if plan.privacy.robust is not None and not _packaged(plan.privacy.robust, "privacy"):
+        python.append("run")
     if not python:
         options = {key: value for key, value in table["task"].items() if key != "name"}
         bound = bind(type(task), options, "task", network=task.network, seed=task.seed)

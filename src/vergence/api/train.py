@@ -28,14 +28,14 @@ from vergence.experiment.run import (
     start,
 )
 from vergence.experiment.schema import Experiment, load
-from vergence.experiment.trust import approved, training, under
+from vergence.experiment.trust import approved, opening, training, under
 from vergence.privacy.config import Privacy
 from vergence.studies import split_runs
 
 OnRound = Callable[[RoundReport], object]
 
 
-@named_arguments
+@named_arguments(local=LocalTraining, participation=Participation, privacy=Privacy, plan=Plan)
 def train(
     method: Method,
     task: Task,
@@ -259,4 +259,6 @@ def open_run(
     found = FinishedRun(path, trust_code=trust_code)
     if task is None and people is None and method is None:
         return found
-    return FinishedRun(path, rebuilt(found, task, people, method), trust_code=trust_code)
+    with under(opening(trust_code)):
+        made = rebuilt(found, task, people, method)
+    return FinishedRun(path, made, trust_code=trust_code)

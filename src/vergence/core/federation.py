@@ -351,6 +351,11 @@ class Dataset(NamedOptions, ABC):
         """Description of a client that is no single person; empty where each client is one."""
         return ""
 
+    @property
+    def frame_step_s(self) -> float | None:
+        """Seconds between the frames of a sample of video; None where the options do not say."""
+        return None
+
     @abstractmethod
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split. `root` is the folder with the files, where files are needed.

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, ParamSpec, Self, TypeVar
 
@@ -136,23 +136,40 @@ class NamedOptions:
         check_ranges(self, self._label or called(self))
 
 
-def named_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, answering an argument that it does not take with the nearest."""
+def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A function's decorator, answering an argument that it does not take with the nearest.
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **given: P.kwargs) -> T:
-        _check_names(function, function.__name__, given)
-        return function(*args, **given)
+    Args:
+        inside: arguments that are records; an option of one of them is answered with its record.
+    """
 
-    return checked
+    def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def checked(*args: P.args, **given: P.kwargs) -> T:
+            _check_names(function, function.__name__, given, inside)
+            return function(*args, **given)
+
+        return checked
+
+    return decorated
 
 
-def _check_names(function: Callable[..., Any], name: str, given: Collection[str]) -> None:
+def _check_names(
+    function: Callable[..., Any],
+    name: str,
+    given: Collection[str],
+    inside: Mapping[str, type] = types.MappingProxyType({}),
+) -> None:
     if not given or (known := _names(function)) is None:
         return
     for key in given:
         if key not in known:
-            near = nearest(key, known)
+            homes = [
+                f": write {argument}=vergence.{record.__name__}({key}=...)"
+                for argument, record in inside.items()
+                if key in (_names(record.__init__) or ())
+            ]
+            near = homes[0] if homes else nearest(key, known)
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")
 
 

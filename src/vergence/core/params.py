@@ -9,6 +9,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from vergence.core.tags import tagged
 from vergence.errors import ConfigError
@@ -59,8 +60,17 @@ class Layout:
         """Describe a module's trainable parameters.
 
         Raises:
-            ConfigError: the module keeps running statistics, which have no place in an average.
+            ConfigError: the module keeps running statistics, which have no place in an average, or
+                a layer has no size yet.
         """
+        for name, part in module.named_modules():
+            if any(is_lazy(parameter) for parameter in part.parameters(recurse=False)):
+                place = f"layer '{name}' of {type(module).__name__}" if name else "the network"
+                kind = type(part).__name__
+                raise ConfigError(
+                    f"{place} is a {kind}, which has no size yet: use {kind.replace('Lazy', '')} "
+                    "with its size, or call forward once where the network is built"
+                )
         kept = [n for n in module.state_dict() if n not in dict(module.named_parameters())]
         if kept:
             raise ConfigError(

@@ -283,7 +283,7 @@ def _guess(root: Path, tables: Sequence[Path], own: Mapping[str, Any]) -> FoundF
     Raises:
         DataError: one cannot be told; names the file and its columns.
     """
-    path, table, roles = _first_with_gaze(tables)
+    path, table, roles = _first_with_gaze(root, tables)
     options: dict[str, Any] = {"files": f"**/*{path.suffix}"}
     others = [p for p in tables if p.suffix == path.suffix and not _has_gaze(p)]
     if others:
@@ -327,7 +327,9 @@ def _guess(root: Path, tables: Sequence[Path], own: Mapping[str, Any]) -> FoundF
     return FoundFormat(PLAIN, "gaze_table", "a guess", why, options, notes)
 
 
-def _first_with_gaze(tables: Sequence[Path]) -> tuple[Path, DelimitedTable, dict[str, str]]:
+def _first_with_gaze(
+    root: Path, tables: Sequence[Path]
+) -> tuple[Path, DelimitedTable, dict[str, str]]:
     for path in tables:
         with suppress(DataError):
             table = _sample(path)
@@ -336,10 +338,12 @@ def _first_with_gaze(tables: Sequence[Path]) -> tuple[Path, DelimitedTable, dict
     table = _sample(tables[0])
     times = [name for name in table.columns if TIME.search(name.lower())]
     unit = next(filter(None, map(_named_unit, times or table.columns)), "s")
+    pictures = any(path.suffix.lower() in PICTURES for path in _files(root))
+    shown = ', stimulus="..."' if pictures else ""
     raise DataError(
         f"{tables[0]}: no columns of time, x and y can be told from its header: "
         f'{", ".join(table.columns)[:300]}; name them: --set \'federation.columns={{t="...", '
-        f'x="...", y="...", unit="px", t_unit="{unit}"}}\''
+        f'x="...", y="...", unit="px", t_unit="{unit}"{shown}}}\''
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import traceback
 import types
 from collections.abc import Iterator, Sequence
@@ -73,7 +74,7 @@ def wrapper(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
             f"{needs}, and defines {', '.join(found)}: keep one in it, begin the names of the "
             f"others with _, or say which: {module.__file__}:{found[0]}"
         )
-    takes = f"`from {base.__module__} import {kind}`"
+    takes, over = taken(base)
     plain = [
         name
         for name, value in vars(module).items()
@@ -84,19 +85,28 @@ def wrapper(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
     if kind == "Model" and plain:
         return (
             f"{needs}, and has the plain module {plain[0]}: wrap it, by {takes}, "
-            f"`class Own{plain[0]}(Model):` and in it `def build(self): return {plain[0]}()`"
+            f"`class Own{plain[0]}({over}):` and in it `def build(self): return {plain[0]}()`"
         )
-    return f"{needs}, and has none: write {takes} and a `class Own({kind}):` with its methods"
+    return f"{needs}, and has none: write {takes} and a `class Own({over}):` with its methods"
+
+
+def taken(base: type) -> tuple[str, str]:
+    """The import that a class over `base` needs, and what it calls `base` then."""
+    kind = base.__name__
+    if getattr(importlib.import_module("vergence"), kind, None) is base:
+        return "`import vergence as vg`", f"vg.{kind}"
+    return f"`from {base.__module__} import {kind}`", kind
 
 
 def another_kind(thing: object, base: type) -> str:
     """Text for an object named where a class is wanted: its type, and the wanted kind."""
-    wanted = f"and a {base.__name__} is wanted here, from {base.__module__}"
+    takes, over = taken(base)
+    wanted = f"and a {base.__name__} is wanted here, {over}, by {takes}"
     if not isinstance(thing, type):
         return f"is a {type(thing).__name__}, {wanted}: name a class"
     if base.__name__ == "Model" and issubclass(thing, nn.Module):
         return (
-            f"is a plain torch.nn.Module, {wanted}: wrap it, `class Own{thing.__name__}(Model):` "
+            f"is a plain torch.nn.Module, {wanted}: wrap it, `class Own{thing.__name__}({over}):` "
             f"and in it `def build(self): return {thing.__name__}()`"
         )
     bases = [kind for kind in reversed(thing.__mro__) if kind.__module__.startswith("vergence.")]

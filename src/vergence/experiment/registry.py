@@ -269,6 +269,15 @@ def names(kind: str, base: type) -> list[str]:
     return [name for name, where in known if offered(importlib.import_module(where), base)]
 
 
+def _untyped(record: type, key: str) -> str:
+    """The mend where a dataclass has a plain attribute of this name, which is no field."""
+    value = vars(record).get(key)
+    if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
+        return ""
+    typed = f"{key}: {type(value).__name__} = {value!r}"
+    return f"; '{key}' of {record.__name__} has no type, as options need: write `{typed}`"
+
+
 def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
     """Build a dataclass from a table; unknown keys and unfit values are errors."""
     if not isinstance(table, dict):
@@ -279,7 +288,8 @@ def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
     values = dict(given)
     for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}")
+            untyped = _untyped(record, key)
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")
         if isinstance(hints[key], type) and is_dataclass(hints[key]):
             values[key] = bind(hints[key], value, f"{where}.{key}")
             continue

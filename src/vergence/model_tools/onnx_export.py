@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
+from vergence.core.federation import Dataset
 from vergence.core.files import replacing
 from vergence.core.naming import called
 from vergence.core.params import Params
@@ -203,6 +204,7 @@ def export(
     whole = assembled(trained.task, params, test.take(slice(0, 1)))
     window = check_shape(whole, test, shape)
     told = {**about(trained, run, person), **({"window": str(window)} if window else {})}
+    told |= pace(trained.experiment.dataset, test)
     cases = singles(test) if shape == DATA_SHAPE else list(shaped(whole, test, shape))
     data = converted(whole, cases[-1], told, shape)
     session = opened_again(data)
@@ -438,6 +440,14 @@ def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
         "data_licence": raw.about.get("licence", "not stated"),
         "data_citation": raw.about.get("citation", "not stated"),
     }
+
+
+def pace(dataset: Dataset, test: Samples) -> dict[str, str]:
+    """Seconds between the frames of a window, where windows have several and the data say it."""
+    frames = test.take(slice(0, 1)).get("frames")
+    several = frames is not None and frames.ndim == 5 and frames.shape[1] > 1
+    step_s = dataset.frame_step_s if several else None
+    return {} if step_s is None else {"step_s": f"{step_s:g}"}
 
 
 def parity(whole: Exportable, session: Any, cases: Iterable[Batch]) -> float:

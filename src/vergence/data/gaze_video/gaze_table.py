@@ -205,7 +205,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             listed = ", ".join(p.name for p in found[:5]) or "none"
             raise DataError(
                 f"{table}: person '{person}' needs one scene video, '{pattern}' has {len(found)} "
-                f"({listed}): put it there, set videos, with the parts of files, as "
+                f"({listed}): name columns.stimulus, if pictures were on a screen; else put "
+                "the video there, set videos, with the parts of files, as "
                 "'{person}/{recording}.mp4', or leave the person out: people = [...] names those "
                 "who stay"
             )

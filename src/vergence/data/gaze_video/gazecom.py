@@ -72,6 +72,11 @@ class Gazecom(Dataset):
     split_seed: int = 0
     exclude_donors: bool = False
 
+    @property
+    def frame_step_s(self) -> float | None:
+        """Seconds between the frames of a sample."""
+        return self.every_s
+
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split by clip, for all viewers alike.
 

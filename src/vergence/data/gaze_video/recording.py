@@ -132,6 +132,11 @@ class WindowOptions(NamedOptions):
         return (self.window - 1) * self.pace_s[0]
 
     @property
+    def frame_step_s(self) -> float | None:
+        """Seconds between the frames of a sample."""
+        return self.pace_s[0]
+
+    @property
     def pace_s(self) -> tuple[float, float]:
         """Seconds between the frames of a sample and between the starts of samples."""
         if self.clip_s:

@@ -165,6 +165,11 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if self.points < 1:
             raise ConfigError(f"points must be 1 or more, got {self.points}")
 
+    @property
+    def frame_step_s(self) -> float | None:
+        """Seconds between the frames of a sample of a video."""
+        return self.step_s
+
     def load(self, root: str | None = None) -> Federation:
         """Read, and split by stimulus, for all people alike.
 
@@ -309,7 +314,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if screen is None:
             raise ConfigError(
                 "gaze counts on the screen: set screen = [width, height] in pixels, and place, or "
-                "offset = [left, top] of the picture"
+                "offset = [left, top] of the picture; or place = 'picture', if x and y count in it"
             )
         left, top, width, height = self._box(place, file, screen)
         return (x * screen[0] - left) / width, (y * screen[1] - top) / height

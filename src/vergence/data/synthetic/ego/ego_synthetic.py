@@ -99,6 +99,12 @@ class EgoSynthetic(Dataset):
                 f"{self.fps}) are shorter than the window, which needs {needed}; take longer clips"
             )
 
+    @property
+    def frame_step_s(self) -> float | None:
+        """Mean seconds between the frames of a sample: its span divided by `window`."""
+        frames = GLC_WINDOW if self.span == "glc" else round(self.seconds * self.fps)
+        return frames / self.fps / self.window
+
     def load(self, root: str | None = None) -> Federation:
         """Generate (or take from the cache) everybody's clips; needs no files.
 
