@@ -202,7 +202,7 @@ def test_ones_own_class_does_not_pass_for_the_packages():
 def test_a_plain_network_is_told_how_to_become_a_model():
     with (
         under(typed()),
-        pytest.raises(ConfigError, match=r"plain torch.nn.Module.*OwnNet\(Model\)"),
+        pytest.raises(ConfigError, match=r"plain torch.nn.Module.*OwnNet\(vg\.Model\)"),
     ):
         find("models", "own_lab.methods:Net", Model)
 

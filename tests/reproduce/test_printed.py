@@ -12,7 +12,7 @@ from vergence.reproduce.claims import Claim, Pair
 from vergence.reproduce.data_sets import DEFAULT, GROUNDS
 from vergence.reproduce.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "5e2b550d02d48a73e5ae85adc69c4399d619dcbc1e7a25065dcbae480e74812f"
+GOLDEN = "a11023dac54ae6782a1bf57d2e0d8edd7c78f075ea7265ac66e337d7fa111132"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"
