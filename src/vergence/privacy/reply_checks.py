@@ -50,7 +50,7 @@ def fault(
         low, high = span(weight)
         if not 0 <= low <= high <= HEAVIEST:
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
-        if low < 1 and not is_finite(_divided(tree)):
+        if _overflows(total.flat, weight, low):
             return f"finite: '{name}' over its weight is infinite"
         if not declared(tree, exposed):
             return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
@@ -62,16 +62,15 @@ def fault(
     return None
 
 
-def _divided(tree: SealedTree) -> Tensor:
-    """Return the values over their weights, where these are not 0, as rules over replies do."""
-    flat, weight = tree.total.flat, tree.weight
-    if isinstance(weight, Params):
-        by = torch.where(weight.flat > 0, weight.flat, 1)
-    elif isinstance(weight, Mask) or not weight:
-        return flat
-    else:
-        by = weight
-    return (flat.float() if flat.element_size() < 4 else flat) / by
+def _overflows(flat: Tensor, weight: float | Mask | Params, low: float) -> bool:
+    """True if values over their weights, as rules over replies compare them, are not finite.
+
+    A mask's entries weigh 1 or nothing; weights from `low` = 1 on make nothing larger.
+    """
+    if isinstance(weight, Mask) or low >= 1:
+        return False
+    by = torch.where(weight.flat > 0, weight.flat, 1) if isinstance(weight, Params) else weight or 1
+    return not is_finite((flat.float() if flat.element_size() < 4 else flat) / by)
 
 
 def span(weight: float | Mask | Params) -> tuple[float, float]:

@@ -67,8 +67,12 @@ class SummaryTask(Task):
     input_columns: ClassVar[tuple[str, ...]] = ("features", "steps")
     labels: ClassVar[tuple[str, ...]] = ("target", "steps")
     scored_columns: ClassVar[tuple[str, ...]] = (
-        *("rows", "shots", "inside", "both"),
-        *("pick", "ratings"),
+        "rows",
+        "shots",
+        "inside",
+        "both",
+        "pick",
+        "ratings",
     )
     headline: ClassVar[str] = "tau"
 

@@ -72,10 +72,9 @@ class SecureSumProtection(BuiltInProtection):
             hidden += f"; of an entry that fewer than {least} share, only that it is so"
         if pads:
             others = "another client"
-            few, of = colluders(people or 2 * least, least), f" of {people}" if people else ""
+            few, of, twice = _fewest_colluders(people, least)
             more = f"the server with {few} clients{of}; or all others in a sum, {SUBTRACT}"
             if people and privacy.bounded:
-                twice = max(2 * least - people, 1)
                 more += (
                     f"; to see one {each}'s words, under the same noise, in two sums of a round: "
                     f"the server with {plural(twice, 'client')}"
@@ -142,10 +141,16 @@ def senders(plan: Plan) -> tuple[str, str]:
     return ("labs", "lab") if plan.silos else ("people", "person")
 
 
+def _fewest_colluders(people: int, least: int) -> tuple[int, str, int]:
+    """Fewest clients that help a lying server see one reply, of whom, and see it in two sums."""
+    of = f" of {people}" if people else ""
+    return colluders(people or 2 * least, least), of, max(2 * least - people, 1)
+
+
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
     """Trust in people not to help a server that lies, by the numbers of the closing table."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
-    few, of = colluders(people or 2 * least, least), f" of {people}" if people else ""
+    few, of, twice = _fewest_colluders(people, least)
     unit, alone = (
         ("lab", "one lab's sum of updates") if plan.silos else ("device", "one person's update")
     )
@@ -154,7 +159,6 @@ def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
         f"With {plural(few, unit)}{of} it can see {alone}."
     ]
     if people and plan.privacy.bounded:
-        twice = max(2 * least - people, 1)
         told.append(
             f"With {plural(twice, unit)}{of} it can have {alone} in two sums of a round, under the "
             "same noise; two sums together tell more than one."

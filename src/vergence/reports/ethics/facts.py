@@ -58,7 +58,7 @@ def facts(
     means = PrivacyMeans(plan, method, task, ran(experiment, run), taking_part(people, run))
     rows = carried(plan, method, task, people)
     up, down = totals(rows)
-    promised = forecast(means, people, run)
+    promised = forecast(means, people is not None)
     spent = budget(means, promised, run)
     tried, found = attacks(run), rates(run)
     return {
@@ -145,14 +145,13 @@ def taking_part(people: Federation | None, run: Run | None) -> Federation:
     return Federation("absent", {str(n): Splits(none, none, none) for n in range(many)})
 
 
-def forecast(means: PrivacyMeans, people: Federation | None, run: Run | None) -> list[Promise]:
+def forecast(means: PrivacyMeans, here: bool) -> list[Promise]:
     """Promises of a plan; of a run without its data, those that follow from how many took part."""
-    plan, federation = means.plan, taking_part(people, run)
-    if not federation.clients:
+    people = means.people
+    if people is None or not people.clients:
         return []
-    here = people is not None
     return promises(
-        plan, ProtectedRun(means.method, means.task, federation, plan.rounds, here=here)
+        means.plan, ProtectedRun(means.method, means.task, people, means.plan.rounds, here=here)
     )
 
 
