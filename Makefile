@@ -82,6 +82,10 @@ drills-flower: setup ## the same over Flower, and attacks on a server's port (a 
 mutants: setup ## open 167 holes in copies of the code, one by one: do tests notice? (ten minutes)
 	$(BIN)/python -m tests.mutants
 
+# A machine without a network has no .venv: `make gpu GPU_PYTHON=python3` takes what is installed.
+gpu: $(if $(GPU_PYTHON),,setup) ## where torch sees a GPU, test and measure on it for at most eight minutes, and write the page
+	$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu_session
+
 bench: setup ## measure the engine and the generators
 	$(BIN)/python -m benchmarks.bench --json runs/bench.json
 	$(BIN)/python -m benchmarks.engine
@@ -96,4 +100,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check docs reference results study drills drills-flower mutants bench clean
+.PHONY: help setup demo test check docs reference results study drills drills-flower mutants gpu bench clean

@@ -1,6 +1,6 @@
 """One GPU: milliseconds per step of each solver, and whole rounds over their plain steps.
 
-python -m benchmarks.gpu [steps] [rounds] [--only WORD] [--precision P...] [--json FILE]: needs a
+python -m benchmarks.gpu [steps] [rounds] [--only WORD...] [--precision P...] [--json FILE]: needs a
 GPU that torch sees. `steps` trains people on generated eye pictures and video, and on GazeCom
 where VERGENCE_DATA has it, by each solver on the GPU, beside the sequential solver on one core and
 a loop in plain PyTorch on the GPU. `rounds` runs FedAvg and FedCPF whole (turns, aggregation,
@@ -207,7 +207,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["steps", "rounds"])
-    parser.add_argument("--only", default="", help="a word in the names of networks")
+    parser.add_argument("--only", nargs="+", default=[""], help="words in the names of networks")
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16", "half"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -217,7 +217,7 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     found: dict[str, list] = {}
     for name, (task, load, local) in WORKLOADS.items():
-        people = load() if options.only in name else None
+        people = load() if any(word in name for word in options.only) else None
         if people is None:
             continue
         for what in options.what:
