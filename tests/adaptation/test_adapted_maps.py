@@ -16,7 +16,7 @@ from vergence.core.randomness import RandomStream
 from vergence.data.own_samples import packed
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
-from vergence.video.predict import heat_maps
+from vergence.video.predict_maps import heat_maps
 
 CLIPS = """
 task       = { name = "gaze_map" }

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tomli_w
 
 from tests.cli.commands import vergence
 from tests.deploy.deployment import TABLE, deployed, simulated
 from vergence.deployment.folder_setup import init
-from vergence.deployment.server_run import ServerRun
+from vergence.deployment.server_run import ServerRun, beside_constant
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.privacy.dp.accounting import gaussian_epsilon
@@ -49,9 +50,34 @@ def test_a_result_says_whether_it_is_of_labs_or_people(table, who, tmp_path):
     )
     said = []
     tell = lambda line, *_, **__: said.append(line)  # noqa: E731
-    server: Any = SimpleNamespace(experiment=check(table), tell=tell)
+    server: Any = SimpleNamespace(experiment=check(table), tell=tell, guesses={})
     ServerRun.tell_result(server, "fedavg", tmp_path)
     assert said == [f"fedavg: angle_error_deg 2.000, mean of 3 {who} and 1 seed"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "lower", "end"),
+    [
+        (9.0, True, "has 9.200"),
+        (9.3, True, "has 9.200: WORSE THAN A CONSTANT, this model is of no use"),
+        (9.3, False, "has 9.200"),
+        (9.2, False, "has 9.200: WORSE THAN A CONSTANT, this model is of no use"),
+    ],
+)
+def test_a_result_stands_beside_everybodys_own_constant(mean, lower, end):
+    assert beside_constant(mean, [9.0, 9.4], lower).endswith(end)
+    assert beside_constant(mean, [9.0, math.nan], lower) == ""
+
+
+def test_init_says_that_so_much_noise_destroys_the_model(tmp_path):
+    table = {**SILOS, "methods": ["fedavg"], "privacy": {"user": {"epsilon": 8.0, "unit": "lab"}}}
+    (tmp_path / "exp.toml").write_text(tomli_w.dumps(table))
+    made = ("--clients", ",".join(LABS), "--address", "127.0.0.1:9", "--out", tmp_path / "out")
+    told = vergence("deploy", "init", tmp_path / "exp.toml", *made)
+    assert told.code == 0, told.err
+    assert "fedavg: The noise in the average of a round is" in told.err
+    assert "all 3 labs together may say" in told.err
+    assert "makes the model useless" in told.err
 
 
 @pytest.mark.slow
@@ -89,6 +115,12 @@ def test_noise_in_the_labs_shares_over_flower_tells_both_epsilons(tmp_path):
         assert {row["status"] for row in made.table("turns.csv")} == {"ok"}
         (file,) = (made.server / "run").rglob("fedavg/results.json")
         told = json.loads(file.read_text())["privacy"]
+        # Noise that destroys a model is said where it is met, and the printed folder is a study.
+        assert "makes the model useless" in made.events()
+        assert "WORSE THAN A CONSTANT, this model is of no use" in made.events()
+        compared = vergence("compare", made.server / "run")
+        assert compared.code == 0, compared.err
+        assert "own constant" in compared.out
     for unit, mu in {"lab": math.sqrt(2) / 4, "person": math.sqrt(2) / 20}.items():
         assert told[unit]["epsilon"] == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-3)
 

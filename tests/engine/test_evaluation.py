@@ -15,6 +15,7 @@ from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.engine.client_executor import ClientExecutor, LocalData
+from vergence.engine.evaluation import GUESS
 from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex
@@ -134,5 +135,7 @@ def test_a_simulation_has_both_columns_and_a_pool_from_elsewhere_only_ones_own(t
         method,
         lambda runner: (InProcess(runner), ClientStateIndex(runner.store)),
     )
-    assert afar == {key: value for key, value in last.items() if "pooled" not in key[1]}
+    models = {key: value for key, value in afar.items() if not key[1].startswith(GUESS)}
+    assert models == {key: value for key, value in last.items() if "pooled" not in key[1]}
+    assert afar["a", GUESS + "accuracy"] == 1.0, "its own most frequent class, beside the model"
     assert not [metric for _, metric in told if "pooled" in metric]

@@ -19,7 +19,7 @@ from vergence.metrics.personal_priors import FOLDS, ROW, whole_prior
 from vergence.model_tools.onnx_export import TOLERANCE, export
 from vergence.models.glc import glc_vit
 from vergence.tasks.gaze_map import EXPONENTS
-from vergence.video.predict import heat_maps
+from vergence.video.predict_maps import heat_maps
 
 MAPS = """
 task       = { name = "gaze_map", sigma = 0.05, score_from = "f1_best", OPTIONS }

@@ -67,8 +67,8 @@ def test_the_point_is_where_the_dot_is_and_the_recording_shows_it(tmp_path):
     console = Console(file=said, width=200)
     end = start(model, str(video), console, CameraOptions(), EyeOptions(), shown)
     table = rows(tmp_path / "r.csv")
-    assert list(table[0]) == ["frame", "t_s", "x", "y", "latency_ms"]
-    found = np.array([[float(row["x"]), float(row["y"])] for row in table])
+    assert list(table[0]) == ["frame", "t_s", "peak_x", "peak_y", "mean_x", "mean_y", "latency_ms"]
+    found = np.array([[float(row["mean_x"]), float(row["mean_y"])] for row in table])
     np.testing.assert_allclose(found, places(12), atol=0.02)
     assert [int(row["frame"]) for row in table] == list(range(12))
     assert frames_of(tmp_path / "r.mp4") == end.recorded == end.statistics.drawn == 12
@@ -84,10 +84,10 @@ def test_frames_before_a_fixed_window_is_full_are_recorded_without_a_point(tmp_p
     video = str(dots(tmp_path / "dots.mp4", 8))
     end = start(model, video, Console(quiet=True), CameraOptions(), EyeOptions(), shown)
     table = rows(tmp_path / "r.csv")
-    assert [row["x"] == "" for row in table] == [True] * 4 + [False] * 4
+    assert [row["mean_x"] == "" for row in table] == [True] * 4 + [False] * 4
     assert end.statistics.drawn == 4
     wanted = [places(8)[n - 4 : n + 1, 0].mean() for n in range(4, 8)]
-    np.testing.assert_allclose([float(row["x"]) for row in table[4:]], wanted, atol=0.02)
+    np.testing.assert_allclose([float(row["mean_x"]) for row in table[4:]], wanted, atol=0.02)
 
 
 class SlowView(MapView):
@@ -226,6 +226,6 @@ def test_a_stream_s_maps_are_torch_s(tmp_path, monkeypatch):
     shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
     start(path, str(clip), Console(quiet=True), CameraOptions(), EyeOptions(), shown)
     wanted = [centre(heat.numpy()) for heat in stream(whole, frames)]
-    found = [[float(row["x"]), float(row["y"])] for row in rows(tmp_path / "r.csv")]
+    found = [[float(row["mean_x"]), float(row["mean_y"])] for row in rows(tmp_path / "r.csv")]
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert np.ptp(found, axis=0).min() > 1e-4

@@ -7,7 +7,7 @@ from tests.cli.commands import run
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
-from vergence.video.predict import heat_maps, samples, streamed
+from vergence.video.predict_maps import heat_maps, samples, streamed
 
 CLIPS = """
 task       = { name = "gaze_map" }

@@ -75,7 +75,7 @@ DAILY = (
     Command(
         "predict",
         "vergence.cli.runs:predict",
-        "Write a video with heat map, predicted point and, where known, true gaze; and a CSV.",
+        "Draw predicted gaze on a video or pictures, with a CSV; or write angles of eye images.",
     ),
     Command(
         "adapt",

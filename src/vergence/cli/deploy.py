@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from vergence.console import out
+from vergence.console import note, out
 from vergence.experiment.trust import deployed, starting, under
 
 deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
@@ -48,7 +48,9 @@ def init(
     from vergence.deployment.folder_setup import refuse_names
     from vergence.deployment.folders import ServerSide, settings
     from vergence.deployment.own_code import refuse_modules
+    from vergence.deployment.remote_clients import absent
     from vergence.experiment.packaged import locate
+    from vergence.experiment.privacy.spent import noise_outlook
     from vergence.experiment.schema import load, override, read
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
@@ -57,7 +59,8 @@ def init(
         override(table, item)
     refuse_names(table.get("silos") or {})
     refuse_modules(table)
-    write(load(config, set_), names, address, out_, main_server, keys, listen)
+    experiment = load(config, set_)
+    write(experiment, names, address, out_, main_server, keys, listen)
     out.print(
         (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
     )
@@ -66,6 +69,8 @@ def init(
     out.print(
         f"The server will listen on {side.listen}, for {who}.", soft_wrap=True, highlight=False
     )
+    for line in noise_outlook(experiment, absent("clients", dict.fromkeys(names, 1))):
+        note(line)
 
 
 @deploy.command

@@ -245,35 +245,48 @@ def explain(
 @asking
 def predict(
     model: Path,
-    video: Path,
+    source: Path,
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     person: str | None = None,
+    maps: Path | None = None,
     private: Flag = False,
     profile: Flag = False,
 ) -> None:
-    """Write a video with heat map, predicted point and, where known, true gaze; and a CSV.
+    """Draw predicted gaze on a video or pictures, with a CSV; or write angles of eye images.
 
     Args:
         model: run directory of one method; with --private, a client's folder.
-        video: any video; true gaze is read from a gaze_2d.csv beside it. With --private, an npz of
-            eye images.
-        out_: the overlay; default VIDEO_overlay.mp4 in the working directory; with --private, a
-            CSV, default FILE_gaze.csv.
+        source: of gaze maps a video, a picture or a folder of pictures; true gaze is read where the
+            run's data set finds it, or from a gaze_2d.csv beside the video. Of gaze angles an npz
+            of eye images, a picture of an eye, or a folder of them. With --private, an npz.
+        out_: the overlay, default NAME_overlay.mp4 in the working directory, .png for a picture,
+            and a folder for a folder; of angles a CSV, default NAME_gaze.csv.
         person: predict as this participant; default as a newcomer.
+        maps: write the gaze maps into this npz, too.
         private: ask the parties of `vergence privacy share`, none of whom sees an image.
         profile: say at the end where the seconds went.
     """
     if private:
-        _predict_private(model, video, out_ or Path(f"{video.stem}_gaze.csv"), person)
+        _predict_private(model, source, out_ or Path(f"{source.stem}_gaze.csv"), person)
         return
     with profiled(profile):
+        from vergence.video.overlay import OverlayFiles
         from vergence.video.predict import predict as draw
 
-        written = draw(model, video, out_ or Path(f"{video.stem}_overlay.mp4"), person)
-        slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
-        out.print(f"overlay: {written.video} ({written.frames} frames{slowed})", soft_wrap=True)
+        written = draw(model, source, out_, person, maps)
+        if isinstance(written, OverlayFiles):
+            slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
+            shown = f"overlay: {written.video} ({written.frames} frames{slowed})"
+            out.print(shown, soft_wrap=True)
+        else:
+            known = (
+                "" if written.error_deg is None else f", mean error {written.error_deg:.2f} degrees"
+            )
+            out.print(f"angles of {written.rows} images{known}", soft_wrap=True)
         out.print(f"table:   {written.table}", soft_wrap=True)
+        if maps is not None:
+            out.print(f"maps:    {maps}", soft_wrap=True)
 
 
 def _predict_private(folder: Path, file: Path, table: Path, person: str | None) -> None:

@@ -34,6 +34,7 @@ from vergence.deployment.secure_sum_server import SecureSumServer
 from vergence.engine.channel import DIRECT
 from vergence.engine.client_executor import TurnResult
 from vergence.engine.client_runner import ClientRunner, heaviest, masks
+from vergence.engine.evaluation import GUESS
 from vergence.engine.records import ClientResult, ClientState, ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import redact
@@ -102,8 +103,10 @@ class RemoteClients:
         talk: float = TALK,
         identity: PartyIdentity | None = None,
         tell: Callable[..., object] = unheard,
+        guesses: dict[str, dict[str, float]] | None = None,
     ) -> None:
         self.line, self.relay, self.lock, self.tell = line, relay, threading.Lock(), tell
+        self.guesses = {} if guesses is None else guesses
         self.speaking = (
             None if runner.sums is None else SecureSumServer(self, runner.sums, identity)
         )
@@ -159,8 +162,19 @@ class RemoteClients:
         if kind == "evaluate" and result.status.startswith("quarantined"):  # in no table
             said = f"'{task.client}' is left out of an evaluation, {result.status}"
             self.tell(said, "unmeasured", client=task.client)
+        if kind == "evaluate":
+            result = self._without_guess(result)
         counts = {} if sealed is None else {task.client: sealed}
         return [result], counts, None
+
+    def _without_guess(self, result: ClientResult) -> ClientResult:
+        """Note the scores of the client's own constant, which are of no model, and drop them."""
+        measured = {point: dict(found) for point, found in result.measured.items()}
+        for found in measured.values():
+            for name in [name for name in found if name.startswith(GUESS)]:
+                of = self.guesses.setdefault(result.client, {})
+                of[name.removeprefix(GUESS)] = found.pop(name)
+        return replace(result, measured=measured)
 
     def ask(self, kind: str, task: ClientTask, batch: TaskBatch) -> Any:
         """Send one request; return a result, and the reply if it counts."""
@@ -367,16 +381,18 @@ def remote_pool(
     talk: float = TALK,
     identity: PartyIdentity | None = None,
     tell: Callable[..., object] = unheard,
+    guesses: dict[str, dict[str, float]] | None = None,
 ) -> Callable[[ClientRunner], tuple[RemoteClients, RemoteStateIndex]]:
     """Function by which a run connects to remote clients; their answers may be so long.
 
     With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
     served in a round. Secure sums need everybody's keys (`identity`). `tell` hears, as a line, an
-    event and a client, whose evaluation does not count.
+    event and a client, whose evaluation does not count. In `guesses`, by client and metric, the
+    scores of each client's own constant are noted.
     """
 
     def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
-        remote = RemoteClients(runner, line, limit, relay, talk, identity, tell)
+        remote = RemoteClients(runner, line, limit, relay, talk, identity, tell, guesses)
         return remote, RemoteStateIndex(runner.store, remote)
 
     return connect

@@ -4,6 +4,7 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -55,11 +56,15 @@ from vergence.errors import PartialRun, StateError, VergenceError
 from vergence.experiment import checksums
 from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import refuse_unlearned
+from vergence.experiment.privacy.spent import noise_outlook
 from vergence.experiment.run import RoundCallback, RoundReport, folders_of, run_methods
 from vergence.experiment.schema import TableOrigin, load
 from vergence.experiment.trust import deployed, under
 from vergence.experiment.validation import Loaded
+from vergence.results import baselines
 from vergence.results import write as results
+from vergence.results.baselines import OWN_CONSTANT
+from vergence.results.layout import TABLES
 from vergence.system.local_sockets import LOCAL
 
 MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
@@ -107,6 +112,7 @@ class ServerRun:
         with under(deployed(folder, self.side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
+        self.guesses: dict[str, dict[str, float]] = {}
         self.registry = ClientRegistry(
             line,
             self.side.clients,
@@ -151,6 +157,8 @@ class ServerRun:
             people = self.members(said)
             self.registry.samples = counted(self.folder / MEMBERS, self.side.clients)
             loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
+            for line in noise_outlook(experiment, people):
+                self.warn(line)
             run_methods(experiment, loaded, out, follower, self.pool)
             self.registry.farewell()
             ran = folders_of(experiment, out)
@@ -187,6 +195,7 @@ class ServerRun:
             talk=self.side.talk_s,
             identity=party_identity(self.folder, note),
             tell=self.tell,
+            guesses=self.guesses,
         )
 
     def warn(self, text: str) -> None:
@@ -196,7 +205,19 @@ class ServerRun:
     def heard(self, report: RoundReport) -> None:
         """Tell of a round that is done, and refuse to keep one that nobody answered."""
         self.tell_round(report)
+        self.write_guesses()
         self.refuse_silence(report.round, report.metrics)
+
+    def write_guesses(self) -> None:
+        """Write priors.csv, from which `compare` has the row of the constant."""
+        rows = [
+            (OWN_CONSTANT, client, metric, repr(value))
+            for client, found in sorted(self.guesses.items())
+            for metric, value in found.items()
+        ]
+        file = self.folder / "run" / "priors.csv"
+        if rows or not file.exists():
+            results.write_csv(file, TABLES["priors.csv"], rows)
 
     def finished(self, label: str, path: Path) -> None:
         """Seal the results of a method, and tell them."""
@@ -241,10 +262,13 @@ class ServerRun:
         if people:
             mean = sum(people.values()) / len(people)
             plan = self.experiment.plan
+            guesses = [self.guesses.get(who, {}).get(headline, math.nan) for who in people]
+            lower = headline in self.experiment.task(0).lower_is_better
+            end = beside_constant(mean, guesses, lower)
             self.tell(
                 f"{label}: {headline} {mean:.3f}, mean of "
                 f"{plural(len(people), 'lab' if plan.silos else 'person')} and "
-                f"{plural(len(plan.seeds), 'seed')}",
+                f"{plural(len(plan.seeds), 'seed')}{end}",
                 "result",
                 label=label,
             )
@@ -263,6 +287,16 @@ class ServerRun:
             "aggregators": list(self.aggregators),
             **({"INSECURE": "nothing was encrypted"} if insecure else {}),
         }
+
+
+def beside_constant(mean: float, constants: Sequence[float], lower_is_better: bool) -> str:
+    """Text on everybody's own constant beside the mean of their models; "" if one is not known."""
+    if not constants or not all(map(math.isfinite, constants)):
+        return ""
+    constant = sum(constants) / len(constants)
+    better = mean < constant if lower_is_better else mean > constant
+    end = "" if better else ": WORSE THAN A CONSTANT, this model is of no use"
+    return f"; {baselines.words(OWN_CONSTANT)}, has {constant:.3f}{end}"
 
 
 def counted(file: Path, clients: Sequence[str]) -> dict[str, int]:

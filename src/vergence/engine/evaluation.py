@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 from torch import Tensor
@@ -15,6 +16,8 @@ from vergence.core.serialization import quick_digest
 from vergence.core.task import Task
 from vergence.privacy.hooks import ClientHooks
 
+GUESS = "guess."
+"""Begins the name of a metric that is of a constant prediction and not of a model."""
 KEPT = 1000
 """So many models' scores are remembered: people whose method serves them the same share one."""
 
@@ -39,15 +42,37 @@ class Evaluation:
         hooks: Sequence[ClientHooks] = (),
     ) -> None:
         self.task, self.people, self.outputs, self.hooks = task, people, outputs, hooks
-        self.pools = all_here and task.pools
+        self.all_here, self.pools = all_here, all_here and task.pools
         self.scores: dict[str, Mapping[str, float]] = {}
+        self.guesses: dict[str, dict[str, float]] = {}
 
     def own(self, params: Params, client: str) -> dict[str, float]:
-        """Score a model on a person's own test samples; nothing for a stranger."""
+        """Score a model on a person's own test samples; nothing for a stranger.
+
+        In a deployment the score of a constant stands beside it: nobody else could compute one.
+        """
         data = self.people.people.get(client)
         if data is None:
             return {}
-        return scored(self.task, partial(self.outputs, params), data)
+        found = scored(self.task, partial(self.outputs, params), data)
+        return found if self.all_here else {**found, **self.constant(client, data)}
+
+    def constant(self, client: str, data: Splits) -> dict[str, float]:
+        """Score the best constant prediction of a person's own: the headline, by `GUESS` and name.
+
+        The constant is that of validation samples: of training samples nothing leaves a client but
+        what a protection covers. Nothing where the task knows no such constant.
+        """
+        if client not in self.guesses:
+            task, headline = self.task, self.task.headline
+            ends = [replace(data, train=data.val, test=part) for part in (data.test, data.val)]
+            outputs = [task.own_guess(Federation("own", {client: end}))[1] for end in ends]
+            metrics: Mapping[str, float] = {}
+            if outputs[0]:
+                on_test, on_val = (each[client] for each in outputs)
+                metrics = task.evaluate(on_test, data.test, on_val, data.val)
+            self.guesses[client] = {GUESS + n: v for n, v in metrics.items() if n == headline}
+        return self.guesses[client]
 
     @cached_property
     def everybody(self) -> Samples:

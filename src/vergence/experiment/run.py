@@ -131,6 +131,8 @@ def start(
         if experiment.several:  # first: a config without its stamp could not be resumed
             stamp.write(out, stamped(experiment, experiment.table, loaded))
         _note_large_cohort(experiment, loaded)
+        for line in privacy_spent.noise_outlook(experiment, loaded.ready):
+            note(line)
         starting_model.keep(experiment.model.start, out)
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         _run_here(experiment, loaded, out, follower)
@@ -350,7 +352,7 @@ def run_methods(
             with alone, faults, profiling.method(label):
                 told = replace(follower, on_round=heard)
                 _one_method(experiment, loaded, label, folder, (bar, line), told, pool)
-            if experiment.several and pool is None:
+            if experiment.several:
                 _write_index(experiment, out)
             follower.finished(label, folder)
 

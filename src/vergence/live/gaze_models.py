@@ -68,7 +68,7 @@ class LiveModel:
 class MapModel(LiveModel, ABC):
     """Frames one after the other to gaze maps; None where it waits for more frames."""
 
-    columns = ("x", "y")
+    columns = ("peak_x", "peak_y", "mean_x", "mean_y")
 
     @abstractmethod
     def next_map(

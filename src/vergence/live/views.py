@@ -38,12 +38,12 @@ class LiveView(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MapView:
-    """Heat map over the frame, and a cross at its centre of mass."""
+    """Heat map over the frame, and a cross at its peak."""
 
     model: MapModel
 
     def look(self, frame: CameraFrame) -> LiveGaze:
-        """Predict and draw; numbers are (x, y), shares of the frame."""
+        """Predict and draw; numbers are x, y of the peak and of the mean, shares of the frame."""
         picture = frame.picture
         heat = self.model.next_map(rgb(picture, self.model.width, self.model.height))
         turned = picture.rotation // 90 % 2
@@ -51,8 +51,9 @@ class MapView:
         full = rgb(picture, *size)
         if heat is None:
             return LiveGaze(full, None)
-        point = centre(heat)
-        return LiveGaze(draw(full, heat, point, legend=False), point)
+        y, x = np.unravel_index(int(heat.argmax()), heat.shape)
+        peak = (float(x + 0.5) / heat.shape[1], float(y + 0.5) / heat.shape[0])
+        return LiveGaze(draw(full, heat, peak, legend=False), (*peak, *centre(heat)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,10 @@ import numpy as np
 from vergence.results.layout import digits, number
 from vergence.results.read import StudyResults
 
+OWN_CONSTANT = "own constant"
+"""Name in priors.csv of a deployment, where each client scores a constant of its own."""
 GUESSES = {
+    OWN_CONSTANT: "predicting a constant of each client's own, whatever is shown",
     "uniform": "calling every place alike",
     "centre": "predicting the centre",
     "global prior": "predicting where everybody looks most, whatever is shown",

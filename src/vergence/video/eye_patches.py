@@ -62,7 +62,7 @@ def write_patches(
         raise ConfigError(f"patches are written as .npz, got {out}: give a name that ends in .npz")
     taken = None if camera is None else read_camera(camera)
     with landmarker(model) as find:
-        pictures = _opened(source)
+        pictures = opened_source(source)
         known = None if targets is None else _targets(targets, pictures.names)
         found = patches_of(pictures.frames, taken, find, known)
     with replacing(out) as scratch:
@@ -109,7 +109,12 @@ def contact_sheet(found: Patches, path: Path) -> None:
         picture.resize((2 * picture.width, 2 * picture.height)).save(scratch, "PNG")
 
 
-def _opened(source: Path) -> FrameSource:
+def opened_source(source: Path) -> FrameSource:
+    """Open a picture, a folder of pictures, or a video.
+
+    Raises:
+        DataError: the folder holds no picture, or a file cannot be read.
+    """
     if source.is_dir():
         paths = sorted(p for p in source.iterdir() if p.suffix.lower() in PICTURES)
         if not paths:

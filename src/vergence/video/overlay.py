@@ -17,14 +17,17 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vergence.core.files import replacing
+from vergence.core.files import csv_of, replacing, saving, write_text
 from vergence.errors import ConfigError
 from vergence.video.encode import encode
 
 Point = Sequence[float]
 """x and y in [0, 1], origin top left; NaN = not known."""
 
-COLUMNS = ("frame", "t_s", "x", "y", "confidence", "true_x", "true_y", "error_share")
+COLUMNS = (
+    *("frame", "t_s", "peak_x", "peak_y", "mean_x", "mean_y"),
+    *("confidence", "true_x", "true_y", "error_share"),
+)
 TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
 WATCHABLE_S = 3.0
 NEAR = 0.1
@@ -69,15 +72,17 @@ def write_overlay(
 
     Timestamps are kept, equal spacing or not; `slow` stretches a clip below 3 s to 3 s of video
     (the CSV keeps true times). An odd last row or column is repeated, H.264 needs even sizes.
-    CSV: `confidence` = share of the heat within a tenth of the frame width around the predicted
-    point; `error_share` = distance to the true gaze as a share of the frame diagonal.
+    CSV: `peak` = the predicted point, where the map is greatest; `mean` = the map's centre of mass,
+    which stays near the middle where a map is broad; `confidence` = share of the heat within a
+    tenth of the frame width around the predicted point; `error_share` = distance of the predicted
+    point to the true gaze as a share of the frame diagonal.
 
     Args:
         path: the video; the table gets the same name with `.csv`.
         frames: RGB, in order; read one at a time.
         times_s: when each frame was shown, increasing.
         heats: one map per frame, any size, non-negative.
-        points: predicted gaze per frame.
+        points: predicted gaze per frame, the peak of its map.
         truth: true gaze per frame, None or NaN where unknown.
         slow: make a short clip watchable.
 
@@ -98,6 +103,31 @@ def write_overlay(
     ):
         count = encode(video, _drawn(file, scenes, factor), step * factor)
     return OverlayFiles(path, path.with_suffix(".csv"), count, span * factor, factor)
+
+
+def write_pictures(
+    files: Sequence[Path],
+    table: Path,
+    names: Sequence[str],
+    frames: Iterable[UInt8[np.ndarray, "height width 3"]],
+    heats: Iterable[Float[np.ndarray, "rows columns"]],
+    points: Iterable[Point],
+) -> OverlayFiles:
+    """Write each picture with its heat map and predicted point as PNG, and their table as CSV.
+
+    Raises:
+        PartialRun: a file cannot be written.
+    """
+    rows = [["picture", *COLUMNS[2:]]]
+    for file, name, frame, heat, point in zip(files, names, frames, heats, points, strict=True):
+        rows.append([name, *_row(0, OverlayFrame(0.0, frame, heat, point, None))[2:]])
+        with saving(file), replacing(file) as scratch:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw(frame, heat, point)).save(scratch, "PNG")
+    write_text(table, csv_of(rows))
+    return OverlayFiles(
+        files[0] if len(files) == 1 else files[0].parent, table, len(files), 0.0, 1.0
+    )
 
 
 def contact_sheet(
@@ -249,8 +279,14 @@ def _row(index: int, scene: OverlayFrame) -> list[str]:
     across = (columns / heat.shape[1] - point[0]) * width
     down = (rows / heat.shape[0] - point[1]) * height
     near = np.hypot(across, down) <= NEAR * width
-    confidence = float(heat[near].sum() / max(float(heat.sum()), 1e-12))
+    whole = max(float(heat.sum()), 1e-12)
+    confidence = float(heat[near].sum() / whole)
+    mean = [
+        float((heat * place).sum() / whole)
+        for place in (columns / heat.shape[1], rows / heat.shape[0])
+    ]
     row = [str(index), f"{scene.time_s:.6f}", f"{point[0]:.5f}", f"{point[1]:.5f}"]
+    row += [f"{side:.5f}" for side in mean]
     row.append(f"{confidence:.4f}")
     if true is None or not _known(true):
         return [*row, "", "", ""]

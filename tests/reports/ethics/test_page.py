@@ -15,6 +15,7 @@ from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, DataError
 from vergence.experiment import provenance
+from vergence.experiment.privacy.spent import usefulness
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
 from vergence.methods.fedavg import FedAvg
@@ -296,9 +297,9 @@ def test_epsilon_in_words():
 def test_the_verdict_on_noise_is_that_of_the_sizes():
     """14 people, 1.8 M numbers, noise of .45 C in each: .45 sqrt(1.827e6) = 608 C; 8 people hidden
     among 5 numbers, pads, sums of 5 or more: at least 4 sqrt(8 / 5) sqrt(5) / 8."""
-    assert "useless" in words.usefulness(0.45 * 1.827e6**0.5, 14)
-    assert "doubtful" in words.usefulness(10.0, 1000)
-    assert "remains possible" in words.usefulness(0.9, 100_000)
+    assert "useless" in usefulness(0.45 * 1.827e6**0.5, 14)
+    assert "doubtful" in usefulness(10.0, 1000)
+    assert "remains possible" in usefulness(0.9, 100_000)
     made = check(PLANS["hidden"])
     plan = facts(made, "fedcpf", made.federation(), None)
     wanted = 4 * math.sqrt(8 / 5) * math.sqrt(5) / 8

@@ -12,6 +12,7 @@ Licence: the packaged clips Apache-2.0, other recordings their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,10 @@ ABOUT = {
 @dataclass(frozen=True)
 class Aria(WindowOptions, Dataset):
     """Windows of Aria recordings; a person is a folder below root."""
+
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder."""
+        return recordings(root)
 
     def load(self, root: str | None = None) -> Federation:
         """Read, cut and split; without `root` the packaged clips (too short to be split).

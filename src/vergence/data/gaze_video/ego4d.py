@@ -121,6 +121,10 @@ class Ego4d(OfficialOptions, CheckedFolder, Dataset):
 
     unit: ClassVar[str] = "videos"
 
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder."""
+        return recordings(root, self.people)
+
     def load(self, root: str | None = None) -> Federation:
         """Read, cut, and split per video in time or by the official lists.
 

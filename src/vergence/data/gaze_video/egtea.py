@@ -124,6 +124,10 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
 
     unit: ClassVar[str] = "subjects"
 
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder."""
+        return recordings(root, self.people, self.strict_range, self.compat_glc)
+
     def load(self, root: str | None = None) -> Federation:
         """Read, cut, and split per subject in time or by the official lists.
 

@@ -12,7 +12,7 @@ Licence: that of the recordings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -113,6 +113,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             )
         if self.frame_times and len(self.frame_times) != 2:
             raise ConfigError(f"frame_times must be (file, column), got {list(self.frame_times)}")
+
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder."""
+        return self.read(root)[0]
 
     def load(self, root: str | None = None) -> Federation:
         """Read, cut and split.

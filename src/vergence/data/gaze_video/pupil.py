@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,10 @@ ABOUT = {
 @dataclass(frozen=True)
 class Pupil(WindowOptions, Dataset):
     """Windows of Pupil Labs recordings; a person is a folder below root."""
+
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder."""
+        return recordings(root)
 
     def load(self, root: str | None = None) -> Federation:
         """Read, cut and split.

@@ -162,6 +162,14 @@ class WindowOptions(NamedOptions):
                 "step_s and stride_s out, or leave clip_s out"
             )
 
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder; default: a data set has none of this kind.
+
+        Raises:
+            DataError: a file is missing or cannot be used.
+        """
+        return ()
+
     def choose(self, recordings: Sequence[Recording], where: str) -> list[Recording]:
         """Return the recordings of the chosen people.
 

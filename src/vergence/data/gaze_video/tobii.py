@@ -62,6 +62,10 @@ ABOUT = {
 class Tobii(WindowOptions, Dataset):
     """Windows of Tobii Glasses 2 and 3 recordings; a person is a folder below root."""
 
+    def recordings(self, root: Path) -> Sequence[Recording]:
+        """Read the recordings in a folder."""
+        return recordings(root)
+
     def load(self, root: str | None = None) -> Federation:
         """Read, cut and split.
 

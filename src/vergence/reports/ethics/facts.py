@@ -13,7 +13,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.experiment.privacy.spent import beside, promises
+from vergence.experiment.privacy.spent import beside, promises, usefulness
 from vergence.experiment.schema import Experiment
 from vergence.privacy.hooks import Promise, ProtectedRun
 from vergence.reports.downloads import downloads
@@ -179,7 +179,7 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
             "check": said.get("check"),
         }
         who = "labs" if each.unit == "lab" else "people"
-        useful = None if each.ratio is None else words.usefulness(each.ratio, each.people, who)
+        useful = None if each.ratio is None else usefulness(each.ratio, each.people, who)
         found[each.unit] |= {"ratio": each.ratio, "useful": useful}
     return {**found, "beside": beside(means.method)} if found else {}
 

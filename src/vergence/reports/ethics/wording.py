@@ -28,11 +28,6 @@ Source: Ponomareva et al., "How to DP-fy ML", JAIR 2023, section 5.2, tiers 1 to
 """
 CERTAIN = 0.99995
 """From here on two decimals would say 100 %."""
-FITS, DROWNS = 1.0, 10.0
-"""Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
-
-Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
-"""
 HARDLY = 1.1
 """An attacker's error less than a tenth below that by chance is told as hardly better."""
 UPDATES = frozenset({"update", "groups"})
@@ -156,22 +151,6 @@ def tier(epsilon: float) -> str:
     if epsilon <= STRONG:
         return "strong"
     return "some, far from strong" if epsilon <= SOME else "none to speak of"
-
-
-def usefulness(ratio: float, people: int, who: str = "people") -> str:
-    """Text on whether so much noise leaves anything to learn; `ratio` as of `FITS`."""
-    said = (
-        f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
-        f"all {people} {who} together may say."
-    )
-    if ratio <= FITS:
-        return f"{said} Learning remains possible."
-    if ratio <= DROWNS:
-        return f"{said} It is doubtful that much can be learned; look at the measured error."
-    return (
-        f"{said} At this number of {who} that makes the model useless; it would take many more "
-        f"{who}, or far fewer numbers to learn."
-    )
 
 
 def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:

@@ -1,0 +1,251 @@
+"""Gaze maps of a trained model on a video or pictures: overlays, tables and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from inspect import isgeneratorfunction
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from vergence import profiling
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.files import replacing
+from vergence.core.naming import called
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.data.gaze_video.aria import read as read_recording
+from vergence.data.gaze_video.recording import Recording, WindowOptions
+from vergence.data.io.video import Video
+from vergence.errors import ConfigError, DataError, VergenceError
+from vergence.experiment.trained_run import NEWCOMER, TrainedRun
+from vergence.metrics.personal_priors import whole_prior
+from vergence.metrics.saliency import peak
+from vergence.model_tools.streaming import StreamingModel, stream
+from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
+from vergence.results.read import read
+from vergence.tasks.gaze_map import GazeMap
+from vergence.training.pruning import built
+from vergence.video.eye_patches import PICTURES, opened_source
+from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay, write_pictures
+
+Point = tuple[float, float]
+LEVELS = 2
+"""Folders above a video that are looked through as a data set's root: of a recording, a person."""
+
+
+def predict_maps(
+    trained: TrainedRun, source: Path, out: Path, person: str | None, maps: Path | None
+) -> OverlayFiles:
+    """Draw gaze maps on a video, a picture or a folder of pictures; see `predict`."""
+    wanted = read(trained.folder).runs[0].results["input"]
+    if source.is_dir() or source.suffix.lower() in PICTURES:
+        return _on_pictures(trained, source, out, person, wanted, maps)
+    with profiling.phase("data"):
+        footage = Video.open(source)
+    heats = predicted(trained, footage, wanted, person)
+    points, truth = _points(heats), true_gaze(trained, source, footage)
+    with profiling.phase("report"):
+        written = write_overlay(
+            out, footage.frames(), footage.times_s.tolist(), heats, points, truth, slow=True
+        )
+        contact_sheet(out.with_suffix(".png"), footage.frames(), heats, points, truth)
+        write_maps(maps, heats, footage.times_s, [str(number) for number in range(len(heats))])
+    return written
+
+
+def _points(heats: NDArray[np.float64]) -> list[Point]:
+    """Peak of every map: x and y in [0, 1]."""
+    return [(float(x), float(y)) for x, y in peak(torch.from_numpy(heats))]
+
+
+def write_maps(
+    path: Path | None,
+    heats: NDArray[np.float64],
+    times_s: NDArray[np.float64],
+    names: Sequence[str],
+) -> None:
+    """Write maps as an npz, where one is asked for."""
+    if path is None:
+        return
+    with replacing(path) as scratch, scratch.open("wb") as file:
+        np.savez_compressed(
+            file,
+            allow_pickle=False,
+            maps=heats.astype(np.float32),
+            time_s=times_s,
+            name=np.asarray(names),
+        )
+
+
+def _on_pictures(
+    trained: TrainedRun,
+    source: Path,
+    out: Path,
+    person: str | None,
+    wanted: Mapping[str, int],
+    maps: Path | None,
+) -> OverlayFiles:
+    """Draw a map on each picture: `out` is a PNG, or of a folder a folder of PNG and table.csv."""
+    found = opened_source(source)
+    frames = list(found.frames)
+    size = (wanted["width"], wanted["height"])
+    small = [np.asarray(Image.fromarray(f).resize(size, Image.Resampling.BICUBIC)) for f in frames]
+    window = wanted["frames"]  # a picture stands still: all frames show it, and the last map counts
+    shown = samples(np.repeat(np.stack(small), window, 0), window)
+    heats = heat_maps(trained, shown, person)[window - 1 :: window]
+    files = [out / f"{name}.png" for name in found.names] if source.is_dir() else [out]
+    write_maps(maps, heats, np.zeros(len(heats)), found.names)
+    table = out.with_suffix(".csv")
+    return write_pictures(files, table, found.names, frames, heats, _points(heats))
+
+
+def predicted(
+    trained: TrainedRun, footage: Video, wanted: Mapping[str, int], person: str | None
+) -> NDArray[np.float64]:
+    """Return one map per frame, from windows of frames, or from a stream of them.
+
+    `wanted` says the `frames` of a window, and their `width` and `height`.
+
+    Raises:
+        DataError: the video is shorter than the window.
+    """
+    width, height = wanted["width"], wanted["height"]
+    if isinstance(trained.task.network, GlcCausal):
+        return streamed(trained, footage.frames(width=width, height=height), person)
+    window = wanted["frames"]
+    if len(footage.times_s) < window:
+        raise DataError(
+            f"{footage.path} has {len(footage.times_s)} frames, the model's window is {window}: "
+            "give a longer video"
+        )
+    with profiling.phase("data"):
+        small = footage.read(width=width, height=height)
+    return heat_maps(trained, samples(small, window), person)[: len(small)]
+
+
+def samples(frames: NDArray[np.uint8], window: int) -> Samples:
+    """Cut frames `[n, H, W, 3]` into windows; the last one repeats the last frame."""
+    count = -(-len(frames) // window)
+    rows = torch.arange(count * window).clamp(max=len(frames) - 1).view(count, window)
+    points = torch.full((count, window, 1, 2), torch.nan)
+    return Samples(
+        {"frame_ids": rows, "points": points},
+        {"frames": SharedRows(torch.from_numpy(frames), "frame_ids")},
+    )
+
+
+def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray[np.float64]:
+    """Return one map per frame `[frames, h, w]` of windows, each summing to 1.
+
+    Raises:
+        ConfigError: there is no shared model for a newcomer.
+    """
+    shown, params = model_for(trained, data, person)
+    task, test = trained.task, next(iter(shown.ready.people.values())).test
+    with profiling.phase("forward"):
+        logits = shown.outputs(params, test)
+    assert isinstance(task, GazeMap)
+    heat = (logits.double() / task.temperature).flatten(2).softmax(-1)
+    return heat.view(-1, *logits.shape[2:]).numpy()
+
+
+def streamed(
+    trained: TrainedRun, frames: Iterator[NDArray[np.uint8]], person: str | None
+) -> NDArray[np.float64]:
+    """Return one map per frame, each made as its frame comes: only the state is kept.
+
+    Raises:
+        ConfigError: there is no shared model for a newcomer.
+    """
+    first = next(frames)
+    shown, params = model_for(trained, samples(first[None], 1), person)
+    task, test = trained.task, next(iter(shown.ready.people.values())).test
+    network = built(task.module(), params)
+    assert isinstance(task, GazeMap)
+    assert isinstance(network, GlcCausalNet)
+    prior = whole_prior(test)[None] if task.own_prior else None
+    model = StreamingModel(task, network, prior).eval()
+    with profiling.phase("forward"):
+        heats = [heat.double().numpy() for heat in stream(model, chain([first], frames))]
+    return np.stack(heats)
+
+
+def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[TrainedRun, Params]:
+    """Return the run on new data of a participant, or of a newcomer, and the parameters for it.
+
+    Raises:
+        ConfigError: there is no shared model for a newcomer.
+    """
+    who, task = person or NEWCOMER, trained.task
+    if person is None and not trained.shares():
+        raise ConfigError(
+            f"{trained.folder} has no shared model for a newcomer; choose --person among "
+            f"{', '.join(trained.clients)}"
+        )
+    with profiling.phase("features"):
+        ready = task.network.prepare(Federation("video", {who: Splits(data, data, data)}))
+        new = trained.lent(ready.people[who].test, person)
+        ready = replace(ready, people={who: Splits(new, new, new)})
+    shown = trained.on(ready, stream=RandomStream("predict"))
+    if trains_first(trained):
+        return shown, own_model(trained, shown, person)
+    return shown, shown.model(who)
+
+
+def trains_first(trained: TrainedRun) -> bool:
+    """True if a method makes what it predicts with from data, which a video has no labels for."""
+    return isgeneratorfunction(type(trained.method).model_on)
+
+
+def own_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
+    """Parameters made from a participant's own data of the run; a newcomer's are those sent.
+
+    Raises:
+        ConfigError: a newcomer is sent no model, but several to choose from by labels.
+    """
+    if person is not None:
+        return trained.model(person)
+    if "model" not in trained.method.predicting(trained.server, NEWCOMER):
+        raise ConfigError(
+            f"'{called(trained.method)}' chooses a newcomer's model by labelled samples, and a "
+            "video has none; choose --person, one who took part"
+        )
+    return shown.newcomer()
+
+
+def true_gaze(trained: TrainedRun, video: Path, footage: Video) -> list[Point | None] | None:
+    """Return recorded gaze per frame, where the run's own reader or a `gaze_2d.csv` has it."""
+    recording = recorded(trained.experiment.dataset, video)
+    if recording is None and video.with_name("gaze_2d.csv").is_file():
+        recording = read_recording(video.parent)
+    if recording is None:
+        return None
+    times = footage if recording.video is None else recording.footage()
+    gaze = recording.gaze_per_frame(times)
+    return [
+        (float(x), float(y)) if ok else None
+        for x, y, ok in zip(gaze.x, gaze.y, gaze.valid, strict=True)
+    ]
+
+
+def recorded(dataset: Dataset, video: Path) -> Recording | None:
+    """Find the recording of a video by a run's data set, in the folders above the video.
+
+    None where the data set reads no recordings, or none of this video.
+    """
+    if not isinstance(dataset, WindowOptions):
+        return None
+    for root in video.resolve().parents[:LEVELS]:
+        with suppress(VergenceError):
+            for recording in dataset.recordings(root):
+                if recording.video is not None and recording.video.resolve() == video.resolve():
+                    return recording
+    return None
