@@ -205,7 +205,6 @@ class ServerRun:
     def heard(self, report: RoundReport) -> None:
         """Tell of a round that is done, and refuse to keep one that nobody answered."""
         self.tell_round(report)
-        self.write_guesses()
         self.refuse_silence(report.round, report.metrics)
 
     def write_guesses(self) -> None:
@@ -221,6 +220,7 @@ class ServerRun:
 
     def finished(self, label: str, path: Path) -> None:
         """Seal the results of a method, and tell them."""
+        self.write_guesses()  # clients score their constants where their models are scored
         checksums.seal(path)
         self.tell_result(label, path)
 
