@@ -20,6 +20,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
 from vergence.privacy.dp.accounting import checked
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, training_schedule, uncovered
+from vergence.privacy.dp.mixing_probe import refuse_mixing
 from vergence.privacy.hooks import (
     ClientHooks,
     Guarantee,
@@ -127,8 +128,12 @@ class DpSgdProtection(BudgetedProtection):
     kind, unit = "client", "sample"
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a method, or a task, that looks at samples in other ways."""
-        check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        """Refuse a method, or a task, that looks at samples in other ways, or mixes them."""
+        passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        clients = (run.federation.people[who].train for who in run.federation.clients[:LOOKED_AT])
+        if len(most := max(clients, key=len)):
+            batch = max((each.local.batch for each in passes if each.local is not None), default=1)
+            refuse_mixing(run.task, most, batch)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
         """Hooks that train; elsewhere they only leave metrics out.
