@@ -86,6 +86,23 @@ def refuse_own_prior(task: Task) -> None:
         )
 
 
+def refuse_overlap(federation: Federation) -> None:
+    """Refuse windows that overlap: a frame would be in several samples, and is counted in one.
+
+    Raises:
+        ConfigError: names somebody with such samples.
+    """
+    federation.refuse_many("looking for windows that overlap")
+    for client, splits in federation.people.items():
+        if (most := splits.train.overlap()) > 1:
+            raise ConfigError(
+                f"privacy.solver hides single samples, and one frame of '{client}' is in {most} of "
+                f"them (each a {splits.train.kind}), so epsilon would not hold for a frame; cut "
+                "windows that do not overlap (hop = window, stride_s = window x step_s or more), "
+                "or hide whole people with privacy.user"
+            )
+
+
 def refuse_elsewhere(run: ProtectedRun) -> None:
     """Refuse a deployment of a cut network: its server would have to add noise of its own.
 
@@ -109,6 +126,7 @@ def check_solver(
             trained with what was made of others.
     """
     refuse_own_prior(task)
+    refuse_overlap(federation)
     passes = dry_run(method, task, federation, plan.rounds)
     federation.refuse_many("finding the noise of DP-SGD")
     sizes = {len(splits.train) for splits in federation.people.values()} - {0}
@@ -164,6 +182,7 @@ class DpSgdProtection(BudgetedProtection):
             return [Promise("", guarantee=found)]
         passes = check_solver(policy, run.method, run.task, people, self.plan)
         sizes = sorted({len(splits.train) for splits in people.people.values()})
+        kind = people.people[people.clients[0]].train.kind
         for size in dict.fromkeys((sizes[0], sizes[-1])):
             whole = training_schedule(passes, size)
             spent = whole.ledger(policy).epsilon(policy.delta)
@@ -173,7 +192,7 @@ class DpSgdProtection(BudgetedProtection):
                 f"{whole.rate:.3g}, gradients {'of both halves ' if served else ''}cut to "
                 f"{policy.clip:g}, noise "
                 f"{whole.noise(policy):.4g}{means if whole.means else ''}: epsilon {spent:.3g} at "
-                f"delta {policy.delta:g} for one sample, not for the person"
+                f"delta {policy.delta:g} for one {kind}, not for the person"
                 f"{f', hidden from {AGAINST}; {NOT_AGAINST}' if served else ''}"
             )
         some = {len(people.people[client].train) for client in people.clients[:LOOKED_AT]}
@@ -184,15 +203,15 @@ class DpSgdProtection(BudgetedProtection):
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Noise in an update that crosses, and the limits of the promise."""
         beside = [
-            Statement("unprotected", f"{{Sample}}s are hidden {NOT_AGAINST}."),
+            Statement("unprotected", f"{{Samples}} are hidden {NOT_AGAINST}."),
         ]
         return [
             Statement("update", "made by noised training"),
             *(beside if run.method.served else []),
             Statement(
                 "unprotected",
-                "People under a promise about {sample}s: a person's {sample}s are alike. "
-                "{Sample}s that only steer a method, or measure it, are not covered.",
+                "People under a promise about {samples}: a person's {samples} are alike. "
+                "{Samples} that only steer a method, or measure it, are not covered.",
             ),
         ]
 
@@ -204,6 +223,7 @@ class DpSgdProtection(BudgetedProtection):
         ledgers = {owner(path): ReleaseLog(path).ledger for path in paths}
         return {
             "sample": {
+                "kind": run.federation.people[run.federation.clients[0]].train.kind,
                 "neighbours": FRAME,
                 "against": AGAINST
                 if run.method.served
