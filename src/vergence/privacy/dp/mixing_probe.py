@@ -123,7 +123,7 @@ class MixingProbe:
     def _outputs(self, *batches: Batch, dropout: bool = True, seed: int = 0) -> dict[str, Tensor]:
         """Outputs of layers and of the network ("") for the last batch, which the others precede.
 
-        Of a few samples also the lengths of their gradients.
+        Of one batch of a few samples also the lengths of their gradients.
         """
         module = self.module or self.task.module()
         for layer in module.modules():
@@ -142,7 +142,7 @@ class MixingProbe:
             seen[""] = output.clone()
         for hook in hooks:
             hook.remove()
-        if rows_of(batches[-1]) == FEW:
+        if [rows_of(batch) for batch in batches] == [FEW]:
             into = {n: torch.zeros_like(p) for n, p in module.named_parameters() if p.requires_grad}
             torch.default_generator.manual_seed(seed)
             with Clipper(module, 1.0) as clipper:
