@@ -16,9 +16,12 @@ from vergence.core.data import Samples
 from vergence.core.objectives import each
 from vergence.core.requests import Step
 from vergence.core.stages import PULL, SMASHED, Staged, pieces
+from vergence.engine.plan import Plan
+from vergence.engine.protections.setup import client_hooks
 from vergence.errors import ConfigError
 from vergence.methods.split.base import FRESH
 from vergence.models.siamese import Siamese
+from vergence.privacy.config import DpSgd, Privacy
 from vergence.privacy.dp.mixing_probe import refuse_mixing
 from vergence.privacy.dp.per_sample_gradients import Clipper
 from vergence.privacy.dp.private_step import PrivateGradients, clipped_sum
@@ -386,6 +389,9 @@ def test_halves_of_a_cut_network_take_the_same_sums():
         assert not torch.equal(plain.params.flat, start.flat)
 
 
+PRIVATE = Privacy(solver=DpSgd(noise=1.0, delta=1e-3))
+
+
 def people(count=40):
     draw = np.random.default_rng(0)
     rows = {name: draw.normal(size=(count, 6)).astype("float32") for name in ("a", "b")}
@@ -408,6 +414,13 @@ def test_a_run_is_refused_before_it_trains(method, workers):
             on_round=lambda *_: pytest.fail("it trains"),
             privacy={"solver": {"name": "dp_sgd", "noise": 1.0, "delta": 1e-3}},
         )
+
+
+def test_a_deployed_client_refuses_before_it_trains(tmp_path):
+    """Its own data are checked where its hooks are made; nobody has validated an experiment."""
+    task, plan = task_of(partial(Halves, mixes=True)), Plan(privacy=PRIVATE)
+    with pytest.raises(ConfigError, match=r"dp: one sample .*, between its layers"):
+        client_hooks(plan, vg.methods.FedAvg(), task, people().only(["b"]), tmp_path)
 
 
 @pytest.mark.parametrize("build", [Cosine, bias_alone])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.messages import Reply
 from vergence.core.method import Method
@@ -39,6 +42,8 @@ ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks no
 FRAME = "the same samples of a client, one of them left out"
 LOOKED_AT = 100
 """Of so many clients, the first, the epsilon is forecast."""
+PROBED: deque[tuple[Task, ref[Samples]]] = deque(maxlen=64)
+"""Tasks and samples that were found not to mix, so that a start does not look twice."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,21 @@ def refuse_overlap(federation: Federation) -> None:
             )
 
 
+def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPass]) -> None:
+    """Refuse a network or a loss that mixes samples; once for a task and the same samples.
+
+    Raises:
+        ConfigError: names the layer, or the loss.
+    """
+    clients = (federation.people[who].train for who in federation.clients[:LOOKED_AT])
+    most, task = max(clients, key=len), replace(task, seed=0)
+    if not len(most) or any(known == task and seen() is most for known, seen in PROBED):
+        return
+    batch = max((each.local.batch for each in passes if each.local is not None), default=1)
+    refuse_mixing(task, most, batch)
+    PROBED.append((task, ref(most)))
+
+
 def refuse_elsewhere(run: ProtectedRun) -> None:
     """Refuse a deployment of a cut network: its server would have to add noise of its own.
 
@@ -148,10 +168,7 @@ class DpSgdProtection(BudgetedProtection):
     def check(self, run: ProtectedRun) -> None:
         """Refuse a method, or a task, that looks at samples in other ways, or mixes them."""
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
-        clients = (run.federation.people[who].train for who in run.federation.clients[:LOOKED_AT])
-        if len(most := max(clients, key=len)):
-            batch = max((each.local.batch for each in passes if each.local is not None), default=1)
-            refuse_mixing(run.task, most, batch)
+        refuse_mixed(run.task, run.federation, passes)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
         """Hooks that train; elsewhere they only leave metrics out.
@@ -162,6 +179,7 @@ class DpSgdProtection(BudgetedProtection):
         if not run.here:
             return DpSgdHooks(self.policy, None)
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        refuse_mixed(run.task, run.federation, passes)
         solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
         sizes = {who: len(splits.train) for who, splits in run.federation.people.items()}
         for size in set(sizes.values()):
