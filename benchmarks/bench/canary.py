@@ -3,7 +3,7 @@
 Sixteen ordinary samples and one whose gradient is at its bound, or in its place one that pulls
 nowhere; a linear network, two steps, all samples in each. Every training has fresh noise. Who knows
 the canary says from the trained parameters whether it was there, and how often that is right and
-wrong proves an epsilon that is spent at least (`vergence.privacy.dp.canary_audit`).
+wrong proves an epsilon that is spent at least (`benchmarks.bench.canary_audit`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.bench.canary_audit import CanaryResult, audit
 from vergence.core.client import ClientContext
 from vergence.core.data import Samples
 from vergence.core.local_training import LocalTraining
@@ -28,7 +29,6 @@ from vergence.errors import ConfigError, StateError
 from vergence.models.linear import Linear
 from vergence.privacy.config import DpSgd
 from vergence.privacy.dp.accounting import gaussian_epsilon
-from vergence.privacy.dp.canary_audit import CanaryResult, audit
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import Release

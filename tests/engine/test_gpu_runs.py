@@ -7,10 +7,19 @@ from tests.engine.learners import LOCALS, apart
 from tests.engine.toys import run_toy
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
+from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import client_executor, solver_selection
+from vergence.engine.plan import Plan
+from vergence.errors import ConfigError
+from vergence.methods.apfl import APFL
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
+from vergence.methods.feddf import FedDF
+from vergence.methods.fedpac import FedPAC
+from vergence.methods.qfedavg import QFedAvg
 from vergence.methods.scaffold import Scaffold
+from vergence.models.linear import Linear
+from vergence.tasks.toy import ToyTask
 from vergence.training import device as device_module
 from vergence.training.cuda_graphs import Graphed
 
@@ -32,6 +41,29 @@ def test_a_run_is_near_that_of_a_cpu_and_repeats(tmp_path, name, solver):
     }
     assert runs["gpu"].fingerprint == runs["again"].fingerprint
     assert apart(runs["gpu"].server.model, runs["cpu"].server.model) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("method", "work"),
+    [
+        (Scaffold(), "training with a correction"),
+        (APFL(), "the gradient of samples"),
+        (QFedAvg(), "the loss of samples"),
+        (FedPAC(), "what its server asks for"),
+        (FedDF(), "what its server learns from public data"),
+    ],
+)
+def test_a_gpu_by_name_is_refused_where_work_stays_on_the_processor(method, work, monkeypatch):
+    monkeypatch.setattr(solver_selection, "pick", lambda _: torch.device("cuda", 0))
+    task, people = ToyTask(Linear()), People(people=3).load()
+    refuse = solver_selection.refuse_processor
+    with pytest.raises(ConfigError, match=f"run.device = 'cuda'.* needs the processor: .*{work}"):
+        refuse(method, task, people, Plan(device="cuda"))
+    refuse(method, task, people, Plan(device="auto"))
+    refuse(FedAvg(), task, people, Plan(device="cuda"))
+    refuse(FedCPF(), task, people, Plan(device="cuda:0"))
+    monkeypatch.setattr(solver_selection, "pick", lambda _: torch.device("cpu"))
+    refuse(method, task, people, Plan(device="cpu"))
 
 
 def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):

@@ -215,7 +215,7 @@ def test_dp_sgd_refuses_it_by_name() -> None:
     task, parts = clients()
     module = task.module().train()
     with (
-        Clipper(module, 1.0),
+        Clipper(module, 1.0) as clipper,
         pytest.raises(ConfigError, match="'reduce' is passed twice in a step"),
     ):
-        task.forward(module, parts[0].take(slice(0, 2)))
+        clipper.gradients(task.forward(module, parts[0].take(slice(0, 2))).flatten(1).sum(1), {})

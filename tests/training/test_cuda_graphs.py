@@ -29,6 +29,7 @@ from tests.engine.learners import (
     numbers,
     streams_of,
 )
+from vergence.api.task_from import task_from
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining, OptimizerState
@@ -101,6 +102,33 @@ def test_lanes_train_side_by_side(device):
     graphed = Graphed(task, device, streams=2)
     check(task, graphed, asks_of(task, make, LOCALS["momentum"], "all", clients=5))
     assert all(lane.programs for lane in graphed.lanes)
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_dropout_is_that_of_the_client_and_its_step_in_every_lane(streams, device):
+    """The same requests twice have the same bits, whatever was trained or drawn between."""
+    task = task_from(dropping, torch.nn.functional.mse_loss)
+    draw = torch.Generator().manual_seed(0)
+    data = Samples(
+        {"x": torch.randn(40, 8, generator=draw), "y": torch.randn(40, 1, generator=draw)}
+    )
+    asks = [Fit(task.init(), data, LocalTraining(batch=10, lr=0.05)) for _ in range(9)]
+    graphed, streams_ = Graphed(task, device, streams=streams), streams_of(asks)
+    once = [found.params.flat for found in graphed.fit_all(asks, streams_)]
+    torch.randn(7, device=device)
+    again = [found.params.flat for found in graphed.fit_all(asks[::-1], streams_[::-1])][::-1]
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+    assert len({tuple(one.tolist()) for one in once}) == len(asks)
+    alone = Graphed(task, device).fit(asks[4], streams_[4]).params.flat
+    assert torch.equal(alone, once[4])
+    if device == "cpu":  # a GPU draws other numbers
+        solved = Solver(task).fit(asks[4], streams_[4]).params
+        assert apart(asks[4].params.like(alone), solved) <= 1e-6
+
+
+def dropping():
+    net = torch.nn
+    return net.Sequential(net.Linear(8, 64), net.ReLU(), net.Dropout(0.5), net.Linear(64, 1))
 
 
 def test_an_optimiser_goes_on_where_it_was(device):

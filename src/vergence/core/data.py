@@ -11,6 +11,10 @@ from torch import Tensor
 from vergence.errors import ConfigError
 
 Batch = dict[str, Tensor]
+PICTURES = ("image", "eyes", "frames")
+"""Columns or banks of pictures, by the names that readers give them."""
+FEWEST, LOOKED_AT = 8, 17
+"""Samples, from the first on, of which each is compared with the next one: at least, at most."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,40 @@ class Samples:
             total += rows * bank.rows[0].numel() * bank.rows.element_size()
         return total
 
+    @property
+    def kind(self) -> str:
+        """Name of what one sample is: "window of 4 frames", "picture" or "sample".
+
+        It is no picture where several samples share one.
+        """
+        ids = {
+            name: self.columns[bank.by].unsqueeze(-1).flatten(1)
+            for name, bank in self.banks.items()
+        }
+        frames = max((rows.shape[1] for rows in ids.values()), default=1) if len(self) else 1
+        if frames > 1:
+            return f"window of {frames} frames"
+        shared = any(len(rows.unique()) < len(rows) for rows in ids.values())
+        pictures = any(name in PICTURES for name in (*self.columns, *ids))
+        return "picture" if pictures and not shared else "sample"
+
+    def overlap(self) -> int:
+        """Number of samples that one frame is in at most, where windows overlap; 1: they do not.
+
+        Frames are rows of a bank, or consecutive entries of a column whose samples are cut from one
+        recording, in its order. Samples of the very same rows are no windows of a recording.
+        """
+        most = [1]
+        for bank in self.banks.values():
+            rows = self.columns[bank.by].unsqueeze(-1).flatten(1).sort(1).values.unique(dim=0)
+            again = rows.diff(dim=1, prepend=rows[:, :1] - 1) == 0
+            most += rows[~again].bincount().tolist()
+        for column in self.columns.values():
+            most.append(_windows_of_a_step(column))
+            if column.dim() == 3:  # steps may come last
+                most.append(_windows_of_a_step(column.transpose(1, 2)))
+        return max(most)
+
     def subset(self, rows: Tensor) -> Samples:
         """Return the samples with these numbers; banks are shared, not copied."""
         return replace(self, columns={n: column[rows] for n, column in self.columns.items()})
@@ -115,3 +153,19 @@ class Splits:
     def __repr__(self) -> str:
         sizes = "/".join(str(len(part) if part.columns else 0) for part in vars(self).values())
         return f"Splits: {sizes} samples, {self.train.shapes()}"
+
+
+def _windows_of_a_step(column: Tensor) -> int:
+    """Number of windows, rows of `[samples, steps, ...]`, that one step is in; 1: no overlap.
+
+    They overlap if most samples go on where the one before began, later by the same steps: by
+    chance, or of constants, they do not.
+    """
+    column = column[:LOOKED_AT]
+    steps = column.shape[1] if column.dim() > 1 and len(column) > FEWEST else 1
+    for hop in range(1, steps):
+        one, other = column[:-1, hop:].flatten(1), column[1:, :-hop].flatten(1)
+        alike = (one == other).all(1) & (one != column[1:, hop:].flatten(1)).any(1)
+        if 2 * alike.sum() > len(alike):
+            return -(-steps // hop)
+    return 1

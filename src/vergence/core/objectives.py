@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.func import vmap
 
@@ -41,10 +42,17 @@ class FeatureAlignment(Objective):
 
 
 def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
-    """Return the losses of a batch's samples, `[batch]`, each as the task would alone."""
+    """Return the losses of a batch's samples, `[batch]`, each as the task would alone.
+
+    One after the other where a loss looks at values to decide, or draws numbers.
+    """
     told = {name: batch[name] for name in task.labels or batch}
 
     def alone(output: Tensor, told: Batch) -> Tensor:
         return task.loss(output[None], {name: column[None] for name, column in told.items()})
 
-    return vmap(alone)(output, told)
+    try:
+        return vmap(alone)(output, told)
+    except RuntimeError:
+        rows = ({name: column[at] for name, column in told.items()} for at in range(len(output)))
+        return torch.stack([alone(one, row) for one, row in zip(output, rows, strict=True)])

@@ -43,7 +43,8 @@ class Plan(NamedOptions):
             bfloat16, too, beside float32 parameters. `auto` is `half` where this processor or GPU
             has instructions for it and the network gains from them, else `fp32`; it is kept as the
             solver is.
-        device: `cpu`, `cuda`, `cuda:N`; `auto` is a GPU where torch sees one.
+        device: `cpu`, `cuda`, `cuda:N`; `auto` is a GPU where torch sees one; by name, methods that
+            need the processor too are refused.
         workers: worker processes; 0: one per core, under the engine `ray` one per CPU that Ray has.
             It does not change the bits.
         evaluate_every: rounds between evaluations; 0: at the end only.

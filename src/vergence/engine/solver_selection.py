@@ -10,12 +10,15 @@ import torch
 from vergence.core.federation import Federation, Population
 from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.serialization import known_records
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.dp_sgd import ONE_BY_ONE
+from vergence.engine.protections.dry_run import processor_work
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
+from vergence.errors import ConfigError
 from vergence.training.cuda_graphs import STREAMS
 from vergence.training.device import pick
 from vergence.training.half_precision import FASTER, instructions
@@ -33,6 +36,21 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     if plan.privacy.solver is not None or method.served or plan.silos:
         return torch.device("cpu")
     return pick("cpu" if plan.engine == "ray" else plan.device)
+
+
+def refuse_processor(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
+    """Refuse a GPU that is asked for by name where some of the work stays on the processor.
+
+    Raises:
+        ConfigError: names the work.
+    """
+    if plan.device == "auto" or device_for(method, plan).type == "cpu":
+        return
+    if work := processor_work(method, task, federation):
+        raise ConfigError(
+            f"run.device = '{plan.device}' trains all of a method there, and {called(method)} "
+            f"needs the processor: {work}; use 'auto', a GPU for the rest, or 'cpu'"
+        )
 
 
 def solver_for(

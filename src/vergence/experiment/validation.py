@@ -12,7 +12,7 @@ from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.engine.client_executor import lent
 from vergence.engine.protections.setup import check_privacy
-from vergence.engine.round_loop import device_for
+from vergence.engine.solver_selection import refuse_processor
 from vergence.errors import ConfigError
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
@@ -65,7 +65,7 @@ def validate(experiment: Experiment) -> Loaded:
             method.check(task)
             if method.borrows:
                 lent(ready)
-            device_for(method, plan)
+            refuse_processor(method, task, ready, plan)
             plan.delivery.check()
             check_privacy(method, task, ready, plan)
         except ConfigError as error:

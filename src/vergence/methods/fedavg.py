@@ -14,7 +14,7 @@ from vergence.core.task import Task
 
 @dataclass(frozen=True)
 class FedAvg(Method[Global, NoState]):
-    """Average the clients' updates, weighted by their examples.
+    """Average the clients' updates.
 
     model <- model + sum_i (n_i / sum_j n_j) (local_i - model), over the cohort.
 

@@ -20,7 +20,7 @@ from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.privacy.spent import foretold, statements
 from vergence.experiment.schema import Experiment
-from vergence.experiment.validation import refuse_uncounted, validate
+from vergence.experiment.validation import validate
 from vergence.privacy.config import Privacy
 from vergence.privacy.hooks import Statement
 from vergence.privacy.poisoning.data import DataPoison
@@ -47,9 +47,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     task = experiment.task(experiment.plan.seeds[0])
     plan = experiment.plan
     foreseen = any(each.forecasts for each in protections(plan))
-    people = experiment.federation() if foreseen else None
-    if people is not None:
-        refuse_uncounted(experiment, people)
+    people = validate(experiment).ready if foreseen else None
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(plan.silos.count(len(known.clients)))

@@ -165,8 +165,10 @@ class GraphSlot(FlatNetwork):
             self._load_data(ask.data, torch.cat(drawn))
             if len(self.programs) > PROGRAMS:
                 self._forget()
-            programs = {size: self._program(ask, size) for size in dict.fromkeys(sizes)}
+            with self.replay.drawing():
+                programs = {size: self._program(ask, size) for size in dict.fromkeys(sizes)}
             self._load_start(ask, progress)
+            self.replay.seed(stream.child("network").number())
             at = 0
             for size in sizes:
                 self._gather(programs[size].rows, at)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -25,6 +25,12 @@ class CudaGraphRecorder:
         # Not the default stream: recording on that one is not allowed, and a stream of its own
         # has workspaces of its own, which graphs replayed side by side must not share.
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.default = torch.default_generator
+        if self.stream is not None:
+            self.default = torch.cuda.default_generators[self.stream.device.index]
+        # Recordings read seed and place of the numbers that dropout draws from memory of their
+        # generator when they run: side by side they need one each.
+        self.numbers = self.default.clone_state() if self.stream is not None else self.default
 
     def here(self) -> AbstractContextManager[object]:
         """Make this the current stream."""
@@ -46,6 +52,23 @@ class CudaGraphRecorder:
                 if collecting:
                     gc.enable()
         return partial(_replay, graph, work)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Let what is recorded here draw its random numbers from this recorder's generator."""
+        if self.stream is None:
+            yield
+            return
+        before = self.default.graphsafe_get_state()
+        self.default.graphsafe_set_state(self.numbers)
+        try:
+            yield
+        finally:
+            self.default.graphsafe_set_state(before)
+
+    def seed(self, number: int) -> None:
+        """Begin the random numbers of what is run from here on, dropout's."""
+        self.numbers.manual_seed(number)
 
     def settle(self) -> None:
         """Wait until all of it is done."""

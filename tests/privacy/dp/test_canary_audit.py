@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmarks.bench.canary import DELTA, claimed, measured
+from benchmarks.bench.canary_audit import lower_bound
 from tests.benchmarks.commands import benched
 from vergence.errors import ConfigError
 from vergence.privacy.dp.accounting import gaussian_epsilon
-from vergence.privacy.dp.canary_audit import lower_bound
 
 
 def test_the_bound_is_that_of_clopper_and_pearson():

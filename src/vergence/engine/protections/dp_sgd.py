@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.messages import Reply
 from vergence.core.method import Method
@@ -20,6 +23,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
 from vergence.privacy.dp.accounting import checked
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, training_schedule, uncovered
+from vergence.privacy.dp.mixing_probe import refuse_mixing
 from vergence.privacy.hooks import (
     ClientHooks,
     Guarantee,
@@ -38,6 +42,8 @@ ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks no
 FRAME = "the same samples of a client, one of them left out"
 LOOKED_AT = 100
 """Of so many clients, the first, the epsilon is forecast."""
+PROBED: deque[tuple[Task, ref[Samples]]] = deque(maxlen=64)
+"""Tasks and samples that were found not to mix, so that a start does not look twice."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,38 @@ def refuse_own_prior(task: Task) -> None:
         )
 
 
+def refuse_overlap(federation: Federation) -> None:
+    """Refuse windows that overlap: a frame would be in several samples, and is counted in one.
+
+    Raises:
+        ConfigError: names somebody with such samples.
+    """
+    federation.refuse_many("looking for windows that overlap")
+    for client, splits in federation.people.items():
+        if (most := splits.train.overlap()) > 1:
+            raise ConfigError(
+                f"privacy.solver hides single samples, and one frame of '{client}' is in {most} of "
+                f"them (each a {splits.train.kind}), so epsilon would not hold for a frame; cut "
+                "windows that do not overlap (hop = window, stride_s = window x step_s or more), "
+                "or hide whole people with privacy.user"
+            )
+
+
+def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPass]) -> None:
+    """Refuse a network or a loss that mixes samples; once for a task and the same samples.
+
+    Raises:
+        ConfigError: names the layer, or the loss.
+    """
+    clients = (federation.people[who].train for who in federation.clients[:LOOKED_AT])
+    most, task = max(clients, key=len), replace(task, seed=0)
+    if not len(most) or any(known == task and seen() is most for known, seen in PROBED):
+        return
+    batch = max((each.local.batch for each in passes if each.local is not None), default=1)
+    refuse_mixing(task, most, batch)
+    PROBED.append((task, ref(most)))
+
+
 def refuse_elsewhere(run: ProtectedRun) -> None:
     """Refuse a deployment of a cut network: its server would have to add noise of its own.
 
@@ -108,6 +146,7 @@ def check_solver(
             trained with what was made of others.
     """
     refuse_own_prior(task)
+    refuse_overlap(federation)
     passes = dry_run(method, task, federation, plan.rounds)
     federation.refuse_many("finding the noise of DP-SGD")
     sizes = {len(splits.train) for splits in federation.people.values()} - {0}
@@ -127,8 +166,9 @@ class DpSgdProtection(BudgetedProtection):
     kind, unit = "client", "sample"
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a method, or a task, that looks at samples in other ways."""
-        check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        """Refuse a method, or a task, that looks at samples in other ways, or mixes them."""
+        passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        refuse_mixed(run.task, run.federation, passes)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
         """Hooks that train; elsewhere they only leave metrics out.
@@ -139,6 +179,7 @@ class DpSgdProtection(BudgetedProtection):
         if not run.here:
             return DpSgdHooks(self.policy, None)
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        refuse_mixed(run.task, run.federation, passes)
         solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
         sizes = {who: len(splits.train) for who, splits in run.federation.people.items()}
         for size in set(sizes.values()):
@@ -159,6 +200,7 @@ class DpSgdProtection(BudgetedProtection):
             return [Promise("", guarantee=found)]
         passes = check_solver(policy, run.method, run.task, people, self.plan)
         sizes = sorted({len(splits.train) for splits in people.people.values()})
+        kind = people.people[people.clients[0]].train.kind
         for size in dict.fromkeys((sizes[0], sizes[-1])):
             whole = training_schedule(passes, size)
             spent = whole.ledger(policy).epsilon(policy.delta)
@@ -168,7 +210,7 @@ class DpSgdProtection(BudgetedProtection):
                 f"{whole.rate:.3g}, gradients {'of both halves ' if served else ''}cut to "
                 f"{policy.clip:g}, noise "
                 f"{whole.noise(policy):.4g}{means if whole.means else ''}: epsilon {spent:.3g} at "
-                f"delta {policy.delta:g} for one sample, not for the person"
+                f"delta {policy.delta:g} for one {kind}, not for the person"
                 f"{f', hidden from {AGAINST}; {NOT_AGAINST}' if served else ''}"
             )
         some = {len(people.people[client].train) for client in people.clients[:LOOKED_AT]}
@@ -179,15 +221,15 @@ class DpSgdProtection(BudgetedProtection):
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Noise in an update that crosses, and the limits of the promise."""
         beside = [
-            Statement("unprotected", f"{{Sample}}s are hidden {NOT_AGAINST}."),
+            Statement("unprotected", f"{{Samples}} are hidden {NOT_AGAINST}."),
         ]
         return [
             Statement("update", "made by noised training"),
             *(beside if run.method.served else []),
             Statement(
                 "unprotected",
-                "People under a promise about {sample}s: a person's {sample}s are alike. "
-                "{Sample}s that only steer a method, or measure it, are not covered.",
+                "People under a promise about {samples}: a person's {samples} are alike. "
+                "{Samples} that only steer a method, or measure it, are not covered.",
             ),
         ]
 
@@ -199,6 +241,7 @@ class DpSgdProtection(BudgetedProtection):
         ledgers = {owner(path): ReleaseLog(path).ledger for path in paths}
         return {
             "sample": {
+                "kind": run.federation.people[run.federation.clients[0]].train.kind,
                 "neighbours": FRAME,
                 "against": AGAINST
                 if run.method.served

@@ -41,10 +41,32 @@ def dry_run(
         ConfigError: something else than training would look at training samples, or the network
             mixes samples: DP-SGD does not protect that.
     """
-    name = called(method)
     refuse(task.module())
     if method.served:
         return split_passes(method, rounds)
+    return tuple(_turns_of(method, task, federation, rounds, _TrainingRecorder))
+
+
+def processor_work(method: Method, task: Task, federation: Federation) -> str:
+    """Name the work of a method that stays on the processor where a GPU trains; "": none."""
+    server = ["what its server learns from public data"] if method.borrows else []
+    try:
+        found = _turns_of(method, task, federation, 1, _ProcessorRecorder)
+    except ConfigError:  # its server asks what cannot be made up
+        found = ["what its server asks for"]
+    except (KeyError, ValueError, RuntimeError):
+        found = []
+    return ", ".join(dict.fromkeys([*(each for each in found if isinstance(each, str)), *server]))
+
+
+def _turns_of(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    rounds: int,
+    kind: type[_TrainingRecorder],
+) -> list[Any]:
+    """Let a client take every turn twice; return what recorders of this kind noted in the first."""
     client = federation.clients[0]
     data, server, found = federation.people[client], method.server(task), []
     for number, (verb, exposed) in enumerate(method.exposure.items()):
@@ -54,12 +76,12 @@ def dry_run(
         if set(exposed.down or ()) - set(trees):  # a question, which cannot be made up here
             raise uncovered(verb, exposed)
         site = ClientContext(client, data.train, data.val, task, 0, RandomStream("rehearsal"))
-        recorder = _TrainingRecorder(name, verb, site, 1 if number else rounds)
+        recorder = kind(called(method), verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
         state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
         found += recorder.passes
         drive(handler(state, Message(verb, trees), site), recorder.answer)
-    return tuple(found)
+    return found
 
 
 def unprotected(method: Method, task: Task) -> str:
@@ -78,7 +100,7 @@ class _TrainingRecorder:
 
     def __init__(self, name: str, verb: str, site: ClientContext, times: int) -> None:
         self.name, self.verb, self.site, self.times = name, verb, site, times
-        self.passes: list[TrainingPass] = []
+        self.passes: list[Any] = []
 
     def answer(self, ask: Any) -> Any:
         """Answer one ask."""
@@ -96,5 +118,22 @@ class _TrainingRecorder:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
         self.passes.append(TrainingPass(ask.local, share, self.times))
+        weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))
+        return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})
+
+
+class _ProcessorRecorder(_TrainingRecorder):
+    """Answers what a turn asks for, and notes what no GPU computes."""
+
+    def answer(self, ask: Any) -> Any:
+        """Answer one ask."""
+        if isinstance(ask, Compute):
+            self.passes.append(f"the {ask.want} of samples")
+            return Solver(self.site.task).compute(ask)
+        if isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None):
+            what = "an objective" if ask.objective is not None else "a correction"
+            self.passes.append(f"training with {what}")
+        elif not isinstance(ask, Fit):
+            return super().answer(ask)
         weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))
         return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})

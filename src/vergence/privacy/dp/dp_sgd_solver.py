@@ -14,7 +14,6 @@ from torch import Tensor
 
 from vergence.core.client import ClientContext
 from vergence.core.local_training import LocalTraining
-from vergence.core.objectives import each
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult, Mean
 from vergence.core.serialization import digest
@@ -25,6 +24,7 @@ from vergence.privacy.config import DpSgd
 from vergence.privacy.dp.accounting import Charge, Ledger, noise_for
 from vergence.privacy.dp.dp_sgd import noised, poisson
 from vergence.privacy.dp.per_sample_gradients import Clipper
+from vergence.privacy.dp.private_step import clipped_sum
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 from vergence.training.sequential import Solver
@@ -198,9 +198,8 @@ class DpSolver(Solver):
         rows = poisson(samples, rate, secret.child("batch").draws())
         if len(rows):
             batch = ask.data.take(rows)
-            output = self.task.forward(self.module, batch)
             into = dict(zip(self.layout.names, self._views(flat), strict=True))
-            clipper.gradients(each(self.task, output, batch), into)
+            clipped_sum(clipper, self.task, batch, into)
         else:
             flat.zero_()
         draws = secret.child("noise").draws()

@@ -6,6 +6,11 @@ lengths of all samples; then each layer's sum is formed once, weighted. Linear l
 sample's gradient (ghost clipping); convolutions with few weights and many places do, as that costs
 less; any other layer is differentiated by itself.
 
+That misses a weight used beside its layer, a layer used twice, and more. So the first sum of a
+network is compared with autograd's over all parameters. Where they differ, or a layer has no rows
+of samples, every sample is passed through the network alone from then on: slower, and right
+whatever the network is made of.
+
 Source: Goodfellow, "Efficient per-example gradient computations", 2015; ghost clipping: Li et al.,
 "Large language models can be strong differentially private learners", ICLR 2022; convolutions: Bu
 et al., "Scalable and efficient training of large convolutional neural networks with differential
@@ -17,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +30,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn import functional
 
 from vergence.core.layers.batch_norm import PersonalBatchNorm
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, first_line
 
 MIXING = (nn.modules.batchnorm._BatchNorm, PersonalBatchNorm)
 FEW = 4
@@ -33,8 +39,17 @@ Grads = dict[str, Tensor]
 """A layer's own parameters by name."""
 
 
+NOT_BY_LAYERS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""Compared networks: why their layers do not give gradients of samples, "" where they do."""
+FAULTS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ConfigError)
+"""Errors of layers that do not turn a row for every sample into another one."""
+CLOSE, FLOOR = 1e-3, 3e-6
+"""Rounding that two sums of a parameter's gradients may differ by: of their length, and of the
+lengths of all samples' gradients, for one that is all but zero (a bias before a normalisation)."""
+
+
 def refuse(module: nn.Module) -> None:
-    """Refuse a network in which one sample's gradient depends on others in its batch.
+    """Refuse a network with a layer that is known to mix the samples of a batch.
 
     Raises:
         ConfigError: names the layer, and what to put in its place.
@@ -44,16 +59,6 @@ def refuse(module: nn.Module) -> None:
             raise ConfigError(
                 f"dp: '{name}' is a {type(layer).__name__}, which mixes the samples of a batch; "
                 "use GroupNorm or LayerNorm, or vergence.freeze_batch_norm(network)"
-            )
-        if isinstance(layer, nn.MultiheadAttention):
-            raise ConfigError(
-                f"dp: '{name}' is a MultiheadAttention, whose weights are used outside of layers; "
-                "build attention from Linear layers"
-            )
-        if isinstance(layer, nn.RNNBase):
-            raise ConfigError(
-                f"dp: '{name}' is an {type(layer).__name__}, which uses its weights at every step; "
-                "use a model without (mixture_transformer, where clips are summarised)"
             )
 
 
@@ -139,12 +144,18 @@ class Clipper:
         refuse(module)
         self.module, self.clip = module, clip
         self.names = {layer: name for name, layer in module.named_modules()}
-        self.caught: dict[nn.Module, tuple[tuple[Tensor, ...], Tensor, int]] = {}
-        self.own = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
-        self.hooks = [layer.register_forward_hook(self._catch) for layer in self.own]
+        self.caught: dict[nn.Module, tuple[tuple[Any, ...], Tensor, int]] = {}
+        self.fault = ""
+        self.own = [layer for layer in module.modules() if trainable(layer)]
+        self.hooks = [m.register_forward_hook(self._catch, with_kwargs=True) for m in self.own]
         self.norms, self.watching = torch.zeros(0), True
 
-    def gradients(self, losses: Tensor, into: Mapping[str, Tensor]) -> None:
+    def gradients(
+        self,
+        losses: Tensor,
+        into: Mapping[str, Tensor],
+        alone: Callable[[int], Tensor] | None = None,
+    ) -> None:
         """Write the sum of clipped gradients of `[batch]` losses, one per sample.
 
         A gradient that is not finite, or whose length is not, counts as zero: a sum that one sample
@@ -154,38 +165,109 @@ class Clipper:
 
         Args:
             losses: each a function of its own sample alone.
-            into: by the name of a parameter, of its shape; written over.
+            into: by the name of a trainable parameter, of its shape; written over.
+            alone: returns the loss of one sample of the batch, from a forward pass of its own.
 
         Raises:
-            ConfigError: a layer is not passed once by every sample for itself.
+            ConfigError: layers do not give the gradients of samples, and `alone` is lacking.
         """
-        caught, self.caught = self.caught, {}
-        self.watching = False
-        outputs = [output for _, output, _ in caught.values()]
-        backs = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        with torch.no_grad():
-            seen = [
-                (layer, (*what, back))
-                for (layer, what), back in zip(caught.items(), backs, strict=True)
-                if back is not None
-            ]
-            parts = {layer: self._part(layer, *what, len(losses)) for layer, what in seen}
-            self.norms = lengths(parts.values())
-            odd = ~self.norms.isfinite()
-            if odd.any():  # 0 times infinity is none: one sample would spoil the sum of all
-                parts = {layer: self._part(layer, *what, len(losses), odd) for layer, what in seen}
-                self.norms = lengths(parts.values())
-            # A rounding error is not to make a gradient longer than the bound.
-            factors = (self.clip / (self.norms * (1 + 1e-5) + 1e-30)).clamp(max=1)
-            for layer in self.own:
-                start = self.names[layer] + "." if self.names[layer] else ""
-                mine = {n: into[start + n] for n, _ in layer.named_parameters(recurse=False)}
-                if layer in parts:
-                    parts[layer].total(factors, mine)
-                else:  # this pass left it out
-                    for gradient in mine.values():
-                        gradient.zero_()
+        fault = self.fault or NOT_BY_LAYERS.get(self.module, "")
+        caught, self.caught, self.fault, self.watching = self.caught, {}, "", False
+        fault = fault or self._by_layers(losses, into, caught)
+        if fault and alone is None:
+            raise ConfigError(
+                f"dp: {fault}: its gradient cannot be told apart by samples; give `alone`, or use "
+                "another model"
+            )
+        if fault:
+            NOT_BY_LAYERS[self.module] = fault
+        if alone is not None and NOT_BY_LAYERS.get(self.module, "no sum was compared yet"):
+            self._one_by_one(len(losses), into, alone)
         self.watching = True
+
+    def _by_layers(
+        self,
+        losses: Tensor,
+        into: Mapping[str, Tensor],
+        caught: Mapping[nn.Module, tuple[tuple[Any, ...], Tensor, int]],
+    ) -> str:
+        """Write the sum from what hooks saw; return why that is not possible, "" if it is."""
+        first, outputs = self.module not in NOT_BY_LAYERS, [out for _, out, _ in caught.values()]
+        whole = losses.sum()
+        try:
+            backs = torch.autograd.grad(whole, outputs, allow_unused=True, retain_graph=first)
+            with torch.no_grad():
+                seen = [
+                    (layer, (*what, back))
+                    for (layer, what), back in zip(caught.items(), backs, strict=True)
+                    if back is not None
+                ]
+                parts = {layer: self._part(layer, *what, len(losses)) for layer, what in seen}
+                self.norms = lengths(parts.values())
+                odd = ~self.norms.isfinite()
+                if odd.any():  # 0 times infinity is none: one sample would spoil the sum of all
+                    parts = {
+                        layer: self._part(layer, *what, len(losses), odd) for layer, what in seen
+                    }
+                    self.norms = lengths(parts.values())
+                elif first and (fault := self._apart(whole, parts)):
+                    return fault
+                self._total(parts, self._factors(self.norms), into)
+        except FAULTS as error:
+            return first_line(error).removeprefix("dp: ")
+        if first and not odd.any():
+            NOT_BY_LAYERS[self.module] = ""
+        return ""
+
+    def _factors(self, norms: Tensor) -> Tensor:
+        # A rounding error is not to make a gradient longer than the bound.
+        return (self.clip / (norms * (1 + 1e-5) + 1e-30)).clamp(max=1)
+
+    def _total(
+        self,
+        parts: Mapping[nn.Module, LayerRows | WholeLayer],
+        factors: Tensor,
+        into: Mapping[str, Tensor],
+    ) -> None:
+        for layer in self.own:
+            start = self.names[layer] + "." if self.names[layer] else ""
+            mine = {name: into[start + name] for name in trainable(layer)}
+            if layer in parts:
+                parts[layer].total(factors, mine)
+            else:  # this pass left it out
+                for gradient in mine.values():
+                    gradient.zero_()
+
+    def _apart(self, whole: Tensor, parts: Mapping[nn.Module, LayerRows | WholeLayer]) -> str:
+        """Compare the sum without clipping with autograd's; name a parameter that differs."""
+        named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        sums = {name: torch.empty_like(p) for name, p in named.items()}
+        self._total(parts, torch.ones_like(self.norms), sums)
+        wanted = torch.autograd.grad(
+            whole, list(named.values()), retain_graph=True, materialize_grads=True
+        )
+        floor = FLOOR * float(self.norms.sum())
+        for (name, found), gradient in zip(sums.items(), wanted, strict=True):
+            if not float((found - gradient).norm()) <= CLOSE * float(gradient.norm()) + floor:
+                return f"'{name}' is used beside its layer"
+        return ""
+
+    def _one_by_one(
+        self, samples: int, into: Mapping[str, Tensor], alone: Callable[[int], Tensor]
+    ) -> None:
+        """Write the sum from a forward and a backward pass of every sample."""
+        named, lengths = dict(self.module.named_parameters()), []
+        tensors = [named[name] for name in into]
+        for gradient in into.values():
+            gradient.zero_()
+        for at in range(samples):
+            own = torch.autograd.grad(alone(at), tensors, materialize_grads=True)
+            length = torch.stack([g.square().sum() for g in own]).sum().sqrt()
+            lengths.append(length if length.isfinite() else torch.zeros_like(length))
+            if length.isfinite():
+                for total, gradient in zip(into.values(), own, strict=True):
+                    total.add_(gradient * self._factors(length))
+        self.norms = torch.stack(lengths)
 
     def __enter__(self) -> Clipper:
         """Watch already."""
@@ -196,18 +278,21 @@ class Clipper:
         for hook in self.hooks:
             hook.remove()
 
-    def _catch(self, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def _catch(
+        self, layer: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any], output: Any
+    ) -> None:
         if not self.watching or not torch.is_grad_enabled():
             return
         if layer in self.caught:
-            raise self._odd(layer, "is passed twice in a step")
-        self.caught[layer] = (given, output, output._version)
+            self.fault = self.fault or self._fault(layer, "is passed twice in a step")
+        elif keywords or not isinstance(output, Tensor):
+            what = "takes arguments by keyword" if keywords else "gives more than one tensor"
+            self.fault = self.fault or self._fault(layer, what)
+        else:
+            self.caught[layer] = (given, output, output._version)
 
-    def _odd(self, layer: nn.Module, what: str) -> ConfigError:
-        return ConfigError(
-            f"dp: '{self.names[layer]}' {what}: its gradient cannot be told apart by samples; use "
-            "another model"
-        )
+    def _fault(self, layer: nn.Module, what: str) -> str:
+        return f"'{self.names[layer]}' {what}"
 
     def _part(
         self,
@@ -220,23 +305,35 @@ class Clipper:
         odd: Tensor | None = None,
     ) -> LayerRows | WholeLayer:
         if output._version != version:
-            raise self._odd(layer, "has its output changed in place")
+            what = "has its output changed in place (inplace=False avoids that)"
+            raise ConfigError(self._fault(layer, what))
         if len(output) != batch or any(len(x) != batch for x in given):
-            raise self._odd(layer, f"takes {len(output)} rows for {batch} samples")
+            raise ConfigError(self._fault(layer, f"takes {len(output)} rows for {batch} samples"))
         given = tuple(x.detach() for x in given)
         if odd is not None:
             given, back = tuple(blank(x, odd) for x in given), blank(back, odd)
-        biased = layer.bias is not None if isinstance(layer, nn.Linear | nn.Conv2d) else False
-        if type(layer) is nn.Linear and output.dim() > 1:
+        own, biased = trainable(layer), getattr(layer, "bias", None) is not None
+        plain = own.keys() == ({"weight", "bias"} if biased else {"weight"})
+        if type(layer) is nn.Linear and plain and output.dim() > 1:
             rows = given[0].reshape(batch, -1, layer.in_features)
             return LayerRows(biased, rows, back.reshape(batch, -1, layer.out_features))
-        if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
+        if (
+            type(layer) is nn.Conv2d
+            and plain
+            and layer.groups == 1
+            and layer.padding_mode == "zeros"
+        ):
             rows, last = _places(layer, given[0])
             return LayerRows(biased, rows, back.permute(0, 2, 3, 1).flatten(1, 2), last)
         each = _each(layer, given, back)
         if odd is not None:
             each = {name: blank(gradients, odd) for name, gradients in each.items()}
         return WholeLayer(each)
+
+
+def trainable(layer: nn.Module) -> dict[str, Tensor]:
+    """Return the layer's own parameters that are trained, by name."""
+    return {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
 
 
 def lengths(parts: Iterable[LayerRows | WholeLayer]) -> Tensor:
@@ -267,7 +364,7 @@ def _places(layer: nn.Conv2d, given: Tensor) -> tuple[Tensor, bool]:
 
 def _each(layer: nn.Module, given: tuple[Tensor, ...], back: Tensor) -> Grads:
     """Differentiate a layer by its own parameters, sample by sample."""
-    own = {name: p.detach() for name, p in layer.named_parameters(recurse=False)}
+    own = {name: p.detach() for name, p in trainable(layer).items()}
 
     def alone(back: Tensor, *given: Tensor) -> Grads:
         def run(parameters: Grads) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,19 +50,39 @@ class PrivateGradients:
         pull = None if wrt is None else torch.zeros_like(batch[wrt])
         if rows_of(batch):
             with Clipper(module, self.clip) as clipper:
-                losses = losses_of(task, task.forward(module, batch), batch)
-                if wrt is not None:
-                    (pull,) = torch.autograd.grad(losses.mean(), batch[wrt], retain_graph=True)
-                clipper.gradients(losses, {name: total[name] for name in total})
+                pull = clipped_sum(clipper, task, batch, {n: total[n] for n in total}, wrt)
         noised(total.flat, self.deviation, self.expected, self.key.draws())
         return total, pull
 
 
-def losses_of(task: Task, output: Tensor, batch: Batch) -> Tensor:
-    """Return the losses of a batch's samples, `[batch]`: the mean of them is the piece's loss."""
-    if PULL in batch:
-        return (output * batch[PULL]).flatten(1).sum(1) * len(output)
-    return each(task.task if isinstance(task, Piece) else task, output, batch)
+def clipped_sum(
+    clipper: Clipper, task: Task, batch: Batch, into: Mapping[str, Tensor], wrt: str | None = None
+) -> Tensor | None:
+    """Write the sum of a batch's clipped gradients by name; return that of the mean loss by `wrt`.
+
+    Args:
+        clipper: of the task's network.
+        task: whose losses are taken, one per sample.
+        batch: one sample or more.
+        into: by the name of a trainable parameter; written over.
+        wrt: a column of the batch, or none.
+    """
+    samples, pull = rows_of(batch), None
+
+    def losses(batch: Batch) -> Tensor:
+        output = task.forward(clipper.module, batch)
+        if PULL in batch:
+            return (output * batch[PULL]).flatten(1).sum(1) * samples
+        return each(task.task if isinstance(task, Piece) else task, output, batch)
+
+    def alone(at: int) -> Tensor:
+        return losses({name: column[at : at + 1] for name, column in batch.items()})[0]
+
+    together = losses(batch)
+    if wrt is not None:
+        (pull,) = torch.autograd.grad(together.mean(), batch[wrt], retain_graph=True)
+    clipper.gradients(together, into, alone)
+    return pull
 
 
 def mark(ask: Step) -> str:

@@ -126,7 +126,7 @@ def stays(means: PrivacyMeans) -> list[str]:
     """Data that do not leave a device."""
     if means.method.pooled:
         return []
-    many = f"{means.subject.sample}s"
+    many = means.subject.samples
     data = many if "labels" in means.kinds else f"{many}, and {means.subject.labels}"
     found = {
         means.method.keeps.get(name, name.replace("_", " ")): size

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from vergence.core.federation import Federation
 from vergence.core.naming import called
 from vergence.core.task import Task
 
@@ -13,7 +14,7 @@ class EthicsSubject:
     """Words for one kind of task.
 
     Attributes:
-        sample: a recording that training takes as one.
+        sample: a recording that training takes as one, as far as the task knows.
         rebuilt: what an update may be turned back into.
         labels: what is known of it, and stays with it.
         raw: what `explain` says nobody else has.
@@ -31,6 +32,12 @@ class EthicsSubject:
     trait: str
     use: str
     purpose: str
+
+    @property
+    def samples(self) -> str:
+        """Several of what training takes as one."""
+        kind, of, rest = self.sample.partition(" of ")
+        return f"{kind}s{of}{rest}"
 
     @property
     def glossary(self) -> tuple[tuple[str, str], ...]:
@@ -124,6 +131,9 @@ def scored(headline: str) -> list[tuple[str, str]]:
     return [SCORES[headline]] if headline in SCORES else []
 
 
-def subject(task: Task) -> EthicsSubject:
-    """Return the words for a task."""
-    return OTHERS.get(called(task), GAZE)
+def subject(task: Task, people: Federation | None = None) -> EthicsSubject:
+    """Return the words for a task; what a sample of gaze is, these people's data say."""
+    words = OTHERS.get(called(task), GAZE)
+    if words is not GAZE or people is None or not people.clients:
+        return words
+    return replace(words, sample=people.people[people.clients[0]].train.kind)

@@ -66,7 +66,7 @@ class PrivacyMeans:
     @property
     def subject(self) -> EthicsSubject:
         """Words for what is recorded and learned."""
-        return subject(self.task)
+        return subject(self.task, self.people)
 
     @property
     def seen(self) -> list[Exposure]:
@@ -227,7 +227,7 @@ def verdict(
         told.append(
             "Attacks found out more about people than chance does: who it was, or who was in."
         )
-    return [*told, *_promise(budget, means.subject.sample)]
+    return [*told, *_promise(budget, means.subject.samples)]
 
 
 def _where(means: PrivacyMeans) -> str:
@@ -240,7 +240,7 @@ def _where(means: PrivacyMeans) -> str:
     )
 
 
-def _promise(budget: Mapping[str, Any], sample: str) -> list[str]:
+def _promise(budget: Mapping[str, Any], samples: str) -> list[str]:
     if "person" in budget:
         part = budget["person"]
         worth = f"Its worth: {part['worth']} (epsilon {part['epsilon']:.3g})."
@@ -255,8 +255,8 @@ def _promise(budget: Mapping[str, Any], sample: str) -> list[str]:
         return told
     if "sample" in budget:
         return [
-            f"There is a promise about single {sample}s. There is none about people: many "
-            f"{sample}s of one person together are not covered."
+            f"There is a promise about single {samples}. There is none about people: many "
+            f"{samples} of one person together are not covered."
         ]
     return ["There is no promise about what can be found out from the finished model."]
 
@@ -386,8 +386,8 @@ def unprotected(means: PrivacyMeans) -> list[str]:
             f"The {plural(many, 'person')} whom the model had learned from before ({start.data}): "
             "it begins as that of another run, and what it tells of them no promise here counts."
         )
-    sample = means.subject.sample
-    words = {"sample": sample, "Sample": sample.capitalize()}
+    samples = means.subject.samples
+    words = {"samples": samples, "Samples": samples.capitalize()}
     told += [text.format_map(words) for text in means.said("unprotected")]
     told.append("Mistakes in this software: nobody independent has checked it.")
     return told

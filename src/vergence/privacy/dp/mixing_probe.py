@@ -1,0 +1,202 @@
+"""Probe of a network and its loss: does one sample of a batch change anything for the others?
+
+Clipping bounds what a sample adds to a sum of gradients only if the others' gradients do not depend
+on it. Layers that mix samples are known by their class, functions between layers
+(`h - h.mean(0)`) are not. So one sample after the other is replaced, and one left out: what the
+network gives for the others must stay, and the lengths of their gradients too. This finds mistakes.
+A network that mixes only from its hundredth batch on, or for one value in particular, passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from vergence.core.data import Batch, Samples
+from vergence.core.objectives import each
+from vergence.core.task import Task, own_randomness
+from vergence.errors import ConfigError, first_line
+from vergence.privacy.dp.per_sample_gradients import FAULTS, Clipper, refuse
+from vergence.privacy.dp.private_step import clipped_sum
+from vergence.training.steps import rows_of
+
+FEW, MANY = 3, 64
+"""Samples of the batch whose gradients are looked at too, and of the largest one that is tried."""
+OUTLIERS = (1e3, -1e3, 0.0)
+"""Samples that take another's place: far above all others, far below, another one as it is."""
+ROUNDING = 1e-4
+"""Relative difference between batches of unequal sizes, and of lengths of gradients."""
+GRADIENT = "in its gradient"
+
+
+def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
+    """Refuse a network or a loss in which the samples of a batch depend on each other.
+
+    Args:
+        task: the network, in training mode, and its loss.
+        samples: real ones of one client.
+        size: of the batches in training.
+
+    Raises:
+        ConfigError: names the first layer whose output changes, or the loss.
+    """
+    refuse(task.module())
+    few, many = (
+        samples.take(torch.arange(n) * len(samples) // n)
+        for n in (FEW, min(max(FEW + 1, size), MANY))
+    )
+    with own_randomness():
+        try:
+            probe = MixingProbe(task, few)
+            probe.check_replaced(few)
+            probe.check_replaced(many)
+            probe.check_left_out(many)
+            probe.check_loss(many)
+        except FAULTS as error:
+            raise (
+                error
+                if isinstance(error, ConfigError)
+                else ConfigError(
+                    f"dp: the network or its loss fails on a batch of training: {first_line(error)}"
+                )
+            ) from error
+
+
+class MixingProbe:
+    """Runs one network on batches that differ in one sample, under the same random numbers."""
+
+    def __init__(self, task: Task, batch: Batch) -> None:
+        self.task = task
+        self.module: nn.Module | None = task.module()
+        if not same(self._outputs(batch)[""], self._outputs(batch)[""]):
+            self.module = None  # each batch changes it: every pass has a new one
+        later, other = self._outputs(batch, batch), self._outputs(replaced(batch, 0, 0.0), batch)
+        self._compare(later, other, torch.arange(FEW))
+
+    def check_replaced(self, batch: Batch) -> None:
+        """Refuse a network that gives something else for samples beside a replaced one."""
+        whole, samples = self._outputs(batch), rows_of(batch)
+        for at, factor in zip((0, samples - 1, 1), OUTLIERS, strict=True):
+            try:
+                seen = self._outputs(replaced(batch, at, factor))
+            except FAULTS:  # an outlier may be no valid input; another sample is
+                seen = self._outputs(replaced(batch, at, 0.0))
+            self._compare(whole, seen, torch.tensor([n for n in range(samples) if n != at]))
+
+    def check_left_out(self, batch: Batch) -> None:
+        """Refuse a network that gives something else where a sample is left out.
+
+        Layers of dropout are off, which draws other masks for another size; of a network that draws
+        other numbers nothing is said.
+        """
+        whole, again = (self._outputs(batch, dropout=False, seed=seed) for seed in (0, 1))
+        if same(whole[""], again[""]):
+            seen = self._outputs({n: c[:-1] for n, c in batch.items()}, dropout=False)
+            self._compare(whole, seen, torch.arange(rows_of(batch) - 1), ROUNDING)
+
+    def check_loss(self, batch: Batch) -> None:
+        """Refuse a loss that one sample alone does not have, or that another one's output bends.
+
+        A mean that is weighted, or leaves samples out, is a mean of the samples' own losses.
+        """
+        output = self._outputs(batch)[""]
+        other = output.clone()
+        other[0] = output[1]
+        loss = partial(self.task.loss, batch=batch)
+        own = slopes(output, lambda rows: each(self.task, rows, batch).sum())
+        whole, bent = slopes(output, loss), slopes(other, loss)
+        lengths = whole.norm(dim=1)
+        turned = (whole * bent).sum(1) < (1 - 10 * ROUNDING) * lengths * bent.norm(dim=1)
+        lost = (lengths > 0) & ~(own.norm(dim=1) > ROUNDING * lengths)
+        if bool(turned[1:].any()) or bool(lost.any()):
+            raise ConfigError(
+                "dp: the loss of a batch is no mean of losses of single samples, which DP-SGD "
+                "would train instead; use a loss that compares no samples with each other, or hide "
+                "whole people with privacy.user"
+            )
+
+    def _outputs(self, *batches: Batch, dropout: bool = True, seed: int = 0) -> dict[str, Tensor]:
+        """Outputs of layers and of the network ("") for the last batch, which the others precede.
+
+        Of one batch of a few samples also the lengths of their gradients.
+        """
+        module = self.module or self.task.module()
+        for layer in module.modules():
+            layer.training = dropout or not isinstance(layer, _DropoutNd)
+        seen: dict[str, Tensor] = {}
+
+        def note(name: str, layer: nn.Module, _: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and name:
+                seen[f"first by '{name}' ({type(layer).__name__})"] = output.clone()
+
+        hooks = [m.register_forward_hook(partial(note, n)) for n, m in module.named_modules()]
+        for batch in batches:
+            torch.default_generator.manual_seed(seed)
+            with torch.no_grad():
+                output = self.task.forward(module, {n: c.clone() for n, c in batch.items()})
+            seen[""] = output.clone()
+        for hook in hooks:
+            hook.remove()
+        if [rows_of(batch) for batch in batches] == [FEW]:
+            into = {n: torch.zeros_like(p) for n, p in module.named_parameters() if p.requires_grad}
+            torch.default_generator.manual_seed(seed)
+            with Clipper(module, 1.0) as clipper:
+                clipped_sum(clipper, self.task, batches[-1], into)
+            seen[GRADIENT] = clipper.norms
+        return seen
+
+    def _compare(
+        self,
+        whole: Mapping[str, Tensor],
+        seen: Mapping[str, Tensor],
+        rows: Tensor,
+        rounding: float = 0.0,
+    ) -> None:
+        differs = [
+            place
+            for place, one in whole.items()
+            if one.dim()
+            and len(one) == len(whole[""])
+            and len(seen.get(place, ())) > rows.max()
+            and not same(one[rows], seen[place][rows], ROUNDING if place == GRADIENT else rounding)
+        ]
+        if "" in differs or GRADIENT in differs:
+            raise ConfigError(
+                "dp: one sample of a batch changes what the network gives for the others, "
+                f"{differs[0] or 'between its layers'}; normalise and compare over features, not "
+                "over the samples of a batch (dimension 0), or hide whole people with privacy.user"
+            )
+
+
+def replaced(batch: Batch, at: int, factor: float) -> Batch:
+    """Return a batch in which the sample after it takes a sample's place, `factor` times as large.
+
+    Whole numbers, which may name rows or classes, stay what they are; bytes of pictures turn over.
+    """
+    batch = {name: column.clone() for name, column in batch.items()}
+    for column in batch.values():
+        column[at] = column[(at + 1) % len(column)]
+        if factor and column.is_floating_point():
+            column[at] = (column[at] + 1) * factor
+        elif factor and column.dtype is torch.uint8:
+            column[at] = 255 - column[at]
+    return batch
+
+
+def same(one: Tensor, other: Tensor, rounding: float = 0.0) -> bool:
+    """True if two tensors are equal, or differ by this share of the largest entry at most."""
+    one, other = one.double().nan_to_num(), other.double().nan_to_num()
+    return torch.equal(one, other) or bool((one - other).abs().max() <= rounding * one.abs().max())
+
+
+def slopes(output: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the gradient of a loss by the outputs of a batch, a row for each sample."""
+    torch.default_generator.manual_seed(0)
+    output = output.detach().clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(output), output)
+    return found.reshape(len(output), -1).double()
