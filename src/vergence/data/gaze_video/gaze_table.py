@@ -48,7 +48,7 @@ from vergence.data.gaze_video.recording import (
 )
 from vergence.data.gaze_video.vrs import read_mps
 from vergence.data.io.checks import Check, CheckedFolder, data_folder
-from vergence.data.io.delimited_text import read_table, text_form
+from vergence.data.io.delimited_text import read_table
 from vergence.data.io.path_patterns import filled, matching
 from vergence.data.io.video import VIDEOS, videos_in
 from vergence.errors import ConfigError, DataError
@@ -220,9 +220,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         start = self.start
         if self.frame_times:
             stamps = path.with_name(self.frame_times[0])
-            table = read_table(
-                stamps, [self.frame_times[1]], "table of frame times", text_form(stamps, "table")
-            )
+            table = read_table(stamps, [self.frame_times[1]], "table of frame times")
             ticks, scale = read_ticks(table, self.frame_times[1], self.columns.t_unit)
             if not len(ticks):
                 raise DataError(f"{stamps} holds no frame times; export the recording again")

@@ -50,7 +50,7 @@ from vergence.data.io.checks import (
     data_folder,
     read_pictures,
 )
-from vergence.data.io.delimited_text import MISSING, read_table, text_form
+from vergence.data.io.delimited_text import MISSING, read_table
 from vergence.data.io.image_files import opened
 from vergence.data.io.path_patterns import matching
 from vergence.data.io.video import VIDEOS
@@ -450,8 +450,7 @@ def fitting_columns(preset: GazePreset, given: GazeColumns, path: Path) -> GazeC
     Raises:
         DataError: it has none of them.
     """
-    form = text_form(path, preset.title)
-    header = list(read_table(path, [], preset.title, form, most=0).columns)
+    header = list(read_table(path, [], preset.title, most=0).columns)
     lacking = []
     for columns in preset.columns:
         whole = given.over(columns)
