@@ -43,7 +43,7 @@ from vergence.data.gaze_video.published_clip_counts import STATED, told
 from vergence.data.gaze_video.recording import Recording, check_videos
 from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
 from vergence.data.io.checks import Check, CheckedFolder, Checks, compare, data_folder, watched
-from vergence.data.io.delimited_text import TextForm, listed_lines, text_lines
+from vergence.data.io.delimited_text import COMMENTS, TextForm, listed_lines, text_lines
 from vergence.errors import DataError
 
 FPS = 24
@@ -248,7 +248,9 @@ def _open(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
     rows = [
         (number, line)
         for number, line in enumerate(lines[head + 1 :], head + 2)
-        if line.strip() and re.split(r"[\s;,]+", line, maxsplit=2)[1:2] != ["MSG"]
+        if line.strip()
+        and not line.startswith(COMMENTS)
+        and re.split(r"[\s;,]+", line, maxsplit=2)[1:2] != ["MSG"]
     ]
     if not rows:
         raise DataError(f"{path} has no samples behind its header; copy the file again")

@@ -29,6 +29,12 @@ UNITS_IN_NAMES = {"[s]": "s", "[ms]": "ms", "[us]": "us", "[μs]": "us", "[µs]"
 TICKS_OF_US = 400
 """Where a format has ms or us, a median step from here up is in us."""
 KIND = "gaze table"
+EVENT = "Event"
+STARTS, ENDS = (
+    tuple(f"{kind}{edge}" for kind in ("ImageStimulus", "VideoStimulus", "WebStimulus", "Media"))
+    for edge in ("Start", "End")
+)
+"""What Tobii Pro Lab writes there when a stimulus comes and goes."""
 LONGEST = 1000
 """Characters of a name in a cell: a column takes its longest one's memory for every row."""
 
@@ -223,14 +229,17 @@ def read_rows(
         DataError: the file cannot be read, lacks a column, or has a cell that cannot be used.
     """
     found: dict[str, list[str]] = {}
-    only: dict[str, str] = {}
 
     def keep(header: list[str]) -> list[str]:
         found.update(columns.names(header, path, optional))
-        only.update(dict.fromkeys(found.get("rows", ()), "".join(columns.rows[1:])))
-        return [name for names in found.values() for name in names]
+        used = [name for names in found.values() for name in names]
+        return [*used, EVENT] if EVENT in header else used
 
-    table = read_table(path, [], kind, keep, only=only)
+    table = read_table(path, [], kind, keep)
+    shown = _shown(table, found)
+    if found.get("rows"):
+        shown &= np.array([cell == columns.rows[1] for cell in table.text(found["rows"][0])], bool)
+    table = table if shown.all() else table.select(np.flatnonzero(shown).tolist())
     ticks, scale = read_ticks(table, found["t"][0], columns.t_unit)
     x, y = (_place(table, found[role], columns.missing) for role in ("x", "y"))
     valid = np.isfinite(x) & np.isfinite(y)
@@ -260,6 +269,27 @@ def read_rows(
     line = np.array([table.line(i) for i in range(len(table))], np.int64)
     texts = (person, words("stimulus"), words("trial"))
     return GazeRows(path, line, ticks, scale, x, y, valid, event, fixation, *texts, media, found)
+
+
+def _shown(table: DelimitedTable, found: Mapping[str, list[str]]) -> NDArray[np.bool_]:
+    """False for rows after an event that ends a stimulus, until another one or an event begins it.
+
+    Tobii Pro Lab writes events such as ImageStimulusEnd into a column of their own.
+    """
+    shown = np.ones(len(table), bool)
+    if EVENT not in table or not found.get("stimulus"):
+        return shown
+    over, last = False, ""
+    for i, (event, name) in enumerate(
+        zip(table.text(EVENT), table.text(found["stimulus"][0]), strict=True)
+    ):
+        if event in ENDS:
+            over = True
+        elif event in STARTS or (name and name != last):
+            over = False
+        last = name or last
+        shown[i] = not over
+    return shown
 
 
 def _words(table: DelimitedTable, name: str) -> NDArray[np.str_]:

@@ -10,13 +10,12 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -32,8 +31,8 @@ LOOKED_AT = 2000
 """Lines that tell the form of a table."""
 FARTHEST = 2**62
 """Times are no further from 0, in their own unit: differences of two still have 64 bits."""
-COMMENTS = ("#", "%", "//")
-"""Beginnings of lines above a header that are no table: SMI (##), iMotions, numpy, MATLAB."""
+COMMENTS = ("#", "%", "//", "sep=")
+"""Beginnings of lines above a header that are no table: SMI (##), iMotions, MATLAB, Excel."""
 MESSAGE = "MSG"
 """Marks what SMI writes between samples, in rows with fewer cells."""
 EXPONENT = re.compile(r"[-+]?\d(?:[.,]?(\d*))[eE]\+?(\d+)")
@@ -82,6 +81,11 @@ class DelimitedTable:
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
+
+    def select(self, rows: Sequence[int]) -> DelimitedTable:
+        """Return the rows with these numbers."""
+        columns = {name: [cells[i] for i in rows] for name, cells in self.columns.items()}
+        return replace(self, columns=columns, lines=[self.lines[i] for i in rows])
 
     def text(self, name: str) -> list[str]:
         """Return a column as it stands in the file."""
@@ -321,7 +325,6 @@ def read_table(
     kind: str,
     keep: Callable[[list[str]], Collection[str]] | None = None,
     most: int | None = None,
-    only: Mapping[str, str] = MappingProxyType({}),
 ) -> DelimitedTable:
     """Read a table with a line that names the columns; its form is told from it, see `text_form`.
 
@@ -333,7 +336,6 @@ def read_table(
         kind: what the file should be.
         keep: the columns that are kept, out of those in the header; default: all.
         most: rows that are read; default: all.
-        only: by column, the cell of rows that are read; looked at after `keep` was called.
 
     Raises:
         DataError: the file is missing, empty or not text, a row is short, or a required column is
@@ -348,12 +350,14 @@ def read_table(
         kept = header if keep is None else keep(header)
         places = {name: header.index(name) for name in dict.fromkeys(kept) if name}
         columns: dict[str, list[str]] = {name: [] for name in places}
-        chosen = [(header.index(name), cell) for name, cell in only.items()]
         for number, row in islice(rows, most):
-            if not any(map(str.strip, row)) or any(row[i : i + 1] != [c] for i, c in chosen):
+            if not any(map(str.strip, row)):
                 continue
-            if len(row) < len(header) or any(row[len(header) :]):
-                if MESSAGE in row or row[0].startswith(COMMENTS):
+            fits = len(row) >= len(header) and not any(row[len(header) :])
+            if row[0].startswith(COMMENTS) and not (fits and row[1:]):
+                continue
+            if not fits:
+                if MESSAGE in row:
                     continue
                 raise DataError(
                     f"{path}: row {number} has {len(row)} cells instead of {len(header)}; the file "
