@@ -226,16 +226,16 @@ def listed_lines(path: Path, what: str) -> list[str]:
     return ["" if line.startswith("#") else line for line in lines]
 
 
-def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[tuple[int, list[str]]]]:
-    """Return the form of a table without a header, and its rows with the numbers of their lines.
+def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[list[str]]]:
+    """Return the form of a table without a header, and its rows.
 
     Raises:
         DataError: the file is missing or not a text table.
     """
     form = text_form(path, kind)
     with _opened(path, kind, form.encoding) as file:
-        rows = [(n, row) for n, row in _rows(file, form) if any(row)]
-    return form, [(n, row) for n, row in rows if not row[0].startswith(COMMENTS)]
+        rows = [row for _, row in _rows(file, form) if any(row)]
+    return form, [row for row in rows if not row[0].startswith(COMMENTS)]
 
 
 @contextmanager
@@ -258,7 +258,7 @@ def _encoding(path: Path, kind: str) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with _opened(path, kind, "latin-1") as text:
         file = text.buffer
-        head = file.read(1 << 16)
+        head = bytes(file.read(1 << 16))
         marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         if marked or b"\0" in head:
             odd, even = head[1::2].count(0), head[::2].count(0)
@@ -270,7 +270,7 @@ def _encoding(path: Path, kind: str) -> str:
                 decoded = decoder.decode(head)
                 bad = decoded.count("\ufffd")
                 damaged, whole = damaged + bad, whole + sum(c > "\x7f" for c in decoded) - bad
-            head = file.read(1 << 20)
+            head = bytes(file.read(1 << 20))
     return "cp1252" if damaged > whole else "utf-8-sig"
 
 
@@ -287,30 +287,28 @@ def text_form(path: Path, kind: str) -> TextForm:
     encoding = _encoding(path, kind)
     with _opened(path, kind, encoding) as file:
         lines = list(islice(file, LOOKED_AT))
-    there = [i for i, line in enumerate(lines) if line.strip()]
-    body = [i for i in there if not lines[i].lstrip('"').startswith(COMMENTS)] or there[-1:]
-    shapes = []
-    for delimiter in "\t;,":
-        rows = [_cells(lines[i], delimiter) for i in body]
-        widths = Counter(map(len, rows)).items()
-        count, width = max(((count, width) for width, count in widths), default=(0, 0))
-        shapes.append((count * (width > 1), width, delimiter, rows))
-    _, width, delimiter, rows = max(shapes, key=lambda shape: shape[:2])
-    first = next((k for k, row in enumerate(rows) if len(row) == width), 0)
-    first = 0 if rows and any(map(NUMBER.fullmatch, rows[first])) else first
-    skipped = body[first] if body else 0
-    above = [i for i in there if i < skipped]
-    if above and any(map(NUMBER.fullmatch, rows[first])):
-        named = len(_cells(lines[above[-1]], delimiter)) == width
-        skipped = above[-1] if named else skipped
-    cells = [cell for row in rows[first:] for cell in row]
+        there = [i for i, line in enumerate(lines) if line.strip()]
+        body = [i for i in there if not lines[i].lstrip('"').startswith(COMMENTS)] or there[-1:]
+        shapes = []
+        for delimiter in "\t;,":
+            reader = csv.reader([lines[i] for i in body], delimiter=delimiter)
+            rows = [(row, reader.line_num) for row in reader]
+            widths = Counter(len(row) for row, _ in rows).items()
+            count, width = max(((count, width) for width, count in widths), default=(0, 0))
+            shapes.append((count * (width > 1), width, delimiter, rows))
+        _, width, delimiter, rows = max(shapes, key=lambda shape: shape[:2])
+        first = next((k for k, (row, _) in enumerate(rows) if len(row) == width), 0)
+        if rows and any(map(NUMBER.fullmatch, rows[first][0])):
+            first = 0
+        skipped = body[rows[first - 1][1] if first else 0] if body else 0
+        above = [lines[i] for i in there if i < skipped][-1:]
+        if above and any(map(NUMBER.fullmatch, rows[first][0])):
+            named = len(next(csv.reader(above, delimiter=delimiter))) == width
+            skipped = lines.index(above[0]) if named else skipped
+    cells = [cell for row, _ in rows[first:] for cell in row]
     commas = any(re.fullmatch(r"-?\d+,\d+", cell) for cell in cells)
     points = any(re.fullmatch(r"-?\d*\.\d+", cell) for cell in cells)
     return TextForm(encoding, delimiter, "," if commas and not points else ".", skipped)
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), [])
 
 
 def _rows(file: Iterator[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:

@@ -160,7 +160,8 @@ class _AscReader:
                 made = number, float(words[2]), float(words[3]), x, y
                 self.trial.fixations.setdefault(words[1], []).append(made)
             elif words[0] == "END":
-                self.trial.clear(float(words[1]))
+                # The last sample may have the time of the end.
+                self.trial.clear(float(np.nextafter(float(words[1]), np.inf)))
             elif words[0] == "SAMPLES":
                 self.check_kind(number, words)
                 self.eyes = max(sum(word in ("LEFT", "RIGHT") for word in words), 1)
