@@ -15,9 +15,10 @@ import numpy as np
 
 from vergence.data.gaze_video.gaze_columns import SECONDS, TICKS, column, iso_ns
 from vergence.data.gaze_video.gaze_presets import PRESETS
-from vergence.data.gaze_video.gaze_table import SAMPLING_S, VIDEOS
-from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
+from vergence.data.gaze_video.gaze_table import SAMPLING_S
+from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table
 from vergence.data.io.path_patterns import matching
+from vergence.data.io.video import VIDEOS
 from vergence.data.saliency.stimuli import PICTURES
 from vergence.errors import DataError
 
@@ -255,7 +256,7 @@ def _shown(root: Path) -> dict[str, Any]:
 
 
 def _sample(path: Path, rows: int = LOOKED_AT) -> DelimitedTable:
-    return read_table(path, [], "table", text_form(path, "table"), missing=MISSING, most=rows)
+    return read_table(path, [], "table", most=rows)
 
 
 def _stimulus_column(table: DelimitedTable, root: Path) -> str:

@@ -48,11 +48,11 @@ from vergence.data.gaze_video.recording import (
 )
 from vergence.data.gaze_video.vrs import read_mps
 from vergence.data.io.checks import Check, CheckedFolder, data_folder
-from vergence.data.io.delimited_text import read_table, text_form
+from vergence.data.io.delimited_text import read_table
 from vergence.data.io.path_patterns import filled, matching
+from vergence.data.io.video import VIDEOS, videos_in
 from vergence.errors import ConfigError, DataError
 
-VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v")
 READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
 WHERE = (
     "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
@@ -202,7 +202,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             found = [path for path, _ in matching(root, pattern, "videos")]
         else:
             pattern = f"{table.parent.relative_to(root).as_posix()}/*"
-            found = [p for p in sorted(table.parent.iterdir()) if p.suffix.lower() in VIDEOS]
+            found = videos_in(table.parent)
             others = [p for p in found if not p.with_suffix(table.suffix).is_file()]
             found = [p for p in found if p.stem == table.stem] or others
         if len(found) != 1:
@@ -224,9 +224,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         start = self.start
         if self.frame_times:
             stamps = path.with_name(self.frame_times[0])
-            table = read_table(
-                stamps, [self.frame_times[1]], "table of frame times", text_form(stamps, "table")
-            )
+            table = read_table(stamps, [self.frame_times[1]], "table of frame times")
             ticks, scale = read_ticks(table, self.frame_times[1], self.columns.t_unit)
             if not len(ticks):
                 raise DataError(f"{stamps} holds no frame times; export the recording again")
@@ -264,10 +262,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         """An Aria recording: exact from a VRS; from an mp4 by angles, as if from the camera."""
         if list(folder.glob("*.vrs")) or (folder / "gaze_2d.csv").is_file():
             return aria.read(folder, root)
-        table, videos = aria.mps_file(folder), sorted(folder.glob("*.mp4"))
+        table, videos = aria.mps_file(folder), videos_in(folder, usual=(".mp4",))
         if table is None or len(videos) != 1:
             raise DataError(
-                f"{folder} has {len(videos)} mp4 files and {'an' if table else 'no'} MPS eye gaze "
+                f"{folder} has {len(videos)} videos and {'an' if table else 'no'} MPS eye gaze "
                 "CSV, needs one of each, or a .vrs"
             )
         if not self.fov_deg:
@@ -289,7 +287,9 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
 
 
 def _aria_places(root: Path) -> list[Path]:
-    return places(root, "*.mp4", "*.vrs")
+    """Folders of recordings; of videos other than mp4 only those beside MPS gaze."""
+    others = [p for p in places(root, *(f"*{ending}" for ending in VIDEOS)) if aria.mps_file(p)]
+    return sorted({*places(root, "*.mp4", "*.vrs"), *others})
 
 
 def _own_presets() -> list[str]:

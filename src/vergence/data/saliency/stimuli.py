@@ -50,15 +50,15 @@ from vergence.data.io.checks import (
     data_folder,
     read_pictures,
 )
-from vergence.data.io.delimited_text import MISSING, read_table, text_form
+from vergence.data.io.delimited_text import MISSING, read_table
 from vergence.data.io.image_files import opened
 from vergence.data.io.path_patterns import matching
+from vergence.data.io.video import VIDEOS
 from vergence.data.saliency.eyelink_asc import OWN_SIZE, read_asc
 from vergence.data.splits import PeopleOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v")
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
 HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 FIRST_FRAME = 100_000
@@ -450,8 +450,7 @@ def fitting_columns(preset: GazePreset, given: GazeColumns, path: Path) -> GazeC
     Raises:
         DataError: it has none of them.
     """
-    form = text_form(path, preset.title)
-    header = list(read_table(path, [], preset.title, form, most=0).columns)
+    header = list(read_table(path, [], preset.title, most=0).columns)
     lacking = []
     for columns in preset.columns:
         whole = given.over(columns)
