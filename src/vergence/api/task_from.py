@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vergence.api.behaviour import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
+from vergence.core.outputs import mapped, tensor_in
 from vergence.core.params import Params
 from vergence.core.task import Model, Task, own_randomness
 from vergence.errors import ConfigError, VergenceError, first_line
@@ -37,6 +38,7 @@ def task_from(
     *,
     inputs: str | Sequence[str] = "x",
     target: str = "y",
+    outputs: str | int | None = None,
     head: Sequence[str] = (),
 ) -> FunctionTask:
     """A task for any network: what builds it, its loss, and how its outputs are scored.
@@ -51,6 +53,9 @@ def task_from(
         lower_is_better: the metrics of which less is better; or True or False for all of them.
         inputs: the column that the network takes, or several, in the order of its arguments.
         target: the column that losses and metrics compare outputs with.
+        outputs: of a network that returns a dict, a tuple or an object, the name or place of the
+            tensor that loss and metrics are given. Default: all of it where the loss takes that,
+            else its `logits`, the first of a tuple, or the only tensor there is.
         head: names (patterns) of the parameters that methods such as FedPer keep at home; default:
             those of the last layer that has any.
 
@@ -71,6 +76,7 @@ def task_from(
         lower_is_better=_lower(metrics, lower_is_better),
         input_columns=_names("inputs", inputs),
         target=target,
+        outputs=outputs,
     )
     _check_factory(task)
     return task
@@ -170,6 +176,8 @@ class FunctionTask(Task):
         lower_is_better: the metrics of which less is better.
         input_columns: the columns that the network takes.
         target: the column that it is to predict.
+        outputs: name or place of the tensor that counts, of outputs that are none themselves.
+        whole: whether the loss takes such an output as it is; empty before the first one.
     """
 
     loss_function: LossFunction = field(kw_only=True)
@@ -177,6 +185,9 @@ class FunctionTask(Task):
     lower_is_better: frozenset[str] = field(kw_only=True)  # type: ignore[misc]
     input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))  # type: ignore[misc]
     target: str = field(kw_only=True, default="y")
+    outputs: str | int | None = field(kw_only=True, default=None)
+    # Shared by copies of the task for other seeds: found out once, not in every step.
+    whole: dict[str, bool] = field(kw_only=True, default_factory=dict, compare=False, repr=False)
 
     @property
     def headline(self) -> str:  # type: ignore[override]
@@ -191,8 +202,30 @@ class FunctionTask(Task):
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """The network's output on a batch."""
         given = [self._column(batch, name) for name in self.input_columns]
+        if self.target in self.input_columns:  # a network that changes it must not change the loss
+            given = [column.clone() for column in given]
         with _explained("the network", dict(zip(self.input_columns, given, strict=True))):
-            return module(*given)
+            output = module(*given)
+        return output if isinstance(output, Tensor) else self._part(output, batch)
+
+    def _part(self, output: Any, batch: Batch) -> Any:
+        """What loss and metrics are given of an output that is no tensor: all, or one tensor."""
+        reason = ""
+        if not self.whole and self.outputs is None and self.target in batch and output is not None:
+            target = batch[self.target].clone()
+            try:
+                with torch.no_grad():
+                    loss = self.loss_function(mapped(torch.clone, output), target)
+                self.whole["loss"] = isinstance(loss, Tensor)
+            except Exception as error:  # of the user's function, whatever it is
+                self.whole["loss"] = False
+                reason = f"; of all of it the loss says {type(error).__name__}: {first_line(error)}"
+        if self.whole.get("loss"):
+            return output
+        try:
+            return tensor_in(output, self.outputs)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{reason}") from None
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The first column, and what stands beside it."""
@@ -215,14 +248,27 @@ class FunctionTask(Task):
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Every metric over all samples, and the score."""
         target = self._column(samples.columns, self.target)
-        matched = self._matched(outputs, target)
         found = {}
         for name, of in self.metric_functions:
             with torch.no_grad(), _explained(f"metric {name!r}", {self.target: target}):
-                found[name] = _number(name, of(matched, target))
+                found[name] = _number(name, self._measured(of, outputs, target))
         angle = math.atan(found[self.headline]) / math.pi
         score = 0.5 - angle if self.headline in self.lower_is_better else 0.5 + angle
         return {**found, "score": score}
+
+    def _measured(self, metric: Metric, outputs: Any, target: Tensor) -> Any:
+        """A metric of copies, which it may change; of a tensor where it does not take all."""
+        own = mapped(torch.clone, self._matched(outputs, target)), target.clone()
+        if isinstance(outputs, Tensor):
+            return metric(*own)
+        try:
+            return metric(*own)
+        except Exception as error:
+            try:
+                part = tensor_in(outputs, self.outputs)
+            except ConfigError:
+                raise error from None
+            return metric(self._matched(part, target).clone(), target.clone())
 
     def describe(self) -> dict[str, Any]:
         """Description of the task in config.toml, with digests of what its functions do."""
@@ -235,6 +281,7 @@ class FunctionTask(Task):
             "lower_is_better": sorted(self.lower_is_better),
             "inputs": list(self.input_columns),
             "target": self.target,
+            **({} if self.outputs is None else {"outputs": self.outputs}),
         }
 
     def functions(self) -> dict[str, Any]:
@@ -255,7 +302,7 @@ class FunctionTask(Task):
 
         Losses would otherwise pair every output with every target.
         """
-        if output.shape == target.shape:
+        if not isinstance(output, Tensor) or output.shape == target.shape:
             return output
         if not target.is_floating_point():  # classes have an output each: [n, C] for [n]
             columns = {(len(target),), (len(target), 1)}

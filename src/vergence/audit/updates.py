@@ -21,7 +21,7 @@ from vergence.attacks.view import AttackerView, ObservedUpdate
 from vergence.audit import replay
 from vergence.audit.identity import told
 from vergence.audit.images import AS_IT_RAN, few, gray, joined, line, pixels, without_attack
-from vergence.core.data import Batch, Samples, Splits
+from vergence.core.data import Batch, Samples, Splits, copy_of
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
@@ -265,7 +265,8 @@ def inverted(saved: TrainedRun, change: Params, batch: Batch, start: Tensor, ste
     parameters = [p.requires_grad_(True) for n, p in network.named_parameters() if n in change]
 
     def loss(image: Tensor) -> Tensor:
-        return task.loss(network(dark + image * (bright - dark), *beside), batch)
+        output = network(dark + image * (bright - dark), *(column.clone() for column in beside))
+        return task.loss(output, copy_of(batch))
 
     adam = saved.method.local.optimizer != "sgd"
     return GradientInversion(steps, signs=adam).found(

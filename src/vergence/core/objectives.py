@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from vergence.core.data import Batch
+from vergence.core.outputs import mapped
 from vergence.core.task import Task
 
 
@@ -43,8 +44,12 @@ class FeatureAlignment(Objective):
 def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
     """Return the losses of a batch's samples, `[batch]`, each as the task would alone."""
     told = {name: batch[name] for name in task.labels or batch}
+    tensors: list[Tensor] = []
+    mapped(lambda part: tensors.append(part) or part, output)
 
-    def alone(output: Tensor, told: Batch) -> Tensor:
-        return task.loss(output[None], {name: column[None] for name, column in told.items()})
+    def alone(rows: list[Tensor], told: Batch) -> Tensor:
+        at = iter(rows)
+        one = mapped(lambda _: next(at)[None], output)
+        return task.loss(one, {name: column[None] for name, column in told.items()})
 
-    return vmap(alone)(output, told)
+    return vmap(alone)(tensors, told)

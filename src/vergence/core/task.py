@@ -253,8 +253,8 @@ class Task(NamedOptions, ABC):
             hook.remove()
         if isinstance(owner, nn.Conv2d):
             caught = [given.movedim(1, -1) for given in caught]
-        d = caught[0].shape[-1]
-        return output, torch.cat([g.reshape(len(output), -1, d) for g in caught], 1).mean(1)
+        n, d = len(next(iter(batch.values()))), caught[0].shape[-1]
+        return output, torch.cat([g.reshape(n, -1, d) for g in caught], 1).mean(1)
 
     def class_of(self, batch: Batch) -> Tensor:
         """Return the class of every sample, int64 `[batch]`, for methods that need classes.

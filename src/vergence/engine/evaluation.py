@@ -71,7 +71,7 @@ class Evaluation:
             with profiling.phase("forward"):
                 output = self.outputs(params, self.everybody)
             with profiling.phase("scores"):
-                self.scores[sha] = self.task.pooled(output, self.everybody)
+                self.scores[sha] = self.task.pooled(output, self.everybody.copy())
         return self.scores[sha]
 
 
@@ -93,5 +93,5 @@ def scored(
         chosen_on = outputs(val) if task.chooses else None
     with profiling.phase("scores"):
         if chosen_on is None:
-            return task.metrics(found, data.test)
-        return task.evaluate(found, data.test, chosen_on, val)
+            return task.metrics(found, data.test.copy())
+        return task.evaluate(found, data.test.copy(), chosen_on, val.copy())

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -312,6 +312,9 @@ def provenance(
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
     """Write priors.csv: the predictors that need no learning, per person."""
+    if federation.recipe is None:  # metrics of one's own may change what they are given
+        own = {p: replace(s, test=s.test.copy()) for p, s in federation.people.items()}
+        federation = replace(federation, people=own)
     rows = (
         (prior, person, metric, repr(float(value)))
         for prior, people in task.priors(federation).items()
