@@ -210,22 +210,15 @@ class FunctionTask(Task):
 
     def _part(self, output: Any, batch: Batch) -> Any:
         """What loss and metrics are given of an output that is no tensor: all, or one tensor."""
-        reason = ""
-        if not self.whole and self.outputs is None and self.target in batch and output is not None:
+        if not self.whole and self.outputs is None and self.target in batch:
             target = batch[self.target].clone()
             try:
                 with torch.no_grad():
                     loss = self.loss_function(mapped(torch.clone, output), target)
                 self.whole["loss"] = isinstance(loss, Tensor)
-            except Exception as error:  # of the user's function, whatever it is
+            except Exception:  # of the user's function, whatever it is
                 self.whole["loss"] = False
-                reason = f"; of all of it the loss says {type(error).__name__}: {first_line(error)}"
-        if self.whole.get("loss"):
-            return output
-        try:
-            return tensor_in(output, self.outputs)
-        except ConfigError as error:
-            raise ConfigError(f"{error}{reason}") from None
+        return output if self.whole.get("loss") else tensor_in(output, self.outputs)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The first column, and what stands beside it."""
@@ -258,17 +251,12 @@ class FunctionTask(Task):
 
     def _measured(self, metric: Metric, outputs: Any, target: Tensor) -> Any:
         """A metric of copies, which it may change; of a tensor where it does not take all."""
-        own = mapped(torch.clone, self._matched(outputs, target)), target.clone()
-        if isinstance(outputs, Tensor):
-            return metric(*own)
         try:
-            return metric(*own)
-        except Exception as error:
-            try:
-                part = tensor_in(outputs, self.outputs)
-            except ConfigError:
-                raise error from None
-            return metric(self._matched(part, target).clone(), target.clone())
+            return metric(mapped(torch.clone, self._matched(outputs, target)), target.clone())
+        except Exception:
+            if isinstance(outputs, Tensor):
+                raise
+            return self._measured(metric, tensor_in(outputs, self.outputs), target)
 
     def describe(self) -> dict[str, Any]:
         """Description of the task in config.toml, with digests of what its functions do."""

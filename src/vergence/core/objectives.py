@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Generator, Tensor, nn
 from torch.func import vmap
@@ -44,12 +45,9 @@ class FeatureAlignment(Objective):
 def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
     """Return the losses of a batch's samples, `[batch]`, each as the task would alone."""
     told = {name: batch[name] for name in task.labels or batch}
-    tensors: list[Tensor] = []
-    mapped(lambda part: tensors.append(part) or part, output)
 
-    def alone(rows: list[Tensor], told: Batch) -> Tensor:
-        at = iter(rows)
-        one = mapped(lambda _: next(at)[None], output)
+    def alone(output: Any, told: Batch) -> Tensor:
+        one = mapped(lambda part: part[None], output)
         return task.loss(one, {name: column[None] for name, column in told.items()})
 
-    return vmap(alone)(tensors, told)
+    return vmap(alone)(output, told)

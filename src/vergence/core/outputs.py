@@ -23,31 +23,25 @@ def mapped(change: Callable[..., Tensor], *outputs: Any) -> Any:
     first = outputs[0]
     if isinstance(first, Tensor):
         return change(*outputs)
-    names = _names(first)
-    parts = {name: mapped(change, *(_entry(each, name) for each in outputs)) for name in names}
+    parts = [entries(each) for each in outputs]
+    made = {name: mapped(change, *(part[name] for part in parts)) for name in parts[0]}
     if isinstance(first, tuple | list):
         kind: Any = type(first)
-        return kind(*parts.values()) if hasattr(first, "_fields") else kind(parts.values())
-    if not names:
-        return first
-    made = copy.copy(first)
-    for name, part in parts.items():
-        if isinstance(made, dict):
-            made[name] = part
+        return kind(*made.values()) if hasattr(first, "_fields") else kind(made.values())
+    whole = copy.copy(first)
+    for name, part in made.items():
+        if isinstance(whole, dict):
+            whole[name] = part
         else:
-            object.__setattr__(made, name, part)  # a frozen record's, too
-    return made
+            object.__setattr__(whole, name, part)  # a frozen record's, too
+    return whole
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return the outputs of batches as one, in float32; whole numbers in a dict stay so."""
+    """Return the outputs of batches as one; a tensor is float32."""
     if isinstance(parts[0], Tensor):
         return torch.cat([part.float() for part in parts])
-    return mapped(lambda *each: torch.cat([_float(torch.atleast_1d(t)) for t in each]), *parts)
-
-
-def _float(part: Tensor) -> Tensor:
-    return part.float() if part.is_floating_point() else part
+    return mapped(lambda *each: torch.cat([torch.atleast_1d(part) for part in each]), *parts)
 
 
 def tensor_in(output: Any, name: str | int | None) -> Tensor:
@@ -61,45 +55,34 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     Raises:
         ConfigError: there is none; says what there is, and how to choose.
     """
-    names = _names(output)
-    tensors = [each for each in names if isinstance(_entry(output, each), Tensor)]
+    there = entries(output)
+    tensors = [each for each, value in there.items() if isinstance(value, Tensor)]
     if name is None:
-        several = isinstance(output, tuple | list)
-        name = LOGITS if LOGITS in tensors else next(iter(tensors), None) if several else name
-        name = tensors[0] if name is None and len(tensors) == 1 else name
-    elif isinstance(name, int) and name not in names:
-        name = names[name] if -len(names) <= name < len(names) else name
-    if name in tensors:
-        return _entry(output, name)
-    what = shown(output) + (f", where outputs={name!r} is no tensor" if name is not None else "")
+        obvious = isinstance(output, tuple | list) or len(tensors) == 1
+        wanted = [LOGITS] if LOGITS in tensors else tensors[:1] if obvious else []
+    else:
+        wanted = list(there)[name:][:1] if isinstance(name, int) and name not in there else [name]
+    if wanted and wanted[0] in tensors:
+        return there[wanted[0]]
+    what = shown(output) + ("" if name is None else f", where outputs={name!r} is no tensor")
+    names = next(iter(tensors), "")
+    mend = f"say which loss and metrics take, task_from(..., outputs={names!r})"
     if not tensors:
-        raise ConfigError(
-            f"the network returns {what}: its forward must return a tensor, or a dict, a tuple or "
-            "an object with one in it"
-        )
-    raise ConfigError(
-        f"the network returns {what}: say which of them loss and metrics take, "
-        f"task_from(..., outputs={tensors[0]!r})"
-    )
+        mend = "its forward must return a tensor, or a dict, a tuple or an object with one in it"
+    raise ConfigError(f"the network returns {what}: {mend}")
 
 
 def shown(output: Any) -> str:
     """Return an output in words: its type, and the names of its entries."""
-    names = ", ".join(map(str, _names(output)))
-    if output is None:
-        return "None"
-    return f"a {type(output).__name__}{f' ({names})' if names else ''}"
+    names = ", ".join(map(str, entries(output)))
+    return "None" if output is None else f"a {type(output).__name__}{names and f' ({names})'}"
 
 
-def _names(output: Any) -> list[Any]:
+def entries(output: Any) -> dict[Any, Any]:
+    """Return what is in a dict, a tuple or an object, by name or place."""
     if isinstance(output, Mapping):
-        return list(output)
+        return dict(output)
     if isinstance(output, tuple | list):
-        return list(getattr(output, "_fields", range(len(output))))
-    return [*getattr(output, "__dict__", ()), *getattr(output, "__slots__", ())]
-
-
-def _entry(output: Any, name: Any) -> Any:
-    if isinstance(output, Mapping) or isinstance(name, int):
-        return output[name]
-    return getattr(output, name)
+        return dict(zip(getattr(output, "_fields", range(len(output))), output, strict=True))
+    names = (*getattr(output, "__dict__", ()), *getattr(output, "__slots__", ()))
+    return {name: getattr(output, name) for name in names}

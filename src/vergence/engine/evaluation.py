@@ -13,8 +13,11 @@ from vergence.core.federation import POOLED, Federation
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
 from vergence.core.task import Task
+from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 
+MEASURED = "measured on the samples of person"
+"""Begins the note on a fault of the user's code."""
 KEPT = 1000
 """So many models' scores are remembered: people whose method serves them the same share one."""
 
@@ -47,7 +50,13 @@ class Evaluation:
         data = self.people.people.get(client)
         if data is None:
             return {}
-        return scored(self.task, partial(self.outputs, params), data)
+        try:
+            return scored(self.task, partial(self.outputs, params), data)
+        except VergenceError as error:
+            raise type(error)(f"person {client!r}: {error}") from error
+        except Exception as error:
+            error.add_note(f"{MEASURED} {client!r}")
+            raise
 
     @cached_property
     def everybody(self) -> Samples:

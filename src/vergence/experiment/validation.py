@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from vergence import profiling
 from vergence.core.federation import Federation
+from vergence.core.outputs import shown
 from vergence.core.task import Task
 from vergence.engine.client_executor import lent
 from vergence.engine.protections.setup import check_privacy
 from vergence.engine.round_loop import device_for
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, VergenceError, first_line
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
+from vergence.experiment.start_check import check_people
 from vergence.training.pruning import weights
 
 UNCOUNTED = (
@@ -92,29 +96,40 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
     Raises:
         ConfigError: task, model and federation do not fit together.
     """
+    returned: list[Any] = []
     try:
         with profiling.phase("features"):
             ready = task.prepare(experiment.model.prepare(raw))
         first = next(iter(ready.people.values()))
         batch = first.train.take(torch.arange(1))
         module = task.module().eval()
+        hook = module.register_forward_hook(lambda _, __, output: returned.append(output))
         with torch.no_grad():
-            task.loss(task.forward(module, batch), batch)
+            output = task.forward(module, batch)
+            task.loss(output, batch)
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
         for part in (first.val, first.test):
             there = {**part.columns, **part.banks}
             if lacking := [name for name in task.scored_columns if name not in there]:
                 raise KeyError(lacking[0])
-    except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        hook.remove()
+    except VergenceError:
+        raise
+    except Exception as error:  # of the user's network or loss, whatever it is
         if isinstance(error, KeyError) and (said := without_column(experiment, task, raw, error)):
             raise ConfigError(said) from error
         parts = ", ".join(
             f"{part} '{experiment.table[part]['name']}'" for part in ("task", "model", "federation")
         )
-        reason = str(error).partition("\n")[0]
+        reason = first_line(error)
+        if returned and not isinstance(returned[-1], Tensor):
+            reason = (
+                f"the network returns {shown(returned[-1])}, the task takes a tensor ({reason})"
+            )
         raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
     task.check(ready)
+    check_people(experiment, task, ready, module, output)
     return ready
 
 
