@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
+from typing import Any
 
 from torch import Tensor
 
 from vergence import profiling
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import POOLED, Federation
+from vergence.core.outputs import mapped
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
 from vergence.core.task import Task
 from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 
-MEASURED = "measured on the samples of person"
+MEASURED = "on the samples of person"
 """Begins the note on a fault of the user's code."""
 KEPT = 1000
 """So many models' scores are remembered: people whose method serves them the same share one."""
@@ -50,13 +54,8 @@ class Evaluation:
         data = self.people.people.get(client)
         if data is None:
             return {}
-        try:
+        with naming(client):
             return scored(self.task, partial(self.outputs, params), data)
-        except VergenceError as error:
-            raise type(error)(f"person {client!r}: {error}") from error
-        except Exception as error:
-            error.add_note(f"{MEASURED} {client!r}")
-            raise
 
     @cached_property
     def everybody(self) -> Samples:
@@ -80,8 +79,21 @@ class Evaluation:
             with profiling.phase("forward"):
                 output = self.outputs(params, self.everybody)
             with profiling.phase("scores"):
-                self.scores[sha] = self.task.pooled(output, self.everybody.copy())
+                found = self.task.pooled(output, self.everybody.copy())
+                self.scores[sha] = broken(self.task, found, output)
         return self.scores[sha]
+
+
+@contextmanager
+def naming(client: str) -> Iterator[None]:
+    """Say on whose samples something failed."""
+    try:
+        yield
+    except VergenceError as error:
+        raise type(error)(f"person {client!r}: {error}") from error
+    except Exception as error:
+        error.add_note(f"{MEASURED} {client!r}")
+        raise
 
 
 def scored(
@@ -102,5 +114,21 @@ def scored(
         chosen_on = outputs(val) if task.chooses else None
     with profiling.phase("scores"):
         if chosen_on is None:
-            return task.metrics(found, data.test.copy())
-        return task.evaluate(found, data.test.copy(), chosen_on, val.copy())
+            return broken(task, task.metrics(found, data.test.copy()), found)
+        scores = task.evaluate(found, data.test.copy(), chosen_on, val.copy())
+        return broken(task, scores, found)
+
+
+def broken(task: Task, scores: dict[str, float], outputs: Any) -> dict[str, float]:
+    """Return scores with the worst number there is for NaN, where outputs hold NaN or infinity.
+
+    So NaN says one thing: that a metric is not defined for a person's samples, whose number is then
+    left out. A model that broke is not left out.
+    """
+    finite: list[bool] = []
+    if any(value != value for value in scores.values()):  # NaN
+        mapped(lambda part: finite.append(bool(part.isfinite().all())) or part, outputs)
+    if all(finite):
+        return scores
+    worst = {name: math.inf if name in task.lower_is_better else -math.inf for name in scores}
+    return {name: worst[name] if value != value else value for name, value in scores.items()}

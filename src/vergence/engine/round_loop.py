@@ -35,6 +35,7 @@ from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, Solv
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import StateError
+from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
 from vergence.wire.codecs import Compression
 
@@ -464,11 +465,11 @@ def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) 
 def averages(
     found: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[tuple[str, str], float]:
-    """Average every metric over people: (point, metric) -> mean."""
+    """Average every metric over people who have a number: (point, metric) -> mean."""
     means = {}
     for point, people in found.items():
         names = sorted({m for metrics in people.values() for m in metrics})
         for name in names:
             values = [metrics[name] for metrics in people.values() if name in metrics]
-            means[point, name] = float(np.mean(values))
+            means[point, name] = float(np.mean(with_number(values)))
     return means

@@ -7,8 +7,6 @@ of a run: as an index error that names nobody, on a GPU as the end of the proces
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.outputs import joined, mapped
 from vergence.core.task import Task
-from vergence.engine.evaluation import scored
-from vergence.errors import ConfigError, DataError, VergenceError, first_line
+from vergence.engine.evaluation import naming, scored
+from vergence.errors import ConfigError, DataError, first_line
 from vergence.experiment.own_errors import own_faults
 from vergence.experiment.schema import Experiment
 
@@ -59,7 +57,7 @@ def check_people(
         now = time.process_time()
         time_left = PATIENCE_S - (now - began)
         if time_left > 0:
-            with _named(experiment, person):
+            with own_faults(experiment, Path(), keep=False), naming(person):
                 _check_loss(task, module, splits.train)
                 if (time.process_time() - now) * len(splits.test) < time_left:
                     _check_metrics(task, module, splits)
@@ -140,16 +138,3 @@ def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
         scored(task, outputs, splits)
     except Exception:  # of the user's function, whatever it is
         scored(task, lambda part: mapped(torch.neg, outputs(part)), splits)
-
-
-@contextmanager
-def _named(experiment: Experiment, person: str) -> Iterator[None]:
-    """Say whose samples it was that something failed on, and in which line of the user's code."""
-    try:
-        with own_faults(experiment, Path(), keep=False):
-            yield
-    except VergenceError as error:
-        raise type(error)(f"person {person!r}: {error}") from error
-    except Exception as error:
-        fault = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"person {person!r}: {fault}") from error
