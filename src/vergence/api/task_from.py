@@ -93,7 +93,7 @@ def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
             raise ConfigError(
                 f"task_from: {what} must be a function of (outputs, targets), as "
                 f"torch.nn.functional.mse_loss or nn.MSELoss(); got {function!r}"
-                f"{_instead(function)}"
+                f"{f': write nn.{function.__name__}()' if isinstance(function, type) else ''}"
             )
     if "score" in metrics:
         raise ConfigError(
@@ -108,10 +108,6 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"task_from: {what} must be names, as ['x']; got {given!r}")
     return tuple(names)
-
-
-def _instead(function: Any) -> str:
-    return f": write nn.{function.__name__}()" if isinstance(function, type) else ""
 
 
 def _lower(metrics: Mapping[str, Metric] | None, told: Any) -> frozenset[str]:
@@ -202,8 +198,8 @@ class FunctionTask(Task):
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """The network's output on a batch."""
         given = [self._column(batch, name) for name in self.input_columns]
-        if self.target in self.input_columns:  # a network that changes it must not change the loss
-            given = [column.clone() for column in given]
+        # A network that changes its own target must not change what the loss sees.
+        given = [c.clone() if self.target in self.input_columns else c for c in given]
         with _explained("the network", dict(zip(self.input_columns, given, strict=True))):
             output = module(*given)
         return output if isinstance(output, Tensor) else self._part(output, batch)

@@ -58,18 +58,21 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     there = entries(output)
     tensors = [each for each, value in there.items() if isinstance(value, Tensor)]
     if name is None:
-        obvious = isinstance(output, tuple | list) or len(tensors) == 1
-        wanted = [LOGITS] if LOGITS in tensors else tensors[:1] if obvious else []
+        first = tensors[:1] if isinstance(output, tuple | list) or len(tensors) == 1 else []
+        wanted = [LOGITS] if LOGITS in tensors else first
     else:
         wanted = list(there)[name:][:1] if isinstance(name, int) and name not in there else [name]
     if wanted and wanted[0] in tensors:
         return there[wanted[0]]
     what = shown(output) + ("" if name is None else f", where outputs={name!r} is no tensor")
-    names = next(iter(tensors), "")
-    mend = f"say which loss and metrics take, task_from(..., outputs={names!r})"
-    if not tensors:
-        mend = "its forward must return a tensor, or a dict, a tuple or an object with one in it"
-    raise ConfigError(f"the network returns {what}: {mend}")
+    raise ConfigError(
+        f"the network returns {what}: "
+        + (
+            f"say which loss and metrics take, task_from(..., outputs={tensors[0]!r})"
+            if tensors
+            else "its forward must return a tensor, or a dict, a tuple or an object with one in it"
+        )
+    )
 
 
 def shown(output: Any) -> str:

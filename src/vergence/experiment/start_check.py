@@ -50,16 +50,14 @@ def check_people(
     """
     if federation.recipe is not None:
         federation = federation.only([federation.clients[0], federation.clients[-1]])
-    began, fine = time.process_time(), set[tuple[str, int]]()
+    end, fine = time.process_time() + PATIENCE_S, set[tuple[str, int]]()
     for person, splits in federation.people.items():
         for name, part in vars(splits).items():
             _check_targets(task, module, output, part, f"person {person!r}, {name}", fine)
-        now = time.process_time()
-        time_left = PATIENCE_S - (now - began)
-        if time_left > 0:
+        if (now := time.process_time()) < end:
             with own_faults(experiment, Path(), keep=False), naming(person):
                 _check_loss(task, module, splits.train)
-                if (time.process_time() - now) * len(splits.test) < time_left:
+                if now + (time.process_time() - now) * len(splits.test) < end:
                     _check_metrics(task, module, splits)
 
 
@@ -87,9 +85,7 @@ def _check_targets(
             beyond = target[(target < 0) | (target >= output.shape[1])].unique()[:VALUES].tolist()
         else:
             outputs, beyond = "no output for it", [int(end) for end in target.aminmax()]
-        for value in beyond:
-            if (name, value) in fine:
-                continue
+        for value in (value for value in beyond if (name, value) not in fine):
             row = int((target == value).reshape(len(target), -1).any(1).nonzero()[0])
             batch = part.take(torch.tensor([row]))
             try:
@@ -111,7 +107,7 @@ def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
         batch = data.take(rows)
         loss = task.loss(task.forward(module, batch), batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            got = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            got = getattr(loss, "shape", type(loss).__name__)
             raise ConfigError(f"the loss must be one number, as a tensor; got {got}: take its mean")
         if loss.isfinite():
             return

@@ -32,9 +32,8 @@ def smallest(losses: Sequence[Sequence[float]], counts: Sequence[int], errors: f
     """
     table, weight = (torch.tensor(each, dtype=torch.float64) for each in (losses, counts))
     known = ~table.isnan().all(1)
-    if known.any():
-        table, weight = table[known], weight[known]
-    table = table.nan_to_num(nan=math.inf, posinf=math.inf)
+    known |= ~known.any()
+    table, weight = table[known].nan_to_num(nan=math.inf, posinf=math.inf), weight[known]
     weight = (weight / weight.sum())[:, None]
     best = int((weight * table).sum(0).argmin())
     if not table[:, best].isfinite().all():

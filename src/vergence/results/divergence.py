@@ -27,6 +27,6 @@ def told_without_number(run: Run) -> list[str]:
     for metric in run.estimates:
         without = [p for p, value in run.scores(metric).items() if math.isnan(value)]
         if without and metric != "score":
-            more = f" and {len(without) - SHOWN} more" if len(without) > SHOWN else ""
-            lines.append(f"{', '.join(without[:SHOWN])}{more}: no {metric} (NaN), left out of it")
+            who = [*without[:SHOWN], *([f"{len(without) - SHOWN} more"] if without[SHOWN:] else [])]
+            lines.append(f"{', '.join(who)}: no {metric} (NaN), left out of it")
     return lines
