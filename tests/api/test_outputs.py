@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import vergence as vg
 from vergence.core.objectives import each
-from vergence.core.outputs import joined, mapped
+from vergence.core.task import joined, mapped
 
 Pair = namedtuple("Pair", ["logits", "aux"])
 

@@ -13,7 +13,7 @@ import vergence as vg
 from tests.experiment.made_up import regression, trained
 from vergence.core.federation import Population
 from vergence.data.synthetic.toy import Toy
-from vergence.experiment.start_check import check_people
+from vergence.experiment.validation import check_people
 from vergence.models.linear import Linear
 from vergence.models.small_cnn import SmallCnn
 from vergence.tasks.images import Images
@@ -256,7 +256,7 @@ def test_a_packaged_task_says_what_a_network_of_ones_own_returns():
 
 def test_the_check_is_over_in_time(monkeypatch):
     """Networks are tried until the time is up; targets of everybody are read all the same."""
-    monkeypatch.setattr("vergence.experiment.start_check.PATIENCE_S", -1)
+    monkeypatch.setattr("vergence.experiment.validation.PATIENCE_S", -1)
     people = columns()
     people["last"]["test"]["y"][0] = 3
     with pytest.raises(vg.DataError, match="person 'last', test: 'y' is 3 in row 0"):

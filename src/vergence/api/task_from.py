@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from vergence.api.behaviour import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
-from vergence.core.outputs import mapped, tensor_in
 from vergence.core.params import Params
-from vergence.core.task import Model, Task, own_randomness
+from vergence.core.task import Model, Task, mapped, own_randomness, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
 
 Factory = Callable[[], nn.Module]
@@ -205,7 +204,7 @@ class FunctionTask(Task):
         return output if isinstance(output, Tensor) else self._part(output, batch)
 
     def _part(self, output: Any, batch: Batch) -> Any:
-        """What loss and metrics are given of an output that is no tensor: all, or one tensor."""
+        """Output that is no tensor, as loss and metrics are given it: all, or one tensor."""
         if not self.whole and self.outputs is None and self.target in batch:
             target = batch[self.target].clone()
             try:

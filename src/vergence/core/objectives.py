@@ -10,8 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from vergence.core.data import Batch
-from vergence.core.outputs import mapped
-from vergence.core.task import Task
+from vergence.core.task import Task, mapped
 
 
 class Objective(ABC):

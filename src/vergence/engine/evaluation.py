@@ -13,10 +13,9 @@ from torch import Tensor
 from vergence import profiling
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import POOLED, Federation
-from vergence.core.outputs import mapped
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
-from vergence.core.task import Task
+from vergence.core.task import Task, mapped
 from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 

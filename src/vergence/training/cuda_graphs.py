@@ -19,11 +19,10 @@ from torch import Tensor
 
 from vergence.core.data import Samples, SharedRows
 from vergence.core.local_training import LocalTraining, OptimizerState, Precision
-from vergence.core.outputs import joined, mapped
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
-from vergence.core.task import Task
+from vergence.core.task import Task, joined, mapped
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.device import at_home

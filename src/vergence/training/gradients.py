@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch
 from vergence.core.local_training import Precision
-from vergence.core.outputs import mapped
 from vergence.core.requests import Fit
-from vergence.core.task import Task
+from vergence.core.task import Task, mapped
 
 Adjust = Callable[[list[Tensor]], list[Tensor]]
 

@@ -15,11 +15,10 @@ from torch import Tensor
 from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.layers.batch_norm import personal_norms, statistics_of
 from vergence.core.local_training import OptimizerState, Precision
-from vergence.core.outputs import joined
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult
-from vergence.core.task import Task
+from vergence.core.task import Task, joined
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.gradients import adjuster, take_gradients, training_loss
