@@ -31,7 +31,7 @@ from vergence.experiment.trained_run import TrainedRun, one_run, read_run, verif
 from vergence.experiment.trust import opening, under
 from vergence.experiment.validation import Loaded, validate
 from vergence.results import read as runs
-from vergence.results.divergence import told_diverged
+from vergence.results.divergence import told_without_number
 from vergence.training.sequential import Solver
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ class FinishedRun:
 
     def _told(self) -> list[str]:
         """Lines about divergence, and what was spent on privacy, as the command line says it."""
-        told = [line] if (line := told_diverged(self.record)) else []
+        told = told_without_number(self.record)
         if not self.privacy:
             return told
         tuned = "tuning" in tomllib.loads(self.record.config)

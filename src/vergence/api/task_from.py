@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vergence.api.behaviour import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
 from vergence.core.params import Params
-from vergence.core.task import Model, Task, own_randomness
+from vergence.core.task import Model, Task, mapped, own_randomness, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
 
 Factory = Callable[[], nn.Module]
@@ -37,6 +37,7 @@ def task_from(
     *,
     inputs: str | Sequence[str] = "x",
     target: str = "y",
+    outputs: str | int | None = None,
     head: Sequence[str] = (),
 ) -> FunctionTask:
     """A task for any network: what builds it, its loss, and how its outputs are scored.
@@ -51,6 +52,9 @@ def task_from(
         lower_is_better: the metrics of which less is better; or True or False for all of them.
         inputs: the column that the network takes, or several, in the order of its arguments.
         target: the column that losses and metrics compare outputs with.
+        outputs: of a network that returns a dict, a tuple or an object, the name or place of the
+            tensor that loss and metrics are given. Default: all of it where the loss takes that,
+            else its `logits`, the first of a tuple, or the only tensor there is.
         head: names (patterns) of the parameters that methods such as FedPer keep at home; default:
             those of the last layer that has any.
 
@@ -71,6 +75,7 @@ def task_from(
         lower_is_better=_lower(metrics, lower_is_better),
         input_columns=_names("inputs", inputs),
         target=target,
+        outputs=outputs,
     )
     _check_factory(task)
     return task
@@ -87,7 +92,7 @@ def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
             raise ConfigError(
                 f"task_from: {what} must be a function of (outputs, targets), as "
                 f"torch.nn.functional.mse_loss or nn.MSELoss(); got {function!r}"
-                f"{_instead(function)}"
+                f"{f': write nn.{function.__name__}()' if isinstance(function, type) else ''}"
             )
     if "score" in metrics:
         raise ConfigError(
@@ -102,10 +107,6 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"task_from: {what} must be names, as ['x']; got {given!r}")
     return tuple(names)
-
-
-def _instead(function: Any) -> str:
-    return f": write nn.{function.__name__}()" if isinstance(function, type) else ""
 
 
 def _lower(metrics: Mapping[str, Metric] | None, told: Any) -> frozenset[str]:
@@ -170,6 +171,8 @@ class FunctionTask(Task):
         lower_is_better: the metrics of which less is better.
         input_columns: the columns that the network takes.
         target: the column that it is to predict.
+        outputs: name or place of the tensor that counts, of outputs that are none themselves.
+        whole: whether the loss takes such an output as it is; empty before the first one.
     """
 
     loss_function: LossFunction = field(kw_only=True)
@@ -177,6 +180,9 @@ class FunctionTask(Task):
     lower_is_better: frozenset[str] = field(kw_only=True)  # type: ignore[misc]
     input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))  # type: ignore[misc]
     target: str = field(kw_only=True, default="y")
+    outputs: str | int | None = field(kw_only=True, default=None)
+    # Shared by copies of the task for other seeds: found out once, not in every step.
+    whole: dict[str, bool] = field(kw_only=True, default_factory=dict, compare=False, repr=False)
 
     @property
     def headline(self) -> str:  # type: ignore[override]
@@ -191,8 +197,23 @@ class FunctionTask(Task):
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """The network's output on a batch."""
         given = [self._column(batch, name) for name in self.input_columns]
+        # A network that changes its own target must not change what the loss sees.
+        given = [c.clone() if self.target in self.input_columns else c for c in given]
         with _explained("the network", dict(zip(self.input_columns, given, strict=True))):
-            return module(*given)
+            output = module(*given)
+        return output if isinstance(output, Tensor) else self._part(output, batch)
+
+    def _part(self, output: Any, batch: Batch) -> Any:
+        """Output that is no tensor, as loss and metrics are given it: all, or one tensor."""
+        if not self.whole and self.outputs is None and self.target in batch:
+            target = batch[self.target].clone()
+            try:
+                with torch.no_grad():
+                    loss = self.loss_function(mapped(torch.clone, output), target)
+                self.whole["loss"] = isinstance(loss, Tensor)
+            except Exception:  # of the user's function, whatever it is
+                self.whole["loss"] = False
+        return output if self.whole.get("loss") else tensor_in(output, self.outputs)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The first column, and what stands beside it."""
@@ -215,14 +236,22 @@ class FunctionTask(Task):
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Every metric over all samples, and the score."""
         target = self._column(samples.columns, self.target)
-        matched = self._matched(outputs, target)
         found = {}
         for name, of in self.metric_functions:
             with torch.no_grad(), _explained(f"metric {name!r}", {self.target: target}):
-                found[name] = _number(name, of(matched, target))
+                found[name] = _number(name, self._measured(of, outputs, target))
         angle = math.atan(found[self.headline]) / math.pi
         score = 0.5 - angle if self.headline in self.lower_is_better else 0.5 + angle
         return {**found, "score": score}
+
+    def _measured(self, metric: Metric, outputs: Any, target: Tensor) -> Any:
+        """A metric of copies, which it may change; of a tensor where it does not take all."""
+        try:
+            return metric(mapped(torch.clone, self._matched(outputs, target)), target.clone())
+        except Exception:
+            if isinstance(outputs, Tensor):
+                raise
+            return self._measured(metric, tensor_in(outputs, self.outputs), target)
 
     def describe(self) -> dict[str, Any]:
         """Description of the task in config.toml, with digests of what its functions do."""
@@ -235,6 +264,7 @@ class FunctionTask(Task):
             "lower_is_better": sorted(self.lower_is_better),
             "inputs": list(self.input_columns),
             "target": self.target,
+            **({} if self.outputs is None else {"outputs": self.outputs}),
         }
 
     def functions(self) -> dict[str, Any]:
@@ -255,7 +285,7 @@ class FunctionTask(Task):
 
         Losses would otherwise pair every output with every target.
         """
-        if output.shape == target.shape:
+        if not isinstance(output, Tensor) or output.shape == target.shape:
             return output
         if not target.is_floating_point():  # classes have an output each: [n, C] for [n]
             columns = {(len(target),), (len(target), 1)}

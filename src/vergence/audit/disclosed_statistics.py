@@ -100,7 +100,9 @@ def numbers_told(saved: TrainedRun, data: Federation) -> tuple[list[Record], lis
         data: of its people.
     """
     trees = {tree for exposed in saved.method.exposure.values() for tree in exposed.trees}
-    if not trees & {"distances", "counts"} or not _asks(saved):
+    # A server without proxies asks nobody how far they are from them.
+    asks = not hasattr(saved.server, "proxies") or bool(saved.server.proxies.layout.n)
+    if not trees & {"distances", "counts"} or not asks:
         return [], []
     if len(data.people) < 2:
         return [], [("whose numbers they are", "there is nobody else")]
@@ -108,10 +110,6 @@ def numbers_told(saved: TrainedRun, data: Federation) -> tuple[list[Record], lis
         return list(of_classes(counts_told(saved.task, data))), []
     found, videos = distances_told(saved, data)
     return [*of_distances(found), *of_videos(videos, found.bound)], []
-
-
-def _asks(saved: TrainedRun) -> bool:
-    return not hasattr(saved.server, "proxies") or bool(saved.server.proxies.layout.n)
 
 
 def counts_told(task: Task, data: Federation) -> DisclosedNumbers:

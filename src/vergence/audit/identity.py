@@ -42,7 +42,8 @@ def people_block(
     """
     known = [few(splits.train, KNOWN) for splits in people.values()]
     asked = [few(splits.test, ASKED) for splits in people.values()]
-    maps = [[as_maps(smashed(part)) for part in side] for side in (known, asked)]
+    sides = [[smashed(part) for part in side] for side in (known, asked)]
+    maps = [[m if m.ndim == 4 else m.flatten(1)[..., None, None] for m in side] for side in sides]
     owners = torch.repeat_interleave(
         torch.arange(len(known)), torch.tensor([len(part) for part in known])
     )
@@ -130,8 +131,3 @@ def frames(named: list[Tensor], size: int) -> Rate:
         _, most = votes(guesses, torch.arange(len(guesses)) // size)
         hits, of = hits + int((most == person).sum()), of + len(most)
     return Rate(hits, of)
-
-
-def as_maps(smashed: Tensor) -> Tensor:
-    """Return smashed data as `[samples, channels, height, width]`."""
-    return smashed if smashed.ndim == 4 else smashed.flatten(1)[..., None, None]

@@ -71,7 +71,7 @@ def copied(
 def answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tensor:
     """Answers of an owner for samples: probabilities `[samples, classes]`."""
     with torch.no_grad():
-        output = judged(whole(task), teacher.flat, samples)
+        output = judged(whole(task), teacher.flat, samples.clone())
         return task.told(task.among(output, known["classes"]))
 
 

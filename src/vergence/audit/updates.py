@@ -17,11 +17,11 @@ from torch import Tensor
 from vergence.attacks import score
 from vergence.attacks.gradient_inversion import GradientInversion, of_update
 from vergence.attacks.identity import in_place, nearest
-from vergence.attacks.view import AttackerView, ObservedUpdate
+from vergence.attacks.view import AttackerView
 from vergence.audit import replay
 from vergence.audit.identity import told
 from vergence.audit.images import AS_IT_RAN, few, gray, joined, line, pixels, without_attack
-from vergence.core.data import Batch, Samples, Splits
+from vergence.core.data import Batch, Samples, Splits, copy_of
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
@@ -121,7 +121,9 @@ def updates_seen(
         tick(f"rounds held again: {name}")
     found.who = _victim(heard[plans[0][0]], person)
     _pictures(found, saved, data, plans, heard, size, tick)
-    session = another_session(data)
+    # The same people, who train on what they were tested with.
+    people = {name: Splits(s.test, s.val, s.train) for name, s in data.people.items()}
+    session = replace(data, people=people)
     for name, plan in plans:
         if plan.privacy.aggregation is not None:
             found.not_tried.append(
@@ -265,7 +267,8 @@ def inverted(saved: TrainedRun, change: Params, batch: Batch, start: Tensor, ste
     parameters = [p.requires_grad_(True) for n, p in network.named_parameters() if n in change]
 
     def loss(image: Tensor) -> Tensor:
-        return task.loss(network(dark + image * (bright - dark), *beside), batch)
+        output = network(dark + image * (bright - dark), *(column.clone() for column in beside))
+        return task.loss(output, copy_of(batch))
 
     adam = saved.method.local.optimizer != "sgd"
     return GradientInversion(steps, signs=adam).found(
@@ -281,11 +284,6 @@ def average(batch: Batch) -> Batch:
     }
 
 
-def another_session(data: Federation) -> Federation:
-    """Return the same people, who train on what they were tested with."""
-    return replace(data, people={n: Splits(s.test, s.val, s.train) for n, s in data.people.items()})
-
-
 def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]:
     """Yield the rates at which the owner of an update, or of a mask, is found among those known."""
     last = max(update.round for update in one.updates)
@@ -295,7 +293,10 @@ def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]
         both = [who for who in before if who in after]
         if len(both) < 2:
             continue
-        for what, vector in (("an update", _entries), ("a mask", _bits)):
+        for what, vector in (
+            ("an update", lambda seen: seen.change.flat),
+            ("a mask", lambda seen: None if seen.mask is None else seen.mask.bits.float()),
+        ):
             sides = [[vector(side[who]) for who in both] for side in (before, after)]
             if any(v is None for v in (*sides[0], *sides[1])):
                 continue
@@ -305,11 +306,3 @@ def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]
             rate = in_place(nearest(known_, asked_))
             finds = f"who: from {what}, asked in {where}; {name}"
             yield told(finds, rate, 1 / len(both), name.endswith(AS_IT_RAN))
-
-
-def _entries(update: ObservedUpdate) -> Tensor | None:
-    return update.change.flat
-
-
-def _bits(update: ObservedUpdate) -> Tensor | None:
-    return None if update.mask is None else update.mask.bits.float()

@@ -173,6 +173,7 @@ def compare(
     """
     from vergence.experiment import checksums
     from vergence.monitoring.unfinished import told_unfinished
+    from vergence.results.divergence import told_without_number
     from vergence.studies import compare as tables
 
     study = tables.gather(folders, allow)
@@ -182,6 +183,7 @@ def compare(
     if unseen:
         study, left_out = tables.unseen(study)
         notes.append(left_out)
+    notes += dict.fromkeys(line for run in study.runs for line in told_without_number(run))
     parts = tables.blocks(study, metric, reference, margin, unit)
     if style == "table":
         tables.print_parts(parts, out, table, notes)
@@ -466,7 +468,7 @@ def _one_method(kind: type, name: str) -> None:
 
 def _present(folder: Path) -> None:
     from vergence.experiment.privacy.spent import lines
-    from vergence.results.divergence import told_diverged
+    from vergence.results.divergence import told_without_number
     from vergence.studies import compare as tables
 
     with profiling.phase("statistics"):
@@ -474,7 +476,7 @@ def _present(folder: Path) -> None:
         notes = tables.agree(study.runs, tables.ANYTHING)
         tables.print_summary(study, folder, out, notes)
         for each in study.runs:
-            if line := told_diverged(each):
+            for line in told_without_number(each):
                 out.print(line, soft_wrap=True, highlight=False, markup=False)
             tuned = "tuning" in tomllib.loads(each.config)
             for line in lines(each.label, each.results.get("privacy", {}), tuned):

@@ -17,6 +17,11 @@ FEWEST, LOOKED_AT = 8, 17
 """Samples, from the first on, of which each is compared with the next one: at least, at most."""
 
 
+def copy_of(batch: Mapping[str, Tensor]) -> Batch:
+    """Return columns in memory of their own, for code that may change them in place."""
+    return {name: column.clone() for name, column in batch.items()}
+
+
 @dataclass(frozen=True)
 class SharedRows:
     """Rows that many samples share (frames, images, cached features), looked up by number.
@@ -37,7 +42,8 @@ class Samples:
     """One split of one client's data, resident in memory: columns, and banks they point into.
 
     Every column is `[samples, ...]`. `take` returns the columns and, under a bank's own name, the
-    rows its `by` column points to.
+    rows its `by` column points to. Networks, losses and metrics are given batches and copies, never
+    these columns themselves: a line such as `x -= x.mean(0)` must not change what comes later.
     """
 
     columns: Mapping[str, Tensor]
@@ -58,15 +64,19 @@ class Samples:
     def take(self, rows: Tensor | slice) -> Batch:
         """Return the batch made of these sample numbers (int64 `[batch]`), or of a range of them.
 
-        A range of columns is a view: do not change it in place.
+        A batch has memory of its own: who is given it may change it.
         """
         if isinstance(rows, slice):
-            batch = {name: column[rows] for name, column in self.columns.items()}
+            batch = {name: column[rows].clone() for name, column in self.columns.items()}
         else:
             batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
         for name, bank in self.banks.items():
             batch[name] = bank.rows[batch[bank.by]]
         return batch
+
+    def copy(self) -> Samples:
+        """Return the same samples with columns of their own memory; banks are shared."""
+        return replace(self, columns=copy_of(self.columns))
 
     def bytes(self) -> int:
         """Return the size of the columns and of the bank rows they point to."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from vergence.core.data import Batch
-from vergence.core.task import Task
+from vergence.core.task import Task, mapped
 
 
 class Objective(ABC):
@@ -48,8 +49,9 @@ def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
     """
     told = {name: batch[name] for name in task.labels or batch}
 
-    def alone(output: Tensor, told: Batch) -> Tensor:
-        return task.loss(output[None], {name: column[None] for name, column in told.items()})
+    def alone(output: Any, told: Batch) -> Tensor:
+        one = mapped(lambda part: part[None], output)
+        return task.loss(one, {name: column[None] for name, column in told.items()})
 
     try:
         return vmap(alone)(output, told)

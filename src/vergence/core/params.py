@@ -60,8 +60,8 @@ class Layout:
         """Describe a module's trainable parameters.
 
         Raises:
-            ConfigError: the module keeps running statistics, which have no place in an average, or
-                a layer has no size yet.
+            ConfigError: the module keeps running statistics, which have no place in an average, has
+                one parameter under two names, or a layer has no size yet.
         """
         for name, part in module.named_modules():
             if any(is_lazy(parameter) for parameter in part.parameters(recurse=False)):
@@ -72,6 +72,14 @@ class Layout:
                     "with its size, or call forward once where the network is built"
                 )
         kept = [n for n in module.state_dict() if n not in dict(module.named_parameters())]
+        tied = dict(module.named_parameters(remove_duplicate=False))
+        for second in (name for name in kept if name in tied):
+            first = next(name for name, parameter in tied.items() if parameter is tied[second])
+            raise ConfigError(
+                f"{type(module).__name__} has tied weights: '{first}' and '{second}' are one "
+                "parameter, and parameters are averaged by name: register it once and use it "
+                "twice in forward, as torch.nn.functional.linear(x, self.embedding.weight)"
+            )
         if kept:
             raise ConfigError(
                 f"{type(module).__name__} keeps buffers {kept[:3]} in its state: running "

@@ -89,7 +89,8 @@ class Packed:
 
         The library's own `save` copies every array twice, 2.5 ms for the state of a FedCPF client.
         """
-        names = sorted(self.arrays, key=lambda n: (-_entry(self.arrays[n]), n))
+        sizes = {n: getattr(array, "itemsize", 1) for n, array in self.arrays.items()}
+        names = sorted(self.arrays, key=lambda name: (-sizes[name], name))
         about: dict[str, Any] = {"__metadata__": {HEADER: self.header}}
         parts, at = [], 0
         for name in names:
@@ -289,10 +290,6 @@ class _Writer:
             }
             return {"record": tag(kind), "fields": parts}
         raise StateError(f"a state cannot hold a {type(value).__name__} (at {path})")
-
-
-def _entry(array: Tensor | bytes) -> int:
-    return array.element_size() if isinstance(array, Tensor) else 1
 
 
 def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:

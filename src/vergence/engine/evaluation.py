@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 from torch import Tensor
 
@@ -13,11 +16,14 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import POOLED, Federation
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
-from vergence.core.task import Task
+from vergence.core.task import Task, mapped
+from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 
 GUESS = "guess."
 """Begins the name of a metric that is of a constant prediction and not of a model."""
+MEASURED = "on the samples of person"
+"""Begins the note on a fault of the user's code."""
 KEPT = 1000
 """So many models' scores are remembered: people whose method serves them the same share one."""
 
@@ -54,7 +60,8 @@ class Evaluation:
         data = self.people.people.get(client)
         if data is None:
             return {}
-        found = scored(self.task, partial(self.outputs, params), data)
+        with naming(client):
+            found = scored(self.task, partial(self.outputs, params), data)
         return found if self.all_here else {**found, **self.constant(client, data)}
 
     def constant(self, client: str, data: Splits) -> dict[str, float]:
@@ -96,8 +103,21 @@ class Evaluation:
             with profiling.phase("forward"):
                 output = self.outputs(params, self.everybody)
             with profiling.phase("scores"):
-                self.scores[sha] = self.task.pooled(output, self.everybody)
+                found = self.task.pooled(output, self.everybody.copy())
+                self.scores[sha] = broken(self.task, found, output)
         return self.scores[sha]
+
+
+@contextmanager
+def naming(client: str) -> Iterator[None]:
+    """Say on whose samples something failed."""
+    try:
+        yield
+    except VergenceError as error:
+        raise type(error)(f"person {client!r}: {error}") from error
+    except Exception as error:
+        error.add_note(f"{MEASURED} {client!r}")
+        raise
 
 
 def scored(
@@ -118,5 +138,21 @@ def scored(
         chosen_on = outputs(val) if task.chooses else None
     with profiling.phase("scores"):
         if chosen_on is None:
-            return task.metrics(found, data.test)
-        return task.evaluate(found, data.test, chosen_on, val)
+            return broken(task, task.metrics(found, data.test.copy()), found)
+        scores = task.evaluate(found, data.test.copy(), chosen_on, val.copy())
+        return broken(task, scores, found)
+
+
+def broken(task: Task, scores: dict[str, float], outputs: Any) -> dict[str, float]:
+    """Return scores with the worst number there is for NaN, where outputs hold NaN or infinity.
+
+    So NaN says one thing: that a metric is not defined for a person's samples, whose number is then
+    left out. A model that broke is not left out.
+    """
+    finite: list[bool] = []
+    if any(value != value for value in scores.values()):  # NaN
+        mapped(lambda part: finite.append(bool(part.isfinite().all())) or part, outputs)
+    if all(finite):
+        return scores
+    worst = {name: math.inf if name in task.lower_is_better else -math.inf for name in scores}
+    return {name: worst[name] if value != value else value for name, value in scores.items()}

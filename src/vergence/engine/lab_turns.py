@@ -23,6 +23,7 @@ from vergence.engine.records import (
     TaskBatch,
 )
 from vergence.engine.storage.client_states import ClientStateStore
+from vergence.metrics.intervals import with_number
 from vergence.privacy.reply_checks import fault, zeros_for
 
 Measured = Mapping[str, Mapping[str, float]]
@@ -149,6 +150,6 @@ def means(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
             for name, value in metrics.items():
                 found.setdefault(point, {}).setdefault(name, []).append(value)
     return {
-        point: {name: float(np.mean(values)) for name, values in metrics.items()}
+        point: {name: float(np.mean(with_number(values))) for name, values in metrics.items()}
         for point, metrics in found.items()
     }

@@ -14,7 +14,7 @@ import torch
 from vergence import profiling
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation
-from vergence.core.local_training import LocalTraining, Precision
+from vergence.core.local_training import Precision
 from vergence.core.messages import Message
 from vergence.core.method import Method
 from vergence.core.randomness import RandomStream
@@ -35,6 +35,7 @@ from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, Solv
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import StateError
+from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
 from vergence.wire.codecs import Compression
 
@@ -130,7 +131,9 @@ class RunSetup:
             sites = plan.silos.grouped(federation) if here else federation
             return cls(method, task, federation, sites, plan, folder)
         pooled = federation.pooled()
-        method = replace(method, local=for_everybody(method.local, len(federation.people)))
+        if method.local.steps is not None:  # one site takes as many steps as all of them
+            steps = method.local.steps * len(federation.people)
+            method = replace(method, local=replace(method.local, steps=steps))
         return cls(method, task, federation, pooled, plan, folder)
 
     @property
@@ -231,11 +234,6 @@ def refuse_other_precision(
             f"run.precision = 'auto' is '{precision}': go on where it was begun, or start a new "
             "run elsewhere"
         )
-
-
-def for_everybody(local: LocalTraining, people: int) -> LocalTraining:
-    """Training of one site that has everybody's data: as many steps as all of them take."""
-    return local if local.steps is None else replace(local, steps=local.steps * people)
 
 
 def virtual_clock_for(
@@ -464,11 +462,11 @@ def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) 
 def averages(
     found: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[tuple[str, str], float]:
-    """Average every metric over people: (point, metric) -> mean."""
+    """Average every metric over people who have a number: (point, metric) -> mean."""
     means = {}
     for point, people in found.items():
         names = sorted({m for metrics in people.values() for m in metrics})
         for name in names:
             values = [metrics[name] for metrics in people.values() if name in metrics]
-            means[point, name] = float(np.mean(values))
+            means[point, name] = float(np.mean(with_number(values)))
     return means

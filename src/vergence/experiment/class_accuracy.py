@@ -29,6 +29,6 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
             outputs = run.outputs(run.model(person), test)
             rows += [
                 (run.task.seed, person, name, int(name in names), value)
-                for name, value in run.task.per_class(outputs, test).items()
+                for name, value in run.task.per_class(outputs, test.copy()).items()
             ]
     write_csv(path, TABLES[FILE], rows)

@@ -13,6 +13,7 @@ from typing import Any
 
 from vergence.core.files import saving
 from vergence.core.naming import PACKAGE
+from vergence.engine.evaluation import MEASURED
 from vergence.errors import ConfigError, VergenceError
 from vergence.experiment.own_files import SAID
 from vergence.experiment.schema import Experiment
@@ -57,7 +58,8 @@ def own_faults(
         place = _place(text, own_code(experiment))
         if place is None or (listener is not None and listener.fault is error):
             raise
-        said = text.strip().splitlines()[-1][:SAID]
+        *_, before, last = text.strip().splitlines()
+        said = f"{before[:SAID]} ({last})" if last.startswith(MEASURED) else last[:SAID]
         hint = "; is a `yield from` missing?" if FORGOTTEN in said else ""
         where = ""
         if keep:

@@ -76,14 +76,6 @@ class RoundReport(NamedTuple):
     metrics: Mapping[str, float]
 
 
-def _kept(out: Path) -> str:
-    return f"the rounds done are kept: `vergence resume {out}`"
-
-
-def _taken(out: Path) -> str:
-    return f"`vergence resume {out}`, or choose another --out"
-
-
 @dataclass(frozen=True)
 class RoundCallback:
     """Listener to a run while it goes on: whoever started it.
@@ -101,8 +93,8 @@ class RoundCallback:
 
     on_round: Callable[[RoundReport], object] | None = None
     bar: bool = True
-    kept: Callable[[Path], str] = _kept
-    taken: Callable[[Path], str] = _taken
+    kept: Callable[[Path], str] = lambda out: f"the rounds done are kept: `vergence resume {out}`"
+    taken: Callable[[Path], str] = lambda out: f"`vergence resume {out}`, or choose another --out"
     unlearned: Callable[[Path], str] = mended
     lasting: bool = True
     warn: Callable[[str], None] = warn

@@ -57,7 +57,7 @@ def write_priors(path: Path, task: Task, federation: Federation) -> None:
 
 def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Iterator[Row]:
     """Rows of one person's test samples; blocks in which nothing counts are left out."""
-    sums = task.per_sample(outputs, samples).double()
+    sums = task.per_sample(outputs, samples.copy()).double()
     names = blocks_of(samples)
     for name in dict.fromkeys(names):
         inside = torch.tensor([each == name for each in names])

@@ -47,23 +47,29 @@ def fairness(
 ) -> Fairness:
     """Return the block for person -> value; `alone` has the values of local-only.
 
+    People whose value is NaN are left out; those whose value alone is not finite, of harm.
+
     Raises:
         DataError: there is nobody, or nobody in common with `alone`.
     """
     if not scores:
         raise DataError("a fairness block needs at least one person, got none")
+    scores = {p: v for p, v in scores.items() if not math.isnan(v)} or scores
     good, bad = (min, max) if lower_is_better else (max, min)
     best, worst = (pick(scores, key=scores.__getitem__) for pick in (good, bad))
     values = np.array(list(scores.values()))
-    p10, p90 = np.percentile(values, [10, 90])
-    std = float(values.std(ddof=1)) if values.size > 1 else 0.0
+    with np.errstate(invalid="ignore"):  # a value may be infinite
+        p10, p90 = np.percentile(values, [10, 90])
+        std = float(values.std(ddof=1)) if values.size > 1 else 0.0
     whole = (scores[best], best, scores[worst], worst, float(p10), float(p90), std)
     if alone is None:
         return Fairness(*whole)
     sign = -1 if lower_is_better else 1
-    both = [person for person in scores if person in alone]
-    if not both:
+    if not scores.keys() & alone.keys():
         raise DataError("local-only and this method have no person in common")
+    both = [person for person in scores if math.isfinite(alone.get(person, math.nan))]
+    if not both:
+        return Fairness(*whole)
     harmed = [sign * scores[p] < sign * alone[p] - HARM * abs(alone[p]) for p in both]
     shares = {p: _share(sign * (alone[p] - scores[p]), abs(alone[p])) for p in both}
     most = max(shares, key=shares.__getitem__)

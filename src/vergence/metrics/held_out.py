@@ -22,15 +22,18 @@ def cut(samples: Samples, blocks: int) -> list[Samples]:
 def smallest(losses: Sequence[Sequence[float]], counts: Sequence[int], errors: float) -> int:
     """Return the first candidate whose loss is within so many standard errors of the lowest.
 
-    A loss that is no number is infinite, and of such alone the first candidate is taken.
+    A block whose loss is no number under any candidate says nothing. Another loss that is no number
+    is infinite, and of such alone the first candidate is taken.
 
     Args:
         losses: mean losses by block and candidate.
         counts: samples of every block.
         errors: standard errors, of the mean difference between a candidate and the best one.
     """
-    table = torch.tensor(losses, dtype=torch.float64).nan_to_num(nan=math.inf, posinf=math.inf)
-    weight = torch.tensor(counts, dtype=torch.float64)
+    table, weight = (torch.tensor(each, dtype=torch.float64) for each in (losses, counts))
+    known = ~table.isnan().all(1)
+    known |= ~known.any()
+    table, weight = table[known].nan_to_num(nan=math.inf, posinf=math.inf), weight[known]
     weight = (weight / weight.sum())[:, None]
     best = int((weight * table).sum(0).argmin())
     if not table[:, best].isfinite().all():

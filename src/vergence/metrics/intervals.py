@@ -11,10 +11,20 @@ from scipy.special import stdtrit
 from vergence.errors import DataError
 
 
+def with_number(values: Iterable[float]) -> list[float]:
+    """Return the values that are numbers; all of them where none is.
+
+    NaN says that a metric is not defined for a person's data: it is left out of everything over
+    people. A model that broke has the worst number there is, which is infinite.
+    """
+    listed = list(values)
+    return [value for value in listed if not math.isnan(value)] or listed
+
+
 def interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
     """Return the two-sided Student-t interval of the mean, mean -/+ t(n-1) s / sqrt(n).
 
-    One value gives NaN twice: nothing is known about its spread.
+    One value gives NaN twice: nothing is known about its spread. So does an infinite one.
 
     Raises:
         DataError: there is no value.
@@ -23,7 +33,7 @@ def interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float
     if not sample.size:
         raise DataError("an interval over people needs at least one person, got none")
     mean = float(sample.mean())
-    if sample.size == 1:
+    if sample.size == 1 or not np.isfinite(sample).all():
         return math.nan, math.nan
     t = float(stdtrit(sample.size - 1, 0.5 + level / 2))
     half = t * float(sample.std(ddof=1)) / math.sqrt(sample.size)

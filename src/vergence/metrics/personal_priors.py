@@ -137,7 +137,7 @@ def attached_to_all(
         bank, unknown = SharedRows(rows, ROW), len(rows) - 1
         count = len(splits.train)
         own = fold_numbers(count) if through else torch.full((count,), unknown)
-        rest = [_attached(p, bank, torch.full((len(p),), FOLDS)) for p in _later(splits)]
+        rest = [_attached(p, bank, torch.full((len(p),), FOLDS)) for p in (splits.val, splits.test)]
         people[person] = Splits(_attached(splits.train, bank, own), *rest)
     held = federation.proxies
     if held is not None:
@@ -222,10 +222,6 @@ def whole_prior(samples: Samples) -> Tensor:
 def common_prior(samples: Samples) -> Tensor:
     """Return the prior of somebody unknown, which stands last in everybody's bank."""
     return samples.banks[BANK].rows[-1]
-
-
-def _later(splits: Splits) -> tuple[Samples, Samples]:
-    return splits.val, splits.test
 
 
 def _attached(samples: Samples, bank: SharedRows, rows: Tensor) -> Samples:

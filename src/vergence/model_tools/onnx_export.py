@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.federation import Dataset
 from vergence.core.files import replacing
 from vergence.core.naming import called
@@ -162,7 +162,7 @@ class Noted(dict[str, Tensor]):
     """A batch that notes which of its columns a task looks at."""
 
     def __init__(self, batch: Batch) -> None:
-        super().__init__(batch)
+        super().__init__(copy_of(batch))
         self.read: list[str] = []
 
     def __getitem__(self, name: str) -> Tensor:
@@ -472,7 +472,7 @@ def both(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Tensor
     calls = list(whole.calls(batch))
     mine = theirs = whole.arguments(batch)[len(calls[0]) :]
     for given in calls:
-        ours, *mine = whole(*given, *mine)
+        ours, *mine = whole(*(value.clone() for value in given), *mine)
         said, *theirs = answered(whole, session, (*given, *theirs))
         yield ours, said
 

@@ -107,9 +107,8 @@ def prune(
     clock(lines, first, found[0], options.rounds)
     people = tuple(dict.fromkeys(p for subject in found for p in subject.people))
     left = ", left out of training" if found[0].trained.participants else ""
-    heading = (
-        f"{folder}: pruned; {plural(len(people), 'person')}{left}, {plural(_seeds(found), 'seed')}"
-    )
+    seeds = plural(len({subject.trained.task.seed for subject in found}), "seed")
+    heading = f"{folder}: pruned; {plural(len(people), 'person')}{left}, {seeds}"
     block = told(heading, lines, first, options.tune, options.cut)
     block.show(console)
     for name, text in (("prune.csv", block.csv()), ("prune.md", block.markdown())):
@@ -120,10 +119,6 @@ def prune(
     save(picture(lines, first.headline), out / "prune.png")
     console.print(f"written: {out}", soft_wrap=True)
     return lines
-
-
-def _seeds(found: Sequence[PrunedModel]) -> int:
-    return len({subject.trained.task.seed for subject in found})
 
 
 def table(task: Task, amounts: Sequence[float]) -> list[PruningRow]:

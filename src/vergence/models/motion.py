@@ -153,7 +153,8 @@ def with_motion(federation: Federation, raw: Federation) -> Federation:
         ConfigError: samples that are no sequences of frames.
     """
     made: dict[int, tuple[Tensor, dict[tuple[int, ...], int]]] = {}
-    for part in _parts(raw):
+    everybody = raw.people.values()
+    for part in (part for own in everybody for part in (own.train, own.val, own.test)):
         known = made.setdefault(id(part.banks["frames"].rows), (part.banks["frames"].rows, {}))[1]
         for sequence in _sequences(part, raw.name):
             known.setdefault(sequence, len(known))
@@ -176,10 +177,6 @@ def with_motion(federation: Federation, raw: Federation) -> Federation:
             joined(own.test, before.test),
         )
     return replace(federation, people=people)
-
-
-def _parts(federation: Federation) -> list[Samples]:
-    return [part for own in federation.people.values() for part in (own.train, own.val, own.test)]
 
 
 def _sequences(samples: Samples, name: str) -> list[tuple[int, ...]]:

@@ -99,7 +99,9 @@ class ReproducedTable:
         if column not in EXTREMES:
             return float(np.mean(values))
         lower = self.metric(column) in self.evidence.lower
-        return float(EXTREMES[column](values) if lower else EXTREMES[_flip(column)](values))
+        # Of scores the best is the largest.
+        extreme = column if lower else "worst" if column == "best" else "best"
+        return float(EXTREMES[extreme](values))
 
     def front(self) -> frozenset[str]:
         """Return the rows that no other beats: as good in all columns of the front, better in one.
@@ -120,10 +122,6 @@ class ReproducedTable:
         value = self.value(label, column)
         sign = 1.0 if self.metric(column) in self.evidence.lower else -1.0
         return math.inf if math.isnan(value) else sign * value
-
-
-def _flip(column: str) -> str:
-    return "worst" if column == "best" else "best"
 
 
 def scale(metric: str) -> float:

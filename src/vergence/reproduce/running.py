@@ -220,15 +220,12 @@ def _same(out: Path, wanted: Table) -> None:
     for key in (*SIZES, *sorted({*had, *now})):
         then = had.get(key)
         if then != now.get(key):
-            again = f"{SIZES[key]} {_count(then)}" if key in SIZES else "the same"
+            count = len(then) if isinstance(then, list) else then
+            again = f"{SIZES[key]} {count}" if key in SIZES else "the same"
             raise StateError(
                 f"{out} was begun with other settings ({key}: {then}, now {now.get(key)}), and one "
                 f"--out holds one setting: choose another --out, or ask for {again} again"
             )
-
-
-def _count(value: object) -> object:
-    return len(value) if isinstance(value, list) else value
 
 
 def _bits(table: Table, above: str = "") -> dict[str, object]:

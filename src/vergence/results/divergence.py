@@ -1,4 +1,4 @@
-"""People for whom training diverged, told in one line."""
+"""People who have no number, or for whom training diverged, each told in one line."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from vergence.results.read import Run
 
 NOT_FINITE = "quarantined: finite"
 """Begins the status of a turn whose reply held NaN or infinity."""
+SHOWN = 5
+"""So many people are named in a line."""
 
 
-def told_diverged(run: Run) -> str:
-    """A line on people whose headline is not finite at the end; "" where there are none.
+def told_without_number(run: Run) -> list[str]:
+    """Lines on people whose headline is infinite at the end, and on those who have no number.
 
-    NaN may also say that nothing was recorded of somebody: it counts where a reply of theirs held
-    such numbers, too.
+    NaN says that a metric is not defined for somebody's samples; the score follows the headline.
     """
-    scores = run.scores(run.headline)
-    if all(math.isfinite(value) for value in scores.values()):
-        return ""
-    refused = {*run.turns.client[run.turns.status.str.startswith(NOT_FINITE)]}
-    lost = [p for p, v in scores.items() if math.isinf(v) or (math.isnan(v) and p in refused)]
-    if not lost:
-        return ""
-    whose = f"{len(lost)} of {plural(len(scores), 'person')}"
-    return (
-        f"{run.label} diverged: the {run.headline} of {whose} is not finite at the end; lower "
-        "local.lr"
-    )
+    scores, lines = run.scores(run.headline), []
+    if count := sum(map(math.isinf, scores.values())):
+        lines.append(
+            f"{run.label} diverged: the {run.headline} of {count} of "
+            f"{plural(len(scores), 'person')} is not finite at the end; lower local.lr"
+        )
+    for metric in run.estimates:
+        without = [p for p, value in run.scores(metric).items() if math.isnan(value)]
+        if without and metric != "score":
+            who = [*without[:SHOWN], *([f"{len(without) - SHOWN} more"] if without[SHOWN:] else [])]
+            lines.append(f"{', '.join(who)}: no {metric} (NaN), left out of it")
+    return lines

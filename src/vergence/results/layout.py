@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vergence.engine.storage import run_tables
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import interval, with_number
 
 MINUS, DASH, TIMES = "\u2212", "\u2013", "\u00d7"
 
@@ -178,7 +178,7 @@ def number(value: float, decimals: int) -> str:
 
 def spread(values: Iterable[float], decimals: int) -> str:
     """Print the mean of numbers and its 95 % interval."""
-    listed = list(values)
+    listed = with_number(values)
     ends = ", ".join(number(end, decimals) for end in interval(listed))
     return f"{number(float(np.mean(listed)), decimals)} [{ends}]"
 

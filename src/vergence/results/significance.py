@@ -185,7 +185,10 @@ def treatment(study: StudyResults, metric: str | None = None) -> dict[str, Fairn
     metric are left out.
     """
     metric = metric or study.headline
-    scores = {run.label: _scores(run, metric, "person") for run in study.runs}
+    scores = {
+        run.label: {p: v for p, v in run.scores(metric).items() if not math.isnan(v)}
+        for run in study.runs
+    }
     found = {}
     for run in study.runs:
         near = [r for r in study.runs if r.folder.parent == run.folder.parent]

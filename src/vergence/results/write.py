@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from vergence.core.task import Task
 from vergence.engine.round_loop import UPLOAD
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.metrics.fairness import fairness
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import interval, with_number
 from vergence.results.layout import TABLES, finite
 from vergence.results.read import Run, means_over_seeds, table
 from vergence.results.run_files import read_json
@@ -72,10 +72,11 @@ def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, fl
 
 
 def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
-    """Return mean, std, worst and the 95 % interval over people."""
-    values = list(people.values())
+    """Return mean, std, worst and the 95 % interval over people who have a number."""
+    values = with_number(people.values())
     worst = max(values) if lower_is_better else min(values)
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    with np.errstate(invalid="ignore"):  # somebody's number may be infinite
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     ends = [None if math.isnan(end) else end for end in interval(values)]
     return {"mean": float(np.mean(values)), "std": std, "worst": worst, "ci95": ends}
 
@@ -312,6 +313,9 @@ def provenance(
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
     """Write priors.csv: the predictors that need no learning, per person."""
+    if federation.recipe is None:  # metrics of one's own may change what they are given
+        own = {p: replace(s, test=s.test.copy()) for p, s in federation.people.items()}
+        federation = replace(federation, people=own)
     rows = (
         (prior, person, metric, repr(float(value)))
         for prior, people in task.priors(federation).items()

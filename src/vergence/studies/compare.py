@@ -234,7 +234,13 @@ def blocks(
         TextTable(
             f"{metric_name(chosen)}: {about}",
             ["", metric_name(chosen), *HEADS[1:]],
-            [[_named(row), *_cells(listed, row, chosen)] for row in listed],
+            [
+                [
+                    f"{row.name} ({kind(row.label)})" if row.prior else row.name,
+                    *_cells(listed, row, chosen),
+                ]
+                for row in listed
+            ],
             dim=faint,
             notes=[*clients_told(study), *best_mean(study, chosen)],
         )
@@ -338,10 +344,6 @@ def _metrics(listed: Sequence[ComparisonRow]) -> list[str]:
 
 def _decimals(listed: Sequence[ComparisonRow], metric: str) -> int:
     return digits(row.metrics[metric].mean for row in listed if metric in row.metrics)
-
-
-def _named(row: ComparisonRow) -> str:
-    return f"{row.name} ({kind(row.label)})" if row.prior else row.name
 
 
 def _cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: str) -> list[str]:

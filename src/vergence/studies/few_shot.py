@@ -345,14 +345,10 @@ def block(found: FewShotResult, options: FewShotOptions) -> TextTable:
             if alone is not None
             else [found.errors[name, *kind] for kind in kinds]
         )
-        lines.append([name, *map(_cell, cells)])
+        lines.append([name, *("" if cell is None else spread(cell, 2) for cell in cells)])
     whose = "across all people" if options.source == "all" else "of one person"
     heading = (
         f"angle error in degrees on {len(found.people)} unseen people after {options.shots} shots "
         f"drawn {whose}: mean and 95 % interval over people, {options.draws} draws"
     )
     return TextTable(heading, ["", *(f"{code}, {reader}" for code, reader in kinds)], lines, 1)
-
-
-def _cell(errors: NDArray[np.float64] | None) -> str:
-    return "" if errors is None else spread(errors, 2)

@@ -18,6 +18,7 @@ from vergence.core.data import Samples
 from vergence.errors import ConfigError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
+from vergence.metrics.intervals import with_number
 from vergence.reports.plots.style import canvas, column_names, save, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.write import export_csv
@@ -65,8 +66,8 @@ def write_matrix(
         out = folder.parent / "matrix"
         export_csv(out / f"{label}.csv", ("seed", "model_of", "person", "metric", "value"), lines)
         save(figure(table, people, task.headline), out / f"{label}.png")
-        apart = table[~np.eye(len(people), dtype=bool)]
-        cells = [float(np.diag(table).mean())]
+        apart = np.array(with_number(table[~np.eye(len(people), dtype=bool)]))
+        cells = [float(np.mean(with_number(np.diag(table))))]
         if len(apart):
             worst = apart.max() if task.headline in task.lower_is_better else apart.min()
             cells += [float(apart.mean()), float(worst)]
@@ -125,7 +126,10 @@ def write_conditions(
     grid = Table("", "people", *labels, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for condition, level in dict.fromkeys((line[3], line[4]) for line in lines):
         here = [line for line in lines if line[3:5] == (condition, level)]
-        means = [float(np.mean([float(x[7]) for x in here if x[0] == label])) for label in labels]
+        means = [
+            float(np.mean(with_number(float(x[7]) for x in here if x[0] == label)))
+            for label in labels
+        ]
         count = len({line[2] for line in here})
         grid.add_row(f"{condition} {level}", str(count), *(number(m, digits(means)) for m in means))
     console.print(

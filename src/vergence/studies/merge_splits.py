@@ -18,6 +18,7 @@ from vergence.errors import StateError
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
+from vergence.metrics.intervals import with_number
 from vergence.results import write as results
 from vergence.results.harm import PICTURE, PRIORS, SAMPLES, SCENE
 from vergence.results.layout import COLUMNS, TABLES
@@ -153,7 +154,8 @@ def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
     """Of every metric the mean over people on each split, and their standard deviation."""
     told = {
         metric: {
-            seed: float(np.mean([*run.scores(metric).values()])) for seed, run in parts.items()
+            seed: float(np.mean(with_number(run.scores(metric).values())))
+            for seed, run in parts.items()
         }
         for metric in next(iter(parts.values())).estimates
     }

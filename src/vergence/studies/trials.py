@@ -20,6 +20,7 @@ from vergence.experiment import provenance
 from vergence.experiment.schema import Experiment, Table, build_method
 from vergence.experiment.search_space import Point
 from vergence.experiment.validation import Loaded
+from vergence.metrics.intervals import with_number
 from vergence.results import write as results
 from vergence.results.divergence import NOT_FINITE
 from vergence.results.layout import OUTCOME, TRIAL
@@ -165,7 +166,7 @@ def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     spent = results.seconds(path)
     if wrong:
         return TrialOutcome(math.nan, math.nan, spent, f"failed: {wrong}")
-    score, headline = (float(np.mean(list(people[name].values()))) for name in names)
+    score, headline = (float(np.mean(with_number(people[name].values()))) for name in names)
     return TrialOutcome(score, headline, spent)
 
 
@@ -178,10 +179,13 @@ def brief(error: Exception) -> str:
 def diverged(
     path: Path, people: Mapping[str, Mapping[str, float]], metrics: Sequence[str]
 ) -> str | None:
-    """Evidence that training diverged, None where it did not."""
+    """Evidence that training diverged, None where it did not.
+
+    NaN alone is none: a person whose test samples a metric is not defined for has no number.
+    """
     for metric in metrics:
         for person, value in people[metric].items():
-            if not math.isfinite(value):
+            if math.isinf(value) or not any(np.isfinite([*people[metric].values()])):
                 return f"{metric} of '{person}' is {value}"
     told = table(path / "turns.csv").status
     lost = told.str.startswith(NOT_FINITE).sum()

@@ -22,7 +22,7 @@ from vergence.core.local_training import LocalTraining, OptimizerState, Precisio
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
-from vergence.core.task import Task
+from vergence.core.task import Task, joined, mapped
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.device import at_home
@@ -121,13 +121,15 @@ class Graphed:
         lane.replay.begin()
         with lane.replay.here():
             found = lane.outputs(params, data, batch)
-        lane.replay.end([found])
-        return found.cpu()
+        made: list[Tensor] = []
+        mapped(lambda part: made.append(part) or part, found)
+        lane.replay.end(made)
+        return mapped(Tensor.cpu, found)
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data; scores are computed on the CPU."""
         outputs = self.outputs(params, data)
-        return self.task.score(outputs, at_home(data))
+        return self.task.score(outputs, at_home(data).copy())
 
 
 class GraphSlot(FlatNetwork):
@@ -321,8 +323,8 @@ class GraphSlot(FlatNetwork):
         for at in range(0, len(data), batch):
             part = data.take(slice(at, at + batch))
             moved = {name: column.to(self.device) for name, column in part.items()}
-            parts.append(self.task.forward(self.module, moved).float())
-        return torch.cat(parts)
+            parts.append(self.task.forward(self.module, moved))
+        return joined(parts)
 
 
 def _kind(bank: SharedRows) -> tuple[object, ...]:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.layers.batch_norm import personal_norms, statistics_of
 from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult
-from vergence.core.task import Task
+from vergence.core.task import Task, joined
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.gradients import adjuster, take_gradients, training_loss
@@ -163,7 +163,7 @@ class Solver(FlatNetwork):
         self.vector.copy_(params.flat)
         self._mode(train=False)
         parts = (data.take(slice(at, at + batch)) for at in range(0, len(data), batch))
-        return torch.cat([tell(part).float() for part in parts])
+        return joined([tell(part) for part in parts])
 
     def sequences(self, params: Params, data: Samples) -> list[Tensor]:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""
@@ -171,7 +171,7 @@ class Solver(FlatNetwork):
 
     def classes(self, params: Params, data: Samples) -> Tensor:
         """Return the class of every sample, int64 `[samples]`, whatever the parameters."""
-        return self.task.class_of(dict(data.columns))
+        return self.task.class_of(copy_of(data.columns))
 
     def gradient(self, params: Params, data: Samples, batch: int = 64) -> Params:
         """Return the gradient of the loss in evaluation mode, over all samples."""
@@ -208,7 +208,7 @@ class Solver(FlatNetwork):
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data."""
-        return self.task.score(self.outputs(params, data), data)
+        return self.task.score(self.outputs(params, data), data.copy())
 
     @torch.no_grad()
     def loss(self, params: Params, data: Samples, batch: int = 64) -> float:

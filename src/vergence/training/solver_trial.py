@@ -84,7 +84,8 @@ def choose(
     if wanted == "sequential":
         return TimedSolver("sequential", 1, "asked for")
     module = task.module()
-    chunk = _chunk(module, alike, 1 if place.type == "cuda" else STACKS)
+    stacks = 1 if place.type == "cuda" else STACKS
+    chunk = min(CHUNK, alike // stacks, BLOCKS_BYTES // max(_bytes(module), 1))
     fitting = [data for data in samples if len(data) == size] or list(samples[:1])
     if wanted == "stacked":
         if fitting:
@@ -94,10 +95,6 @@ def choose(
     if reason:
         return TimedSolver("sequential", 1, reason)
     return _measured(_Trial(task, local, fitting, place, precision, chunk))
-
-
-def _chunk(module: nn.Module, alike: int, stacks: int) -> int:
-    return min(CHUNK, alike // stacks, BLOCKS_BYTES // max(_bytes(module), 1))
 
 
 def _bytes(module: nn.Module) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vergence.core.data import Batch
+from vergence.core.data import Batch, copy_of
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
@@ -49,14 +49,15 @@ class Trainer:
         """Answer a `Forward`."""
         self._bind(ask.params)
         with torch.no_grad():
-            return self.task.forward(self.module, ask.batch)
+            return self.task.forward(self.module, copy_of(ask.batch))
 
     def step(self, ask: Step, progress: float = 0.0) -> StepResult:
         """Answer a `Step`. `progress` is the share of rounds done, for the schedule.
 
         A batch without samples teaches nothing, unless the step's own `gradients` say otherwise.
         """
-        tensors, batch, given = self._bind(ask.params), ask.batch, None
+        # A batch is looked at again: when its gradient comes back, and by protections.
+        tensors, batch, given = self._bind(ask.params), copy_of(ask.batch), None
         if ask.wrt is not None:
             given = batch[ask.wrt].detach().requires_grad_()
             batch = {**batch, ask.wrt: given}
@@ -68,6 +69,8 @@ class Trainer:
             pull = None if given is None else torch.zeros_like(given)
             return StepResult(ask.params, state, 0.0, pull)
         else:
+            if given is not None and ask.wrt is not None:
+                batch[ask.wrt] = given.clone()  # a layer may begin in place, and no leaf allows it
             mean = self.task.loss(self.task.forward(self.module, batch), batch)
             mean.backward()
             gradients = take_gradients(self.parameters) if tensors else []

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from vergence.core.serialization import Packed, digest
 from vergence.engine.round_loop import fingerprint
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
 from vergence.engine.storage.run_tables import measured
-from vergence.engine.storage.state_journal import StateJournal, StateRef
+from vergence.engine.storage.state_journal import StateJournal
 from vergence.experiment import checksums
 from vergence.experiment.trained_run import read_run
 from vergence.privacy.release_log import BOOKS, FOLDER
@@ -70,7 +70,8 @@ def remains(run: Run, person: str) -> list[str]:
         )
         found += [f"{plural(count, 'line')} of {path.name}"] if count else []
     found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
-    return found + (["report.html, which a report makes again"] if _reported(folder) else [])
+    again = ["report.html, which a report makes again"]
+    return found + (again if (folder / "report.html").is_file() else [])
 
 
 def rows(folder: Path, person: str) -> list[str]:
@@ -170,10 +171,6 @@ def _is_of(person: str, line: str) -> bool:
     return book is not None or next(iter(csv.reader([line])), [""])[0:1] == [person]
 
 
-def _reported(folder: Path) -> bool:
-    return (folder / "report.html").is_file()
-
-
 def _attacked(folder: Path, person: str) -> bool:
     page = folder / "audit" / "audit.md"
     return page.is_file() and f"pictures of {person} from" in page.read_text(encoding="utf-8")
@@ -189,7 +186,9 @@ def _erase_states(run: Run, person: str) -> None:
         filed = {c: entry for c, entry in saved.clients.filed.items() if c != person}
         if len(filed) < len(saved.clients):
             gone.append(state / files["clients"][0])
-            files["clients"] = list(_rewritten(state, seed, files["clients"][0], filed))
+            # A journal of these alone, beside the old one.
+            journal = StateJournal(state, seed, int(files["clients"][0].split(".")[2]) + 1)
+            files["clients"] = list(journal.add(filed, filed).mark)
         if _names(saved.server, person):
             chunks = Packed(server).chunks()
             gone.append(state / files["server"][0])
@@ -210,11 +209,6 @@ def _erase_states(run: Run, person: str) -> None:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             left = "".join(line for line in lines if not _is_of(person, line))
             write_whole(path, left.encode(), secret=True)
-
-
-def _rewritten(state: Path, seed: int, file: str, filed: Mapping[str, StateRef]) -> Sequence[Any]:
-    """Write a journal of these alone, beside the old one; return what a checkpoint says of it."""
-    return StateJournal(state, seed, int(file.split(".")[2]) + 1).add(filed, filed).mark
 
 
 def _erase_pictures(run: Run, person: str) -> None:

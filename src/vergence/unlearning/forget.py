@@ -29,6 +29,7 @@ from vergence.experiment.run import progress_bar, resume, start
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import Loaded, validate
+from vergence.metrics.intervals import with_number
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.text_tables import TextTable, csv_text
@@ -294,7 +295,7 @@ def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) 
         notes.append(f"Not audited: {error}.")
     records = []
     for name, run in models.items():
-        scores = [v for who, v in run.scores(headline).items() if who in rest]
+        scores = with_number(v for who, v in run.scores(headline).items() if who in rest)
         found = chances.get(name, [])
         records.append(
             {

@@ -195,14 +195,10 @@ def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[T
         new = trained.lent(ready.people[who].test, person)
         ready = replace(ready, people={who: Splits(new, new, new)})
     shown = trained.on(ready, stream=RandomStream("predict"))
-    if trains_first(trained):
+    # What a method predicts with is made from data, which a video has no labels for.
+    if isgeneratorfunction(type(trained.method).model_on):
         return shown, own_model(trained, shown, person)
     return shown, shown.model(who)
-
-
-def trains_first(trained: TrainedRun) -> bool:
-    """True if a method makes what it predicts with from data, which a video has no labels for."""
-    return isgeneratorfunction(type(trained.method).model_on)
 
 
 def own_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:

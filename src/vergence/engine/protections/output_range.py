@@ -55,7 +55,7 @@ class SmashedRangeCheck:
     ) -> None:
         assert isinstance(method, Cutting)
         self.policy, self.method, self.task, self.noisy = policy, method, task, noisy
-        self.batch = root.take(slice(0, MOST))
+        self.root = root
         self.names = method.front(task).init().layout.names
         self.known: tuple[str, Span] | None = None
 
@@ -64,10 +64,11 @@ class SmashedRangeCheck:
         mark = version(front)
         if self.known is None or self.known[0] != mark:
             layers = front.only(self.names).copy()
+            batch = self.root.take(slice(0, MOST))
             if self.noisy is not None:
-                smashed = self.noisy(layers, self.batch)
+                smashed = self.noisy(layers, batch)
             else:
-                ask = Forward(layers, self.batch, self.method.front)
+                ask = Forward(layers, batch, self.method.front)
                 smashed = Trainer(self.method.front(self.task)).forward(ask)
             self.known = mark, Span.of(smashed).widened(self.policy.widen)
         return self.known[1]

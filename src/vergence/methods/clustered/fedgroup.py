@@ -140,10 +140,9 @@ class FedGroup(Method[Grouped, NoState]):
         for client in sorted(names):
             by_name.setdefault(labels[names.index(client)], len(by_name))
         groups = {c: by_name[label] for c, label in zip(names, labels, strict=True)}
-        ways = [
-            mean_of([updates[c] for c in names if groups[c] == g], s.start)
-            for g in range(self.clusters)
-        ]
+        members = [[updates[c] for c in names if groups[c] == g] for g in range(self.clusters)]
+        # Zeros where a group has none.
+        ways = [sum(own, s.start * 0.0) / float(max(len(own), 1)) for own in members]
         models = joined([s.start + way for way in ways])
         return replace(s, models=models, groups=groups, ways=joined(ways))
 
@@ -180,8 +179,3 @@ def dissimilarity(one: Params, other: Params) -> float:
     """Return (1 - cos) / 2 of two updates: 0 where they point the same way, 1 the opposite."""
     lengths = max(one.norm() * other.norm(), 1e-12)
     return (1 - one.dot(other) / lengths) / 2
-
-
-def mean_of(updates: Sequence[Params], like: Params) -> Params:
-    """Return the mean of updates, zeros where there are none."""
-    return sum(updates, like * 0.0) / float(max(len(updates), 1))

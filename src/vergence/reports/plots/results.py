@@ -104,7 +104,7 @@ def slope(study: StudyResults) -> Figure | None:
     grid = figure.subplots(tall, wide, sharey=True, squeeze=False)
     for axes, run in zip(grid.flat, others, strict=False):
         after = run.scores(study.headline)
-        people = [p for p in before if p in after]
+        people = [p for p in before if math.isfinite(before[p] - after.get(p, math.nan))]
         better = worse = 0
         for person in people:
             gain = sign * (after[person] - before[person])
