@@ -514,15 +514,16 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     there = entries(output)
     tensors = [each for each, value in there.items() if isinstance(value, Tensor)]
     if name is None:
-        first = tensors[:1] if isinstance(output, tuple | list) or len(tensors) == 1 else []
-        wanted = [LOGITS] if LOGITS in tensors else first
+        # Without logits, one is obvious in a tuple, or where there is no other.
+        alone = isinstance(output, tuple | list) or len(tensors) == 1
+        wanted = [LOGITS] if LOGITS in tensors else tensors[: int(alone)]
     else:
         wanted = list(there)[name:][:1] if isinstance(name, int) and name not in there else [name]
     if wanted and wanted[0] in tensors:
         return there[wanted[0]]
-    what = shown(output) + ("" if name is None else f", where outputs={name!r} is no tensor")
+    wrong = "" if name is None else f", where outputs={name!r} is no tensor"
     raise ConfigError(
-        f"the network returns {what}: "
+        f"the network returns {shown(output)}{wrong}: "
         + (
             f"say which loss and metrics take, task_from(..., outputs={tensors[0]!r})"
             if tensors

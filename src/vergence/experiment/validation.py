@@ -282,8 +282,9 @@ def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
         return
 
     def outputs(part: Samples) -> Any:
-        starts = range(0, len(part), BATCH)
-        return joined([task.forward(module, part.take(slice(at, at + BATCH))) for at in starts])
+        return joined(
+            [task.forward(module, part.take(rows)) for rows in torch.arange(len(part)).split(BATCH)]
+        )
 
     try:
         scored(task, outputs, splits)
