@@ -182,7 +182,7 @@ def recipe(folders: list[Path]) -> None:
                 sum(sign * (mine[p] - base[p]) < -HARM * abs(base[p]) for p in mine)
                 for base in (scores[name] for name in ("local_only", "local_only_long", "fedavg"))
             ]
-            spent = 0 if label == PRIOR else compare.steps(study.run(label))
+            spent = 0 if label == PRIOR else study.run(label).steps
             cells = [f"{mean:.2f} [{low:.2f}, {high:.2f}]", f"{spent:.0f}", *map(str, harmed)]
             rows[label] += cells
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]

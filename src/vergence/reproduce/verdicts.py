@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,20 +13,50 @@ from numpy.typing import NDArray
 from vergence.metrics.intervals import interval
 from vergence.metrics.sample_size import MOST, POWER, people_needed
 from vergence.metrics.statistics import ALPHA, tost
-from vergence.reproduce.claims import Claim, Pair, PaperTable, Scores
-from vergence.reproduce.data_sets import Ground
+from vergence.reproduce.claims import PRIOR, Claim, Pair, PaperTable, Scores
+from vergence.reproduce.data_sets import COUNTED, Ground
+from vergence.results.baselines import kind
+from vergence.results.read import Run
+from vergence.results.verdict_rules import (
+    TIE,
+    Curve,
+    Standing,
+    gain_a_round,
+    instead_of_verdict,
+    largest,
+    same_scores,
+    standing,
+    with_images,
+)
 
-TIE = 1e-12
-"""Differences below the rounding of a mean of float64 count as equal."""
-
-Word = Literal["holds", "contradicted", "not shown", "not testable here"]
 KINDS: Mapping[str, str] = {
     "holds": "hold",
     "contradicted": "contradicted",
     "not shown": "not shown",
+    "neither learned": "not learned",
+    "winner not learned": "not learned",
+    "not trained": "not trained",
+    "ceiling": "ceiling",
+    "same run": "same run",
+    "open": "open",
     "not testable here": "not testable",
 }
-"""Verdict -> how it is counted."""
+"""Verdict, or the words in its place, up to a bracket -> how it is counted."""
+
+
+JUDGED = ("contradicted", "not shown")
+
+
+def kind_of(word: str) -> str:
+    """Return how a verdict is counted, or the words that stand in the place of one.
+
+    >>> kind_of("holds"), kind_of("not trained (gaining 0.03 a round)")
+    ('hold', 'not trained')
+
+    Raises:
+        KeyError: it is none.
+    """
+    return KINDS[word.partition(" (")[0]]
 
 
 def tally(words: Sequence[str]) -> str:
@@ -39,8 +68,9 @@ def tally(words: Sequence[str]) -> str:
     Raises:
         KeyError: a word is no verdict.
     """
-    counts = Counter(KINDS[word] for word in words)
-    return ", ".join(f"{counts[kind]} {kind}" for kind in KINDS.values())
+    counts = Counter(map(kind_of, words))
+    shown = (k for word, k in KINDS.items() if counts[k] or word in ("holds", *JUDGED))
+    return ", ".join(f"{counts[kind]} {kind}" for kind in dict.fromkeys(shown))
 
 
 @dataclass(frozen=True)
@@ -54,7 +84,8 @@ class Difference:
     difference of a person, `alike` the p-value of the test that the mean lies within the claim's
     limit, NaN for a claim without one. `unit` is what the interval is over: persons, seeds, rounds;
     `needed` how many of them would show what the claim says with 80 % power, if their mean and
-    spread were those seen; None where no number up to `sample_size.MOST` would.
+    spread were those seen; None where no number up to `sample_size.MOST` would. `instead` are the
+    words in the place of a verdict, `destroyed` the row that has finished below a constant answer.
     """
 
     these: tuple[str, ...]
@@ -72,6 +103,8 @@ class Difference:
     alike: float = math.nan
     unit: str = "person"
     needed: int | None = None
+    instead: str = ""
+    destroyed: str = ""
 
     @property
     def word(self) -> str:
@@ -85,7 +118,7 @@ class ClaimVerdict:
     """A claim, judged on its deciding metric, and the differences in the other metrics."""
 
     claim: Claim
-    word: Word
+    word: str
     reason: str
     differences: tuple[Difference, ...] = ()
     also: tuple[Difference, ...] = ()
@@ -100,12 +133,40 @@ class Evidence:
         lower: metrics where less is better.
         missing: rows that could not be run here, and why.
         barred: rows that ran but must not be judged, and why.
+        runs: row -> its run, where it has one of its own.
+        curves: row -> rounds in which people were measured, and means over them of the headline;
+            signed so that more is better; of a row without a run of its own, those of the run of
+            its part that gains most.
+        images: of metrics that are accuracies on a test that all rows share, its images.
     """
 
     scores: Scores
     lower: frozenset[str]
     missing: Mapping[str, str]
     barred: Mapping[str, str]
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    images: Mapping[str, int] = field(default_factory=dict)
+
+    def priors(self, metric: str) -> dict[str, Mapping[str, float]]:
+        """Return the static predictors that have a metric; others' gaze is none of them."""
+        return {
+            label: told[metric]
+            for label, told in self.scores.items()
+            if label.endswith(PRIOR) and metric in told
+            if kind(label.removesuffix(PRIOR)) == "prior"
+        }
+
+    def standing(self, labels: Sequence[str], metric: str) -> Standing:
+        """Return what may be said of a row, or of the mean of several, in a metric."""
+        rows = [self.scores[label].get(metric, {}) for label in labels]
+        people = [p for p in rows[0] if all(p in row for row in rows)]
+        mean = {p: float(np.mean([row[p] for row in rows])) for p in people}
+        lower, images = metric in self.lower, self.images.get(metric, 0)
+        if labels[0].endswith(PRIOR):
+            return standing(mean, {}, lower, learned=True)
+        gain = largest([gain_a_round(*self.curves.get(label, ((), ()))) for label in labels])
+        return standing(mean, self.priors(metric), lower, gain, images)
 
 
 def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> ClaimVerdict:
@@ -121,7 +182,14 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
     if reason:
         return ClaimVerdict(claim, "not testable here", reason)
     metrics = ground.quantities[claim.quantity]
-    found = [_difference(table, claim, pair, metrics[0], evidence, ground) for pair in claim.pairs]
+    gate, shown = gate_of(metrics[0], ground, evidence), metrics_of(table, ground)
+    found = [
+        replace(
+            _difference(table, claim, pair, metrics[0], evidence, ground),
+            **_instead(claim, pair, gate, shown, evidence),
+        )
+        for pair in claim.pairs
+    ]
     also = [
         _difference(table, claim, pair, metric, evidence, ground)
         for metric in metrics[1:]
@@ -134,19 +202,73 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
     return ClaimVerdict(claim, word, why, tuple(found), tuple(also))
 
 
-def _word(found: Sequence[Difference]) -> tuple[Word, str]:
+def gate_of(metric: str, ground: Ground, evidence: Evidence) -> str:
+    """Return the metric by which rows must have learned; "" of one that counts something else.
+
+    It is the metric itself where a predictor that needs no training has it, else the main one.
+    """
+    if evidence.priors(metric):
+        return metric
+    return "" if metric in COUNTED else ground.quantities["main"][0]
+
+
+def metrics_of(table: PaperTable, ground: Ground) -> list[str]:
+    """Return the metrics that decide the claims of a table, the main one of its data set first."""
+    asked = [c.quantity for c in table.claims if c.quantity in ground.quantities]
+    return list(dict.fromkeys(ground.quantities[name][0] for name in ("main", *asked)))
+
+
+def _instead(
+    claim: Claim, pair: Pair, gate: str, shown: Sequence[str], evidence: Evidence
+) -> dict[str, str]:
+    """Words in the place of a verdict on a pair, and the row that training has destroyed."""
+    if not gate:
+        return {}
+    sides = (pair.these, (pair.rival,))
+    rows = [evidence.standing(labels, gate) for labels in sides]
+    one, other = (
+        {m: evidence.scores[x[0]][m] for m in shown if m in evidence.scores[x[0]]} for x in sides
+    )
+    equal = len(pair.these) == 1 and same_scores(one, other)
+    lost = [labels[0] for labels, row in zip(sides, rows, strict=True) if row.destroyed]
+    words = instead_of_verdict(*rows, equal, bool(claim.within))
+    return {"instead": words, "destroyed": lost[0] if lost else ""}
+
+
+def _word(found: Sequence[Difference]) -> tuple[str, str]:
     if any(math.isnan(d.lo) for d in found):
         return "not testable here", _alone(found)
-    against = [d for d in found if d.word == "opposite"]
+    against = [d for d in found if d.word == "opposite" and not d.instead]
     open_ = [d for d in found if d.word == "none"]
     if against:
-        return "contradicted", f"opposite found against {_rivals(against)}"
+        return "contradicted", f"opposite found against {_rivals(against)}{_destroyed(against)}"
+    if barred := _barred(found):
+        return barred
     if open_:
         return "not shown", f"no difference shown here against {_rivals(open_)}; {_plan(open_)}"
-    return "holds", "every interval excludes 0 on the claimed side"
+    return "holds", f"every interval excludes 0 on the claimed side{_destroyed(found)}"
 
 
-def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[Word, str]:
+def _barred(found: Sequence[Difference]) -> tuple[str, str] | None:
+    """Words in the place of a verdict, and against whom; None where one may be given."""
+    words = dict.fromkeys(d.instead for d in found if d.instead)
+    told = [f"{w}: {', '.join(_named(d) for d in found if d.instead == w)}" for w in words]
+    return (next(iter(words)), "; ".join(told)) if words else None
+
+
+def _named(d: Difference) -> str:
+    return f"{', '.join(d.these)} against {d.rival}"
+
+
+def _destroyed(found: Sequence[Difference]) -> str:
+    """Clause on rows that lose by name, as they have finished below a constant answer."""
+    names = dict.fromkeys(d.destroyed for d in found if d.destroyed)
+    return "".join(f"; {name}: worse than a constant" for name in names)
+
+
+def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[str, str]:
+    if barred := _barred(found):
+        return barred
     limit = claim.within
     told = f"within {limit:g}"
     if claim.everybody:
@@ -176,9 +298,10 @@ def _plan(found: Sequence[Difference]) -> str:
 
 
 def _alone(found: Sequence[Difference]) -> str:
-    unit = next(d.unit for d in found if d.people < 2)
-    over = "people" if unit == "person" else f"{unit}s"
-    return f"one {unit}: nothing is known about the spread over {over}"
+    worst = next(d for d in found if math.isnan(d.lo))
+    over = "people" if worst.unit == "person" else f"{worst.unit}s"
+    few = f"one {worst.unit}" if worst.people < 2 else f"all {worst.people} {over} differ alike"
+    return f"{few}: nothing is known about the spread over {over}"
 
 
 def _rivals(found: Sequence[Difference]) -> str:
@@ -209,6 +332,14 @@ def _difference(
     other = np.array([rival[p] for p in people])
     gain = sign * (mine - other)
     eased = gain + claim.margin * np.abs(other)
+    unit, images = unit_of(people), evidence.images.get(metric, 0)
+
+    def ends(values: NDArray[np.floating]) -> tuple[float, float]:
+        if images:
+            return with_images(interval(values), float(mine.mean()), float(other.mean()), images)
+        same = unit == "seed" and metric not in COUNTED and np.ptp(values) < TIE
+        return (math.nan, math.nan) if same else interval(values)
+
     level = abs(float(other.mean()))
     share = float(gain.mean()) / level if level else math.nan
     return Difference(
@@ -217,14 +348,14 @@ def _difference(
         metric,
         float(gain.mean()),
         share,
-        *interval(gain),
-        interval(eased),
+        *ends(gain),
+        ends(eased),
         int((gain > TIE).sum()),
         len(people),
         _printed(table, claim, pair, ground),
         float(np.abs(gain).max()),
         tost(gain, claim.within) if claim.within else math.nan,
-        unit_of(people),
+        unit,
         _needed(gain if claim.within else eased, claim.within),
     )
 
