@@ -420,7 +420,7 @@ def claim_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
         if not verdict.differences:
             found.append((text, claim.whose, *[""] * 6, *limits))
         for d in verdict.differences:
-            gate = gate_of(d.metric, outcome.ground, evidence)
+            gate = "" if claim.everybody else gate_of(d.metric, outcome.ground, evidence)
             lower = [int(metric in evidence.lower) for metric in (d.metric, gate)]
             pair = ("|".join(d.these), d.rival)
             found.append((text, claim.whose, d.metric, gate, *lower, *pair, *limits))

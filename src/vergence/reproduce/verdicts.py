@@ -182,7 +182,8 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
     if reason:
         return ClaimVerdict(claim, "not testable here", reason)
     metrics = ground.quantities[claim.quantity]
-    gate, shown = gate_of(metrics[0], ground, evidence), metrics_of(table, ground)
+    gate = "" if claim.everybody else gate_of(metrics[0], ground, evidence)
+    shown = metrics_of(table, ground)
     found = [
         replace(
             _difference(table, claim, pair, metrics[0], evidence, ground),
@@ -205,9 +206,11 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
 def gate_of(metric: str, ground: Ground, evidence: Evidence) -> str:
     """Return the metric by which rows must have learned; "" of one that counts something else.
 
-    It is the metric itself where a predictor that needs no training has it, else the main one.
+    It is the metric itself where a predictor that needs no training has it, else the main one; and
+    the main one for half of a trade-off: a map that is bright everywhere has the best recall.
     """
-    if evidence.priors(metric):
+    halves = {ground.quantities.get(name, ("",))[0] for name in ("recall", "precision", "u", "s")}
+    if metric not in halves and evidence.priors(metric):
         return metric
     return "" if metric in COUNTED else ground.quantities["main"][0]
 
@@ -229,7 +232,7 @@ def _instead(
     one, other = (
         {m: evidence.scores[x[0]][m] for m in shown if m in evidence.scores[x[0]]} for x in sides
     )
-    equal = len(pair.these) == 1 and same_scores(one, other)
+    equal = len(pair.these) == 1 and not claim.within and same_scores(one, other)
     lost = [labels[0] for labels, row in zip(sides, rows, strict=True) if row.destroyed]
     words = instead_of_verdict(*rows, equal, bool(claim.within))
     return {"instead": words, "destroyed": lost[0] if lost else ""}
