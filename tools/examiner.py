@@ -195,9 +195,9 @@ def word(numbers: Numbers, pairs: Sequence[Mapping[str, str]]) -> str:
     for pair, words in zip(pairs, instead, strict=True):
         low, high, *gains = ends_of(numbers, pair, float(pair["margin"]))
         limit = float(pair["within"])
-        if limit and not words and (pair["everybody"] == "1" or not math.isnan(low)):
+        if pair["everybody"] == "1" or (limit and not words and not math.isnan(low)):
             found.append(alike(low, high, gains, limit, pair["everybody"] == "1"))
-        elif math.isnan(low) and not (limit and words):
+        elif math.isnan(low):
             return "not testable here"
         else:
             found.append(words or ("holds" if low > 0 else "contradicted" if high < 0 else ""))

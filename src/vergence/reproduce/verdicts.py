@@ -270,8 +270,6 @@ def _destroyed(found: Sequence[Difference]) -> str:
 
 
 def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[str, str]:
-    if barred := _barred(found):
-        return barred
     limit = claim.within
     told = f"within {limit:g}"
     if claim.everybody:
@@ -279,8 +277,10 @@ def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[str, str]:
         if most.most <= limit:
             return "holds", f"for everybody {told}; at most {most.most:.2g}"
         return "contradicted", f"{most.most:.2g} apart from {most.rival}"
-    if any(math.isnan(d.alike) for d in found):
+    if any(math.isnan(d.alike + d.lo) for d in found):
         return "not testable here", _alone(found)
+    if barred := _barred(found):
+        return barred
     ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in found)
     apart = [d for d in found if d.lo > limit or d.hi < -limit]
     if apart:
