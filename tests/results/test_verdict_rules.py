@@ -87,7 +87,7 @@ DONE, LOW = Standing(2.0, prior="centre"), Standing(1.0, learned=False, prior="c
         (DONE, LOW, ""),
         (LOW, LOW, "neither learned"),
         (Standing(3.0, learned=False), DONE, "winner not learned"),
-        (DONE, Standing(1.5, gaining=0.03), "not trained (gaining 0.030 a round)"),
+        (DONE, Standing(1.5, gaining=0.03), "not trained (gaining 0.03 a round)"),
         (DONE, Standing(1.5, gaining=math.nan), "open (not recorded)"),
         (DONE, Standing(1.5, learned=None), "open (no baseline)"),
         (Standing(0.995, ceiling=True), Standing(1.0, ceiling=True), "ceiling"),
@@ -154,7 +154,7 @@ def test_a_run_that_still_gains_is_not_judged(tmp_path):
     rows = [line.split(",") for line in path.read_text().splitlines()]
     rows = [[*r[:4], str(0.5 * int(r[1])), *r[5:]] if r[0] != "seed" else r for r in rows]
     path.write_text("".join(",".join(row) + "\n" for row in rows))
-    assert word(out) == "not trained (gaining 0.50 a round)"
-    assert "FedCPF gains 0.50 a round, at 30 steps" in repr(compare(out))
+    assert word(out) == "not trained (gaining 0.5 a round)"
+    assert "FedCPF gains 0.5 a round, at 30 steps" in repr(compare(out))
     assert read(out).run("fedcpf").steps == 30
     assert set(METHODS) >= {"fedavg", "fedcpf"}

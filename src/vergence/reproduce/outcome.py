@@ -29,10 +29,10 @@ from vergence.reproduce.verdicts import (
     metrics_of,
     printed_on,
     tally,
-    unit_of,
 )
 from vergence.results.layout import DASH, METHOD_NAMES, MINUS, finite, metric_name, number
 from vergence.results.text_tables import markdown_table
+from vergence.results.verdict_rules import unit_of
 from vergence.results.write import write_json
 
 COLOUR = {"holds": "green", "contradicted": "red"}
@@ -391,7 +391,10 @@ def evidence_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
         steps = "" if run is None else f"{run.steps:.6g}"
         for metric in [m for m in metrics if m in by_metric]:
             values = by_metric[metric]
-            units: Any = [(*_unit(name), value) for name, value in values.items()]
+            units: Any = [
+                (who[5:], "", value) if unit_of([who]) == "seed" else ("", who, value)
+                for who, value in values.items()
+            ]
             if run is not None and run.scores(metric) == values:
                 own = run.final(metric)
                 units = zip(own.seed, own.person, own.value, strict=True)
@@ -405,13 +408,8 @@ def evidence_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
     return found
 
 
-def _unit(name: str) -> tuple[str, str]:
-    """Seed and person of a score's name; one of them is empty."""
-    return (name.removeprefix("seed "), "") if unit_of([name]) == "seed" else ("", name)
-
-
 def claim_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
-    """Return what each claim compares, a row for each pair of rows, with the claim's verdict."""
+    """Return a row for each pair of rows that a claim compares, with the claim's verdict."""
     found: list[Sequence[Any]] = [CLAIMS]
     for verdict in outcome.verdicts:
         claim, evidence = verdict.claim, outcome.evidence

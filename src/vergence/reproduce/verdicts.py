@@ -23,9 +23,10 @@ from vergence.results.verdict_rules import (
     Standing,
     gain_a_round,
     instead_of_verdict,
-    largest,
     same_scores,
     standing,
+    steepest,
+    unit_of,
     with_images,
 )
 
@@ -48,7 +49,7 @@ JUDGED = ("contradicted", "not shown")
 
 
 def kind_of(word: str) -> str:
-    """Return how a verdict is counted, or the words that stand in the place of one.
+    """Return the column in which a verdict, or words in its place, is counted.
 
     >>> kind_of("holds"), kind_of("not trained (gaining 0.03 a round)")
     ('hold', 'not trained')
@@ -158,15 +159,15 @@ class Evidence:
         }
 
     def standing(self, labels: Sequence[str], metric: str) -> Standing:
-        """Return what may be said of a row, or of the mean of several, in a metric."""
+        """Return the standing of a row, or of the mean of several, in a metric."""
         rows = [self.scores[label].get(metric, {}) for label in labels]
         people = [p for p in rows[0] if all(p in row for row in rows)]
         mean = {p: float(np.mean([row[p] for row in rows])) for p in people}
         lower, images = metric in self.lower, self.images.get(metric, 0)
         if labels[0].endswith(PRIOR):
             return standing(mean, {}, lower, learned=True)
-        gain = largest([gain_a_round(*self.curves.get(label, ((), ()))) for label in labels])
-        return standing(mean, self.priors(metric), lower, gain, images)
+        curve = steepest(self.curves.get(label, ((), ())) for label in labels)
+        return standing(mean, self.priors(metric), lower, gain_a_round(*curve), images)
 
 
 def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> ClaimVerdict:
@@ -254,13 +255,8 @@ def _word(found: Sequence[Difference]) -> tuple[str, str]:
 
 def _barred(found: Sequence[Difference]) -> tuple[str, str] | None:
     """Words in the place of a verdict, and against whom; None where one may be given."""
-    words = dict.fromkeys(d.instead for d in found if d.instead)
-    told = [f"{w}: {', '.join(_named(d) for d in found if d.instead == w)}" for w in words]
-    return (next(iter(words)), "; ".join(told)) if words else None
-
-
-def _named(d: Difference) -> str:
-    return f"{', '.join(d.these)} against {d.rival}"
+    told = [(d.instead, f"{', '.join(d.these)} against {d.rival}") for d in found if d.instead]
+    return (told[0][0], "; ".join(f"{pair}: {words}" for words, pair in told)) if told else None
 
 
 def _destroyed(found: Sequence[Difference]) -> str:
@@ -368,16 +364,6 @@ def _needed(gain: NDArray[np.floating], limit: float) -> int | None:
     if gain.size < 2 or (not limit and mean <= TIE):
         return None
     return people_needed(mean, float(gain.std(ddof=1)), limit)
-
-
-def unit_of(names: Sequence[str]) -> str:
-    """Unit that scores are over, by their names.
-
-    >>> unit_of(["seed 0", "seed 1"]), unit_of(["p000", "p001"])
-    ('seed', 'person')
-    """
-    first = names[0].partition(" ")[0] if names else ""
-    return first if first in ("seed", "round") else "person"
 
 
 def printed_on(table: PaperTable, ground: Ground) -> Mapping[str, Mapping[str, tuple[float, ...]]]:

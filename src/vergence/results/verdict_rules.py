@@ -7,7 +7,7 @@ Everything that prints a verdict asks here: `vergence compare`, the report and `
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,24 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
 from vergence.results.baselines import kind
-from vergence.results.layout import number
 from vergence.results.read import Run, StudyResults, table
 from vergence.results.read import read as read_study
 
-GAIN = HARM
-"""Share of its final value that a finished row gains at most in the last third of its rounds.
+GAIN, LAST = HARM, 1 / 3
+"""A finished row gains at most this share of its final value in this last share of its rounds.
 
-The share from which a person's loss counts as harm: a verdict should not rest on less."""
-LAST = 1 / 3
-"""Share of the rounds over which that gain is taken."""
-ERRORS = 3.0
-"""Standard errors of the test by which an accuracy must be above a constant answer's."""
+It is the share from which a person's loss counts as harm: a verdict should not rest on less."""
+ERRORS, WIDTH = 3.0, 1.959964
+"""Standard errors of the test by which an accuracy must be above a constant answer's, and those of
+half a 95 % interval."""
 FULL = 0.99
 """Mean of a share from which on no test can tell who is better."""
-BUDGETS = 3
-"""Runs of one method with so many different numbers of steps say which budget is best."""
-WIDTH = 1.959964
-"""Half of a 95 % interval in standard errors."""
 TIE = 1e-12
 """Differences below the rounding of a mean of float64 count as equal."""
 Scores = Mapping[str, float]
@@ -45,7 +39,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Standing:
-    """What may be said of one row alone, in one metric.
+    """Standing of one row alone, in one metric.
 
     Attributes:
         mean: over people, signed so that more is better.
@@ -100,7 +94,7 @@ def standing(
     if not guesses:
         return Standing(mean, full, learned, gaining=gaining)
     name = max(guesses, key=lambda each: sign * float(guesses[each].mean()))
-    ends = lead_ends(mine, guesses[name], sign, images, shared_test(list(known)))
+    ends = lead_ends(mine, guesses[name], sign, images, unit_of(list(known)) == "seed")
     above, below = any(low > 0 for low, _ in ends), any(high < 0 for _, high in ends)
     unknown = all(math.isnan(low) for low, _ in ends)
     return Standing(mean, full, None if unknown else above, below and not above, gaining, name)
@@ -125,13 +119,14 @@ def lead_ends(
     return [interval(each.tolist()) for each in scaled]
 
 
-def shared_test(names: Collection[str]) -> bool:
-    """True if scores are over seeds: they share the test, whose images are a sample as well.
+def unit_of(names: Sequence[str]) -> str:
+    """Unit that scores are over, by their names; seeds share a test, whose images are a sample.
 
-    >>> shared_test(["seed 0", "seed 1"]), shared_test(["p000", "p001"])
-    (True, False)
+    >>> unit_of(["seed 0", "seed 1"]), unit_of(["p000", "p001"])
+    ('seed', 'person')
     """
-    return all(name.startswith("seed ") for name in names)
+    first = names[0].partition(" ")[0] if names else ""
+    return first if first in ("seed", "round") else "person"
 
 
 def standard_error(share: float, images: int) -> float:
@@ -192,14 +187,8 @@ def training_curve(run: Run, metric: str) -> Curve:
 
 
 def steepest(curves: Iterable[Curve]) -> Curve:
-    """Return the curve that gains most, or one of which that is not known."""
-    gains = [(gain_a_round(*curve), curve) for curve in curves]
-    return max(gains, key=lambda each: math.inf if math.isnan(each[0]) else each[0])[1]
-
-
-def largest(gains: Iterable[float]) -> float:
-    """The largest of several gains of a round; one that is not recorded may be larger."""
-    return max(gains, key=lambda gain: math.inf if math.isnan(gain) else gain)
+    """Return the curve that gains most; one of which that is not recorded may gain more."""
+    return max(curves, key=lambda each: float(np.nan_to_num(gain_a_round(*each), nan=math.inf)))
 
 
 def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
@@ -220,10 +209,9 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
 
 def tested(run: Run, metric: str) -> int:
     """Number of test images of everybody, of an accuracy in a run that keeps their scores."""
-    path = run.folder / "samples.csv"
-    if "accuracy" not in metric or not path.exists():
+    if "accuracy" not in metric or not (run.folder / "samples.csv").exists():
         return 0
-    rows = table(path)
+    rows = table(run.folder / "samples.csv")
     return int(rows[rows.seed == rows.seed.min()].counted.sum())
 
 
@@ -236,7 +224,7 @@ def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
         if other.method == run.method and metric in other.estimates and other.steps > 0
     }
     best = max(means, key=means.__getitem__, default=math.nan)
-    return len(means) >= BUDGETS and best == run.steps < max(means)
+    return len(means) > 2 and best == run.steps < max(means)
 
 
 def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
@@ -266,27 +254,15 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool =
         return "ceiling"
     if equal:
         return "same run"
-    if any(row.learned is None for row in rows):
-        known = all(row.prior for row in rows if row.learned is None)
-        return "open (no spread is known)" if known else "open (no baseline)"
+    if unknown := [row for row in rows if row.learned is None]:
+        return f"open ({'no spread' if all(row.prior for row in unknown) else 'no baseline'})"
     if not (one.learned or other.learned):
         return "neither learned"
-    fastest = max((row.gaining for row in rows), key=lambda gain: -1 if math.isnan(gain) else gain)
-    if fastest > 0:
-        return f"not trained (gaining {plain_number(fastest)} a round)"
+    if (fastest := float(np.nanmax([row.gaining for row in rows] + [0.0]))) > 0:
+        return f"not trained (gaining {fastest:.2g} a round)"
     if any(math.isnan(row.gaining) for row in rows):
         return "open (not recorded)"
     winner = max(rows, key=lambda row: row.mean)
     if not winner.learned or (both and not (one.learned and other.learned)):
         return "winner not learned"
     return ""
-
-
-def plain_number(value: float) -> str:
-    """A small number with two figures, as .03.
-
-    >>> plain_number(0.0312), plain_number(1.26)
-    ('0.031', '1.3')
-    """
-    places = max(0, 1 - math.floor(math.log10(value))) if value > 0 else 0
-    return number(value, min(places, 6))

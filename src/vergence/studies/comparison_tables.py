@@ -28,7 +28,7 @@ from vergence.results.significance import (
     treatment,
 )
 from vergence.results.text_tables import TextTable
-from vergence.results.verdict_rules import plain_number, standings
+from vergence.results.verdict_rules import standings
 
 PAIR = ("difference", "95 % interval", "better for")
 PAIRED_BY = {"person": "person by person", "person-seed": "each person in each seed"}
@@ -217,7 +217,7 @@ def training_notes(study: StudyResults, metric: str) -> list[str]:
     below = [label for label, each in found.items() if each.destroyed]
     unlearned = [k for k, each in found.items() if each.learned is False and k not in below]
     rising = [
-        f"{named([label])} gains {plain_number(each.gaining)} a round, at "
+        f"{named([label])} gains {each.gaining:.2g} a round, at "
         f"{number(study.run(label).steps, 0)} steps"
         for label, each in found.items()
         if each.gaining > 0
