@@ -274,7 +274,8 @@ class FunctionTask(Task):
             value.backward()
             return float(value.detach()), at.grad.numpy()  # type: ignore[union-attr]
 
-        candidates, within = [torch.zeros(size)], (0, 1) if _between(seen, 0, 1) else (None, None)
+        bounded = _between(seen, 0, 1) and _between(targets, 0, 1)
+        candidates, within = [torch.zeros(size)], (0, 1) if bounded else (None, None)
         if not targets.is_floating_point() and targets.ndim == 1 and size > 1:
             shares = targets[targets >= 0].bincount(minlength=size).add(1e-3).double()
             shares /= shares.sum()

@@ -379,7 +379,8 @@ def evidence_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
     seed's. Beside them stand the means of the rounds by which training is said to be finished, and
     the test images of scores that are shares of one test.
     """
-    evidence, found = outcome.evidence, [EVIDENCE]
+    evidence = outcome.evidence
+    found: list[Sequence[Any]] = [EVIDENCE]
     split = outcome.facts["experiment"].get("federation", {}).get("split_seed", 0)
     metrics = metrics_of(outcome.table, outcome.ground)
     for metric, count in evidence.images.items():

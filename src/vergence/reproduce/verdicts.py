@@ -229,14 +229,13 @@ def _instead(
     if not gate:
         return {}
     sides = (pair.these, (pair.rival,))
-    rows = [evidence.standing(labels, gate) for labels in sides]
-    one, other = (
-        {m: evidence.scores[x[0]][m] for m in shown if m in evidence.scores[x[0]]} for x in sides
-    )
-    equal = len(pair.these) == 1 and not claim.within and same_scores(one, other)
-    lost = [labels[0] for labels, row in zip(sides, rows, strict=True) if row.destroyed]
-    words = instead_of_verdict(*rows, equal, bool(claim.within))
-    return {"instead": words, "destroyed": lost[0] if lost else ""}
+    one, other = (evidence.standing(labels, gate) for labels in sides)
+    told = [evidence.scores[labels[0]] for labels in sides]
+    mine, theirs = ({m: row[m] for m in shown if m in row} for row in told)
+    equal = len(pair.these) == 1 and not claim.within and same_scores(mine, theirs)
+    lost = pair.these[0] if one.destroyed else pair.rival if other.destroyed else ""
+    words = instead_of_verdict(one, other, equal, bool(claim.within))
+    return {"instead": words, "destroyed": lost}
 
 
 def _word(found: Sequence[Difference]) -> tuple[str, str]:

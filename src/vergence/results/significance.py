@@ -15,7 +15,13 @@ from vergence.metrics.fairness import Fairness, fairness
 from vergence.metrics.intervals import interval
 from vergence.results.layout import method_name
 from vergence.results.read import Run, StudyResults
-from vergence.results.verdict_rules import TIE, instead_of_verdict, same_scores, standings
+from vergence.results.verdict_rules import (
+    TIE,
+    Standing,
+    instead_of_verdict,
+    same_scores,
+    standings,
+)
 
 REFERENCES = ("fedavg", "local_only")
 """Methods that every other one is paired with."""
@@ -146,7 +152,6 @@ def judge(
     if margin is not None:
         near = _family({pair: statistics.tost(d, margin) for pair, d in values.items()})
     alone = standings(study, metric)
-    every = {run.label: {m: run.scores(m) for m in run.results["metrics"]} for run in study.runs}
     return [
         ComparedMethod(
             paired(study, *pair, metric, unit),
@@ -158,14 +163,21 @@ def judge(
             statistics.rank_biserial(d),
             near[pair],
             None if margin is None else _verdict(near[pair], adjusted[pair]),
-            instead_of_verdict(
-                *(alone[study.run(name).label] for name in pair),
-                same_scores(*(every[study.run(name).label] for name in pair)),
-            ),
-            next((name for name in pair if alone[study.run(name).label].destroyed), ""),
+            *_standing(study, pair, alone),
         )
         for pair, d in values.items()
     ]
+
+
+def _standing(
+    study: StudyResults, pair: tuple[str, str], alone: Mapping[str, Standing]
+) -> tuple[str, str]:
+    """Words in the place of a verdict on two runs, and the run that training has destroyed."""
+    one, other = (study.run(name) for name in pair)
+    mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))
+    left, right = alone[one.label], alone[other.label]
+    lost = one.label if left.destroyed else other.label if right.destroyed else ""
+    return instead_of_verdict(left, right, same_scores(mine, theirs)), lost
 
 
 def family(pairs: Sequence[ComparedMethod]) -> int:

@@ -176,8 +176,7 @@ def training_curve(run: Run, metric: str) -> Curve:
     folds = dict.fromkeys(run.results.get("folds", {}).values())
     if folds:
         return steepest(training_curve(read_study(run.folder / x).runs[0], metric) for x in folds)
-    told = run.rounds if (run.folder / "rounds.csv").exists() else []
-    if not len(told):
+    if not (run.folder / "rounds.csv").exists() or not len(told := run.rounds):
         return (), ()
     own = told[(told.evaluation == "P0") & (told.metric == metric)]
     means = (-1 if metric in run.lower_is_better else 1) * own.groupby("round").value.mean()
