@@ -83,7 +83,7 @@ def _write_rounds(folder, method, mean, names, seeds, rounds, up):
     head = "seed,round,evaluation,metric,value,bytes_up,bytes_down,seconds,personal_fraction"
     grown = [min(0.5, 0.1 * r) if method in {"fedcpf", "fedselect"} else "" for r in range(rounds)]
     rows = [
-        (s, r, "P0", "nss", mean - 1.2 * 0.6**r + 0.05 * s, up, 10_000, 2.0, grown[r])
+        (s, r, "P0", "nss", mean - 1.2 * 0.25**r + 0.05 * s, up, 10_000, 2.0, grown[r])
         for s in seeds
         for r in range(rounds)
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
+from vergence.core.files import csv_of
 from vergence.core.naming import plural
 from vergence.experiment.packaged import packaged
 from vergence.experiment.schema import load
@@ -22,8 +23,11 @@ from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
 from vergence.reports.html import figure
 from vergence.reports.plots.swaps import swaps
+from vergence.reproduce.outcome import CLAIMS, EVIDENCE
+from vergence.results import significance
 from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
+from vergence.results.verdict_rules import tested, training_curve
 from vergence.studies import compare
 from vergence.studies import few_shot as codes
 from vergence.studies.cross_dataset import cross
@@ -86,6 +90,47 @@ def page(folder: Path, name: str) -> None:
     ]
     PAGES.mkdir(parents=True, exist_ok=True)
     (PAGES / f"{name}.md").write_text("\n".join(lines))
+    numbers(study, PAGES / "data" / name)
+
+
+def numbers(study: StudyResults, folder: Path) -> None:
+    """Write scores.csv and claims.csv of a page: the numbers that its verdicts rest on, and pairs.
+
+    Rows are as of `vergence reproduce`; a claim is a pair of a table of paired differences.
+    """
+    metric, rows = study.headline, [EVIDENCE]
+    lower = int(metric in study.lower_is_better)
+    for name, people in study.priors.items():
+        told = [(person, found[metric]) for person, found in people.items() if metric in found]
+        label = f"prior: {name.replace('_', ' ')}"
+        rows += [(label, "", 0, p, "end", metric, repr(float(v)), "") for p, v in told]
+    for run in study.runs:
+        own, steps = run.final(metric), f"{run.steps:.6g}"
+        cells = zip(own.seed, own.person, own.value, strict=True)
+        rows += [
+            (run.label, s, 0, p, "end", metric, repr(float(v)), steps)
+            for s, p, v in cells
+            if p in run.people
+        ]
+        if images := tested(run, metric):
+            rows.append(("test", "", 0, "", "end", metric, images, ""))
+        curve = zip(*training_curve(run, metric), strict=True)
+        rows += [(run.label, "", 0, "", int(r), "curve", repr(float(v)), steps) for r, v in curve]
+    claims = [CLAIMS]
+    for reference in (None, *(label for label in REFERENCES if study.find(label))):
+        where = f"against {study.run(reference).title}" if reference else "person by person"
+        for each in significance.judge(study, reference=reference):
+            names = [study.run(label).title for label in (each.pair.a, each.pair.b)]
+            claim = (
+                f"Paired differences in {metric_name(metric)}, {where}: {' against '.join(names)}"
+            )
+            pair = (study.run(each.pair.a).label, study.run(each.pair.b).label)
+            claims.append(
+                (claim, "test", metric, metric, lower, lower, *pair, 0.0, 0.0, 0, each.word)
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scores.csv").write_text(csv_of(rows))
+    (folder / "claims.csv").write_text(csv_of(claims))
 
 
 def changed(name: str, run: Run) -> str:
@@ -182,7 +227,7 @@ def recipe(folders: list[Path]) -> None:
                 sum(sign * (mine[p] - base[p]) < -HARM * abs(base[p]) for p in mine)
                 for base in (scores[name] for name in ("local_only", "local_only_long", "fedavg"))
             ]
-            spent = 0 if label == PRIOR else compare.steps(study.run(label))
+            spent = 0 if label == PRIOR else study.run(label).steps
             cells = [f"{mean:.2f} [{low:.2f}, {high:.2f}]", f"{spent:.0f}", *map(str, harmed)]
             rows[label] += cells
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]
@@ -215,6 +260,9 @@ def reproduced(folder: Path) -> None:
                 shutil.copy(picture, PAGES / f"{name}.png")
                 text = text.replace(f"]({picture.name})", f"]({name}.png)")
         (PAGES / f"{name}.md").write_text(text)
+        for table in sorted(report.parent.glob("*.csv")):
+            (PAGES / "data" / name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(table, PAGES / "data" / name / table.name)
         print(f"docs/results/{name}.md")
 
 

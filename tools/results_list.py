@@ -34,7 +34,9 @@ row. Whether a difference can be told from chance is on the page.
 PAPERS = """
 ## Claims of papers
 
-A claim holds, is contradicted, or is not shown by these data; the rest cannot be tested here.
+A claim holds, is contradicted, or is not shown by these data where the better row has learned and
+the numbers stand beside the page; what the other words mean is
+[told here](../how-to/reproduce.md#what-a-verdict-means).
 """
 
 

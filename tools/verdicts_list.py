@@ -12,7 +12,10 @@ from pathlib import Path
 from scipy.special import stdtrit
 
 from vergence.metrics.sample_size import MOST, people_needed
-from vergence.reproduce.verdicts import KINDS
+from vergence.reproduce.verdicts import KINDS, kind_of
+
+COUNTED = tuple(dict.fromkeys(KINDS.values()))
+"""Columns of the table of counts."""
 
 NUMBERS = re.compile(r"\[([\d.e+-]+), ([\d.e+-]+)\]")
 COUNT = re.compile(r"\d+ of (\d+)( \w+)?")
@@ -23,10 +26,15 @@ SEEDS = re.compile(r"^- (?:seeds: )?(\d+)(?: seeds?)?, (?:rounds: )?\d+", re.M)
 MINUTES = re.compile(r"([\d.]+) minutes in rounds")
 HEAD = """# Verdicts on the papers' claims
 
-Counted over the pages of this folder that `vergence reproduce` wrote, by paper and by whether the
-data are recorded or generated. Hours are spent in rounds on two shared cores; runs that several
-pages share are counted on each. [What a verdict
+Counted over the pages of this folder that `vergence reproduce` wrote, by paper, by whether the data
+are recorded or generated, and by whose claims they are: the paper's, or ours about its methods. A
+claim that stands on several pages with the same numbers, as they share runs, is counted once. Hours
+are spent in rounds on two shared cores, and counted on each page. [What a verdict
 means](../how-to/reproduce.md#what-a-verdict-means).
+
+A verdict needs a winner that has learned, and the numbers behind it in `data/`, from which
+`python -m tools.examiner` computes it again. Pages without these numbers are *open*: they were
+written before numbers were kept, and are settled by running them again.
 """
 CHANCE = """
 Every interval is a 95 % interval of one comparison, and is not corrected for the number of claims.
@@ -36,7 +44,8 @@ comparison. A claim of several comparisons holds by chance less often and is con
 often. One that allows a margin, or says that two are alike, is right where there is no difference.
 Claims of one paper share runs, so they err together. A single verdict is a hint; the same verdict
 on several data sets is more.
-
+"""
+PLAN = """
 ## What would decide the claims that are not shown
 
 How many people (or seeds, where people share a score) would show the claim with 80 % power, if the
@@ -49,11 +58,13 @@ known", that the page was written before it told what a claim of likeness needs.
 
 @dataclass(frozen=True)
 class Told:
-    """A line of a page's table of verdicts: its text, word, interval, count and reason."""
+    """A line of a page's table of verdicts; `whose` is empty in the lines of a claim's pairs."""
 
     page: str
     text: str
+    whose: str
     word: str
+    better: str
     interval: str
     count: str
     reason: str
@@ -87,27 +98,30 @@ def page(folder: Path) -> str:
     """The page about all pages of papers in a folder."""
     pages = [Page.read(path) for path in sorted(folder.glob("reproduce_*.md"))]
     lines = [line for page in pages for line in page.lines]
-    tested = sum(line.word not in ("", "not testable here") for line in lines)
+    tested = sum(line.word in ("holds", "contradicted", "not shown") for line in _once(pages))
     groups: dict[tuple[str, str], list[Page]] = {}
     for page in pages:
         groups.setdefault((page.paper, page.kind), []).append(page)
-    rows = [_count(*group, groups[group]) for group in sorted(groups)]
-    rows.append(_count("all", "", pages))
-    heads = ["paper", "data", "pages", "seeds", "hours", *KINDS.values()]
-    ruler = "|---|---|" + "---:|" * (len(heads) - 2)
-    chance = CHANCE.format(tested=tested, chance=round(tested / 40), most=MOST)
+    rows = [row for group in sorted(groups) for row in _count(*group, groups[group])]
+    rows += _count("all", "", pages)
+    heads = ["paper", "data", "whose", "pages", "seeds", "hours", *COUNTED]
+    ruler = "|---|---|---|" + "---:|" * (len(heads) - 3)
+    chance = CHANCE.format(tested=tested, chance=round(tested / 40))
     planned = [
         f"| {line.text} | [{_name(line)}]({line.page}) | {needed(line)} |" for line in _open(lines)
     ]
-    head = "| claim | page | shown with |\n|---|---|---:|"
     table = "\n".join([f"| {' | '.join(heads)} |", ruler, *rows])
-    return "\n".join([HEAD, table, chance, head, *planned])
+    parts = [HEAD, table, chance if tested else ""]
+    if planned:
+        parts += [PLAN.format(most=MOST), "| claim | page | shown with |\n|---|---|---:|", *planned]
+    return "\n".join(parts)
 
 
 def needed(line: Told) -> str:
     """How many people or seeds would show a claim.
 
-    >>> row = Told("p.md", "c", "not shown", "[\N{MINUS SIGN}0.48, 4.48]", "3 of 3", "against a")
+    >>> ends = "[\N{MINUS SIGN}0.48, 4.48]"
+    >>> row = Told("p.md", "c", "paper", "not shown", "+2.00", ends, "3 of 3", "against a")
     >>> needed(row)
     '5 people'
     """
@@ -143,24 +157,43 @@ def _open(lines: Sequence[Told]) -> Iterator[Told]:
             found = NUMBERS.search(pair.interval.replace("\N{MINUS SIGN}", "-"))
             if found and float(found[1]) <= 0 <= float(found[2]):
                 text = f"{line.text}: {pair.text}"
-                yield Told(line.page, text, line.word, pair.interval, pair.count, "")
+                pair_cells = (pair.better, pair.interval, pair.count)
+                yield Told(line.page, text, line.whose, line.word, *pair_cells, "")
 
 
 def _lines(path: Path) -> Iterator[Told]:
     _, _, table = path.read_text(encoding="utf-8").partition("\n## Verdicts\n")
     for line in table.splitlines():
         cells = [cell.strip(" \u2003") for cell in line.strip("|").split(" | ")]
-        if line.startswith("|") and len(cells) == 7 and cells[1] in ("", *KINDS):
-            yield Told(path.name, cells[0], cells[1], cells[3], cells[4], cells[6].strip(" |"))
+        known = cells[2:3] and cells[2].partition(" (")[0] in ("", *KINDS)
+        if line.startswith("|") and len(cells) == 8 and known:
+            yield Told(path.name, *cells[:6], cells[7].strip(" |"))
 
 
-def _count(paper: str, kind: str, pages: Sequence[Page]) -> str:
-    found = Counter(line.word for page in pages for line in page.lines)
-    seeds = sorted({page.seeds for page in pages if page.seeds is not None})
-    several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds))
-    hours = f"{sum(page.minutes for page in pages) / 60:.1f}"
-    cells = [paper, kind, str(len(pages)), several, hours]
-    return f"| {' | '.join([*cells, *(str(found[word]) for word in KINDS)])} |"
+def _once(pages: Sequence[Page]) -> list[Told]:
+    """Lines of all pages; those of one paper that say the same of the same numbers only once."""
+    found = {
+        (page.paper, page.kind, line.text, line.better, line.interval, line.count): line
+        for page in pages
+        for line in page.lines
+        if line.word
+    }
+    return list(found.values())
+
+
+def _count(paper: str, kind: str, pages: Sequence[Page]) -> Iterator[str]:
+    """Row of the paper's claims, and one of ours where there are any."""
+    lines = _once(pages)
+    for whose in ("paper", "ours"):
+        found = Counter(kind_of(line.word) for line in lines if line.whose == whose)
+        if whose == "ours" and not found:
+            continue
+        seeds = sorted({page.seeds for page in pages if page.seeds is not None})
+        several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds))
+        hours = f"{sum(page.minutes for page in pages) / 60:.1f}"
+        runs = [str(len(pages)), several, hours] if whose == "paper" else ["", "", ""]
+        cells = [paper, kind, whose, *runs, *(str(found[name]) for name in COUNTED)]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _name(line: Told) -> str:

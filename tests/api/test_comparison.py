@@ -38,7 +38,7 @@ def test_the_tables_are_those_of_the_command(runs):
     csv = command("compare", *folders, "--format", "csv").out
     table = found.table
     assert table.equals(pd.read_csv(io.StringIO(csv), index_col="row"))
-    assert list(table.index) == ["local_only", "fedavg", "fedper"]
+    assert list(table.index) == ["best constant", "local_only", "fedavg", "fedper"]
     for run in runs:
         mean = run.summary.loc["test_loss", "mean"]
         assert table.loc[run.label, "test_loss"] == pytest.approx(mean)

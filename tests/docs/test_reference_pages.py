@@ -149,15 +149,15 @@ PAGE = """
 
 ## Verdicts
 
-| claim | verdict | better by | 95 % interval | people | printed | reason |
-| --- | --- | --- | --- | --- | --- | --- |
-| a is better (1) | not shown | +2.00 | [−0.48, 4.48] | 3 of 3 |  | no difference shown here |
-| b is no worse (2) | not shown | −1.00 | [−9, 7] | 1 of 3 |  | open (interval with the margin of 20%: [-0.48, 4.48]) |
-| c is best (3) | not shown | – |  |  |  | no difference shown here against e |
-|  c against d |  | +5.00 | [2.52, 7.48] | 3 of 3 seeds |  |  |
-|  c against e |  | −2.00 | [−4.48, 0.48] | 0 of 3 seeds |  |  |
-| f (4) | not shown | +1.00 | [−1, 3] | 2 of 3 |  | open; with the mean and spread seen here, 7 people show it with 80% power |
-| g (5) | holds | +5.00 | [2.52, 7.48] | 3 of 3 |  | every interval excludes 0 |
+| claim | whose | verdict | better by | 95 % interval | people | printed | reason |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| a is better (1) | paper | not shown | +2.00 | [−0.48, 4.48] | 3 of 3 |  | no difference shown here |
+| b is no worse (2) | paper | not shown | −1.00 | [−9, 7] | 1 of 3 |  | open (interval with the margin of 20%: [-0.48, 4.48]) |
+| c is best (3) | paper | not shown | – |  |  |  | no difference shown here against e |
+|  c against d |  |  | +5.00 | [2.52, 7.48] | 3 of 3 seeds |  |  |
+|  c against e |  |  | −2.00 | [−4.48, 0.48] | 0 of 3 seeds |  |  |
+| f (4) | paper | not shown | +1.00 | [−1, 3] | 2 of 3 |  | open; with the mean and spread seen here, 7 people show it with 80% power |
+| g (5) | paper | holds | +5.00 | [2.52, 7.48] | 3 of 3 |  | every interval excludes 0 |
 """  # noqa: E501
 
 
@@ -165,9 +165,19 @@ def test_open_claims_say_what_would_decide_them(tmp_path):
     """Three people who differ by 1 2 3 have the interval 2 -/+ 2.48, and five would decide."""
     (tmp_path / "reproduce_splitfed_fig.md").write_text(PAGE, encoding="utf-8")
     told = verdicts_list.page(tmp_path)
-    assert "| splitfed | real | 1 | 3 | 0.5 | 1 | 0 | 4 | 0 |" in told
+    assert "| splitfed | real | paper | 1 | 3 | 0.5 | 1 | 0 | 4 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
     ends = [row.rpartition(" | ")[2] for row in told.splitlines() if row.endswith(" |")][-4:]
     assert ends == ["5 people |", "5 people |", "no number |", "7 people |"]
+
+
+def test_claims_are_counted_by_whose_they_are_and_shared_runs_once(tmp_path):
+    """Two pages of the same runs have the same claims; one claim is ours."""
+    for name in ("costs", "all_defences"):
+        text = PAGE.replace("| g (5) | paper |", "| g (5) | ours |")
+        (tmp_path / f"reproduce_splitfed_{name}.md").write_text(text, encoding="utf-8")
+    told = verdicts_list.page(tmp_path)
+    assert "| splitfed | real | paper | 2 | 3 | 1.0 | 0 | 0 | 4 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
+    assert "| splitfed | real | ours |  |  |  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
 
 
 @pytest.mark.parametrize("line", ["seeds: 1, rounds: 2", "1 seed, 1 round", "1 seed, 25 rounds"])

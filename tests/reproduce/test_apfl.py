@@ -111,24 +111,38 @@ def test_ten_percent_missing_leaves_one_class_with_who_is_away():
     assert tuple(map(tuple, table)) == TABLE_3_1
 
 
-def verdict(scores):
+def verdict(scores, **images):
     table = PaperTable("apfl/none", "none", ("main",), {}, "images", (), ())
     claim = better("a beats b", "1", "a", "b")
-    both = {label: {POOLED: values} for label, values in scores.items()}
-    return judge(table, claim, FASHION, Evidence(both, frozenset(), {}, {}))
+    constant = {"chance (prior)": {seed: 0.1 for values in scores.values() for seed in values}}
+    both = {label: {POOLED: values} for label, values in (scores | constant).items()}
+    flat = dict.fromkeys(scores, ((1, 2, 3), (0.4, 0.4, 0.4)))
+    return judge(table, claim, FASHION, Evidence(both, frozenset(), {}, {}, {}, flat, images))
 
 
 def test_a_verdict_over_seeds_says_so(away):
-    found = verdict({"a": {"seed 0": 0.5, "seed 1": 0.6}, "b": {"seed 0": 0.4, "seed 1": 0.49}})
+    """Differences .10, .11: .105 -/+ 12.706 * .00707 / sqrt 2 is [.041, .169]. Leads over chance
+    are .4, .5 and .3, .39, or four and five times chance; over three standard errors of 400 test
+    images, .045. These images add 1.96 sqrt(.55 * .45 / 400 + .445 * .555 / 400) = .069 to the
+    half width: sqrt(.0635^2 + .069^2) = .094, still above 0; 100 images .137 and .151: not shown.
+    """
+    scores = {"a": {"seed 0": 0.5, "seed 1": 0.6}, "b": {"seed 0": 0.4, "seed 1": 0.49}}
+    found = verdict(scores, **{POOLED: 400})
     assert found.word == "holds"
+    assert found.differences[0].lo == pytest.approx(0.105 - 0.0937, abs=1e-3)
+    assert verdict(scores, **{POOLED: 100}).word == "not shown"
     assert found.differences[0].unit == "seed"
     planned, _, results = away
     one = PaperTable("apfl/none", "none", ("main",), {}, "images", (planned.part,), ())
     told = app.gather(one, FASHION, Wish(root="x", seeds=2), [planned], results)
-    _, ((_, word, gain, _, units, _, _),) = claims(replace(told, verdicts=(found,)))
+    _, ((_, _, word, gain, _, units, _, _),) = claims(replace(told, verdicts=(found,)))
     assert (word, gain.partition(" ")[0], units) == ("holds", "+10.50", "2 of 2 seeds")
     alone = verdict({"a": {"seed 0": 0.5}, "b": {"seed 0": 0.4}})
     assert alone.reason == "one seed: nothing is known about the spread over seeds"
+    alike = {"a": {"seed 0": 0.6, "seed 1": 0.6}, "b": {"seed 0": 0.5, "seed 1": 0.5}}
+    assert verdict(alike).word == "not testable here", "an interval without width"
+    assert verdict(alike).reason.startswith("all 2 seeds differ alike")
+    assert verdict(alike, **{POOLED: 4000}).word == "holds", "the test's images are a sample"
 
 
 def test_only_the_printed_numbers_of_ones_own_data_set_stand_beside():

@@ -77,6 +77,16 @@ class Curves(Run):
         return np.array([1, 2, 3]), np.array([[0.2, 0.5, 0.4], [0.1, 0.2, 0.3]])
 
     @cached_property
+    def turns(self):
+        """Six steps before round 1, four in it: two rounds more."""
+        rows = [
+            (seed, at, "a", steps) for seed in (0, 1) for at, steps in ((0, self.before), (1, 4))
+        ]
+        return DataFrame(rows, columns=["seed", "round", "client", "steps"])
+
+    before = 0
+
+    @cached_property
     def values(self):
         rows = [(0, "a", 0.2), (0, "b", 0.6), (1, "a", 0.3), (1, "b", 0.25)]
         told = [(seed, who, "P0", "f", f) for seed, who, f in rows]
@@ -87,6 +97,16 @@ def test_pace_and_spread_are_counted_seed_by_seed(tmp_path):
     run = Curves(tmp_path, "a", {"seeds": [0, 1]})
     assert summaries.rounds_to(0.5, run) == {"seed 0": 2, "seed 1": 4}
     assert summaries.spread(run) == pytest.approx({"seed 0": 40, "seed 1": 5})
+
+
+class Probed(Curves):
+    before = 6
+
+
+def test_training_before_round_1_counts_as_rounds(tmp_path):
+    """Six steps are one and a half rounds of four: the level of round 2 is reached in round 4."""
+    run = Probed(tmp_path, "a", {"seeds": [0, 1]})
+    assert summaries.rounds_to(0.5, run) == {"seed 0": 4, "seed 1": 6}
 
 
 @pytest.mark.slow

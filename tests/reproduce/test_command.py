@@ -1,7 +1,9 @@
 """Tables of papers run again: their experiments, the runs and what they leave."""
 
+import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import research_data
+from tools.examiner import examine
 from vergence.data.io.checks import below_data
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, StateError
@@ -260,6 +263,19 @@ def test_a_table_leaves_rows_verdicts_and_a_page(done):
         for stamp in ("fast: 1 of 5 seeds", "fast: 3 of 8 rounds", "toy data", "changed settings"):
             assert stamp in text
         assert "workers" not in text.partition("`")[0], "workers do not change bits"
+
+
+def test_the_examiner_computes_every_verdict_again(done, tmp_path):
+    """From the two CSV files that a run leaves, and with one score changed it does not agree."""
+    made = done[0] / "fedcpf/table1"
+    assert examine(made / "report.md", made) == ("agrees", [])
+    shutil.copytree(made, tmp_path / "t")
+    rows = list(csv.reader((made / "scores.csv").read_text().splitlines()))
+    at = next(i for i, row in enumerate(rows) if row[0] == "fedcpf" and row[3] == "p00")
+    rows[at][6] = "99.0"
+    with (tmp_path / "t/scores.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert examine(tmp_path / "t/report.md", tmp_path / "t")[0] == "disagrees"
 
 
 def test_numbers_of_another_task_are_not_subtracted(done):

@@ -71,13 +71,6 @@ def test_a_row_is_on_the_front_if_no_other_beats_it():
     heads, lines = outcomes.rows(found)
     assert heads[-1] == "on the front"
     assert [line[-1] for line in lines] == ["yes", "yes", "", "yes", "yes", ""]
-    read = {row["label"]: row for row in csv.DictReader(io.StringIO(outcomes.spreadsheet(found)))}
-    assert (read["rule"]["worst"], read["rule"]["front"], read["bad"]["front"]) == (
-        "6.5",
-        "yes",
-        "no",
-    )
-    assert (read["plain"][EPSILON], read["safe"][EPSILON]) == ("", "0.5")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -191,5 +184,6 @@ def test_the_front_runs(tmp_path, monkeypatch):
     assert found.value("fedavg, sum, epsilon 0.5", EPSILON) == pytest.approx(0.5, abs=0.02)
     assert found.value("fedavg, sum, no noise", LIED) > 0
     assert (tmp_path / "splitfed/front/front.png").stat().st_size > 5000
-    text = (tmp_path / "splitfed/front/rows.csv").read_text()
-    assert text.count('\n"fed') == 12
+    text = (tmp_path / "splitfed/front/scores.csv").read_text()
+    labels = {line["row"] for line in csv.DictReader(io.StringIO(text))}
+    assert sum(label.startswith("fed") for label in labels) == 12

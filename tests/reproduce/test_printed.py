@@ -12,7 +12,7 @@ from vergence.reproduce.claims import Claim, Pair
 from vergence.reproduce.data_sets import DEFAULT, GROUNDS
 from vergence.reproduce.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "a11023dac54ae6782a1bf57d2e0d8edd7c78f075ea7265ac66e337d7fa111132"
+GOLDEN = "fa1e29855c1bc836050be7d08cd6d7b2a4429d89feadb0d12f301a23e8878c1f"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"

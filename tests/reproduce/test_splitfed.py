@@ -188,10 +188,12 @@ def evidence(ours, theirs):
         {
             "a": {"error": dict(zip(people, ours, strict=True))},
             "b": {"error": dict(zip(people, theirs, strict=True))},
+            "mean (prior)": {"error": dict.fromkeys(people, 99.0)},
         },
         frozenset({"error"}),
         {},
         {},
+        curves=dict.fromkeys("ab", ((1, 2, 3), (-5.0, -5.0, -5.0))),
     )
 
 

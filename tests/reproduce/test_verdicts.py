@@ -15,10 +15,20 @@ from vergence.reproduce.verdicts import KINDS, Evidence, judge, tally
 TOY = GROUNDS["toy"]
 
 
-def evidence(scores, lower=(), missing=None, barred=None):
-    """Rows of one metric, `error`: label -> values of people a, b, c."""
-    told = {k: {"error": dict(zip("abc", v, strict=False))} for k, v in scores.items()}
-    return Evidence(told, frozenset(lower), missing or {}, barred or {})
+FLAT = ((1, 2, 3), (1.0, 1.0, 1.0))
+"""Rounds and means of a row that has finished training."""
+
+
+def evidence(scores, lower=(), missing=None, barred=None, prior=None, curves=None):
+    """Rows of one metric, `error`: label -> values of people a, b, c.
+
+    All have learned, and finished, unless a prior or other means of rounds are given.
+    """
+    constant = prior or [1000.0 if lower else -1000.0] * 3
+    rows = {**scores, "mean (prior)": constant}
+    told = {k: {"error": dict(zip("abc", v, strict=False))} for k, v in rows.items()}
+    found = dict.fromkeys(scores, FLAT) | (curves or {})
+    return Evidence(told, frozenset(lower), missing or {}, barred or {}, curves=found)
 
 
 def table(*claims, printed=None, unit="toy"):
@@ -55,8 +65,8 @@ def test_the_interval_over_people_decides(ours, lower, word, why):
 
 
 def test_a_claim_holds_only_if_all_its_pairs_do():
-    """fedcpf beats low by 5 -/+ 2.48 and equals high: no difference shown against high."""
-    found = evidence({"fedcpf": (14, 25, 36), "low": (10, 20, 30), "high": (14, 25, 36)})
+    """fedcpf beats low by 5 -/+ 2.48; against high 0, 0, 1: no difference shown against high."""
+    found = evidence({"fedcpf": (14, 25, 36), "low": (10, 20, 30), "high": (14, 25, 37)})
     judged = verdict(better("c", "1", "fedcpf", "low", "high"), found)
     assert judged.word == "not shown"
     assert judged.reason.startswith("no difference shown here against high; with the mean and ")
@@ -146,9 +156,15 @@ def test_the_papers_own_difference_has_the_same_sense():
 
 
 def test_verdicts_are_counted_apart():
-    words = [*KINDS, "not shown", "holds", "holds"]
-    assert tally(words) == "3 hold, 1 contradicted, 2 not shown, 1 not testable"
-    assert [COLOUR[word] for word in KINDS] == ["green", "red", "yellow", "yellow"]
+    words = ["not trained (gaining 0.03 a round)", "contradicted", "holds", "not shown", "holds"]
+    assert tally(words) == "2 hold, 1 contradicted, 1 not shown, 1 not trained"
+    assert tally([]) == "0 hold, 0 contradicted, 0 not shown"
+    assert [COLOUR.get(word) for word in ("holds", "contradicted", "ceiling")] == [
+        "green",
+        "red",
+        None,
+    ]
+    assert len(set(map(tally, map(list, zip(KINDS))))) == 9
     with pytest.raises(KeyError):
         tally(["does not hold"])
 

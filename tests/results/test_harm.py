@@ -87,7 +87,7 @@ def test_people_that_settings_were_chosen_on_are_not_judged(out, tmp_path):
         with (copy / method / "config.toml").open("a") as file:
             file.write('\n[tuning]\npeople = ["p3"]\n')
     study, _ = unseen(gather([copy]))
-    assert str(harms(study)["fedavg"]) == "0 of 3"
+    assert str(harms(study)["fedavg"]) == "0 of 3 (from 1%)"
 
 
 def test_other_samples_are_no_reference(out, tmp_path):
@@ -118,7 +118,7 @@ def test_a_run_that_is_made_anew_is_read_anew(out, tmp_path):
     assert str(harms(read(copy))["fedcpf"]) == "4 of 4"
     path = copy / "fedcpf" / SAMPLES
     path.write_text(path.read_text().replace(",2.1", ",9.1").replace(",2.2", ",9.2"))
-    assert str(harms(read(copy))["fedcpf"]) == "0 of 4"
+    assert str(harms(read(copy))["fedcpf"]) == "0 of 4 (from 1%)"
 
 
 def test_splits_share_pictures_and_scenes_and_no_other_blocks(tmp_path):

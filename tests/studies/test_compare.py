@@ -22,7 +22,6 @@ from vergence.studies.compare import (
     paired,
     rows,
     show,
-    steps,
     table,
     to_csv,
     to_markdown,
@@ -129,14 +128,14 @@ def test_steps_are_counted_once_per_turn(out, tmp_path):
     A second row of the same turn (tree "other" after "model") adds nothing, a second turn does.
     """
     run = gather([out]).run("fedavg")
-    assert steps(run) == 30
+    assert run.steps == 30
     copy = shutil.copytree(out / "fedavg", tmp_path / "fedavg")
     more = [
         f"0,6,p1,{turn},0,0,80,80,8,,ok\n" for turn in ("tune,model", "tune,other", "tune,model")
     ]
     with (copy / "turns.csv").open("a") as file:
         file.writelines(more)
-    assert steps(gather([copy]).runs[0]) == 30 + 2 * 8 / 4 / 2
+    assert gather([copy]).runs[0].steps == 30 + 2 * 8 / 4 / 2
 
 
 def test_steps_that_nobody_says_are_not_called_none(out, tmp_path):
@@ -148,7 +147,7 @@ def test_steps_that_nobody_says_are_not_called_none(out, tmp_path):
         table = csv.DictWriter(file, rows[0])
         table.writeheader()
         table.writerows(rows)
-    assert math.isnan(steps(gather([copy]).runs[0]))
+    assert math.isnan(gather([copy]).runs[0].steps)
 
 
 def test_judge_is_the_statistics_of_the_people(out):

@@ -6,16 +6,18 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from vergence.api.behaviour import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
 from vergence.core.params import Params
 from vergence.core.task import Model, Task, mapped, own_randomness, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
@@ -25,6 +27,10 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss."""
 Metric = Callable[[Tensor, Tensor], Any]
 """(outputs, targets) of all of a person's test samples -> one number."""
+CELLS = 1_000_000
+"""Numbers of all outputs at most that a constant is fitted with, so that it takes no time."""
+FAR = 1e4
+"""Times the largest target from which a constant is a sign of a loss without a least value."""
 KIND = re.compile("type|bool|not implemented for")
 """A word of torch's where numbers are of a kind that it does not take."""
 
@@ -253,6 +259,72 @@ class FunctionTask(Task):
                 raise
             return self._measured(metric, tensor_in(outputs, self.outputs), target)
 
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score the best constant output on everybody's test samples.
+
+        Nothing where none can be found: the output is large, or the loss has no finite value for a
+        constant, as where it compares samples with each other.
+        """
+        people = federation.people
+        try:
+            constant = self.best_constant([splits.train for splits in people.values()])
+            tests = {person: splits.test for person, splits in people.items()}
+            rows = {p: self.metrics(_repeated(constant, len(s)), s) for p, s in tests.items()}
+        except Exception:  # the user's functions were written for a network's outputs
+            return {}
+        return {"best constant": rows}
+
+    def best_constant(self, parts: Sequence[Samples]) -> Tensor:
+        """The output with the least loss on training targets, whatever is shown.
+
+        Of the candidates (the targets' mean and median, the shares of classes, zeros) the best one
+        is improved by L-BFGS where the loss has a gradient. Outputs that are probabilities, or
+        their logarithms, stay so.
+
+        Raises:
+            ConfigError: the output has too many numbers, or the loss of a constant output is not
+                finite, or has no least value.
+        """
+        with torch.no_grad():
+            seen = self.forward(_built(self).eval(), parts[0].take(slice(0, 32)))
+        shape, size = seen.shape[1:], seen[0].numel()
+        targets = torch.cat([self._column(part.columns, self.target) for part in parts])
+        targets = targets[:: -(-len(targets) * size // CELLS)]
+
+        def loss(flat: Any) -> Tensor:
+            constant = torch.as_tensor(flat, dtype=seen.dtype).reshape(shape)
+            outputs = _repeated(constant, len(targets))
+            return self.loss_function(self._matched(outputs, targets), targets.clone())
+
+        def slope(flat: Any) -> tuple[float, Any]:
+            at = torch.tensor(flat, dtype=torch.float64, requires_grad=True)
+            value = loss(at)
+            value.backward()
+            return float(value.detach()), at.grad.numpy()  # type: ignore[union-attr]
+
+        bounded = _between(seen, 0, 1) and _between(targets, 0, 1)
+        candidates, within = [torch.zeros(size)], (0, 1) if bounded else (None, None)
+        if not targets.is_floating_point() and targets.ndim == 1 and size > 1:
+            shares = targets[targets >= 0].bincount(minlength=size).add(1e-3).double()
+            shares /= shares.sum()
+            for each, sums in ((shares, seen.sum(1)), (shares.log(), seen.exp().sum(1))):
+                if _between(sums, 1 - 1e-3, 1 + 1e-3):
+                    return each.to(seen.dtype)
+            candidates.append(shares.log())
+        elif size == targets[0].numel():
+            candidates += [targets.double().mean(0), targets.double().median(0).values]
+        start = min(candidates, key=lambda each: float(loss(each).nan_to_num(math.inf)))
+        found = start.double().flatten()
+        with suppress(RuntimeError):  # a loss without a gradient
+            better = minimize(slope, found.numpy(), jac=True, bounds=[within] * size).x
+            if float(loss(better)) < float(loss(start)):
+                found = torch.from_numpy(better)
+        halves = torch.full((size,), 0.5)  # a loss that compares samples has no value here
+        far = found.abs().max() > FAR * (1 + targets.abs().max())
+        if far or not all(math.isfinite(float(loss(each))) for each in (found, halves)):
+            raise ConfigError(f"no constant output of {size:,} numbers has the least loss")
+        return found.to(seen.dtype).reshape(shape)
+
     def describe(self) -> dict[str, Any]:
         """Description of the task in config.toml, with digests of what its functions do."""
         return {
@@ -324,6 +396,14 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
             f"{what} does not take {whole[0]!r}, which is {kind} ({reason})"
             f"{_as_type(': give floating-point numbers', whole[0], 'float32')}"
         ) from error
+
+
+def _between(values: Tensor, low: float, high: float) -> bool:
+    return bool(((values >= low) & (values <= high)).all())
+
+
+def _repeated(constant: Tensor, times: int) -> Tensor:
+    return constant.expand(times, *constant.shape).contiguous()
 
 
 def _number(name: str, value: Any) -> float:

@@ -293,6 +293,7 @@ def _pair(study: StudyResults, j: ComparedMethod) -> dict[str, Any]:
         "b": study.run(j.pair.b).title,
         "cells": [*paired_cells(j.pair), chance(j.holm)],
         "different": j.different,
+        "word": j.word,
     }
 
 

@@ -43,6 +43,8 @@ away, by seed; both of AP-FL's friends alone; of
 one owner, by seed, students and the teacher that taught them; what its generators make; and how
 often an attacker finds members of the owner's data."""
 
+PRIOR = " (prior)"
+"""Ends the label of a row that needs no training."""
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""
 
@@ -109,6 +111,7 @@ class Claim:
             before any run, by two one-sided t tests.
         everybody: with `within`, that it holds for every person, without a test.
         untestable: why no run can decide it; then there are no pairs.
+        whose: who states it: the paper, or we, of the paper's methods.
     """
 
     text: str
@@ -119,6 +122,7 @@ class Claim:
     within: float = 0.0
     everybody: bool = False
     untestable: str = ""
+    whose: Literal["paper", "ours"] = "paper"
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,19 @@ def write(table: Partition, where: Ground, wish: Wish, folder: Path, console: Co
     records = compare(table, found)
     sizes = [len(splits.test) for splits in federation.people.values()]
     lines = [
-        [person, record["printed"], record["ours"], f"{size:,}", record["verdict"]]
+        [
+            person,
+            record["printed"],
+            record["ours"],
+            f"{size:,}",
+            "yes" if record["verdict"] == "holds" else "no",
+        ]
         for person, record, size in zip(found, records, sizes, strict=True)
     ]
     picture = f"{table.id.rpartition('/')[2]}.png"
     shown = TextTable(
         f"{table.id}: {table.title}",
-        ["", "printed", "training images", "test images", "verdict"],
+        ["", "printed", "training images", "test images", "as printed"],
         lines,
         notes=[f"data: {where.name}; {federation.about['split']}"],
     )

@@ -31,7 +31,7 @@ from vergence.reproduce.checks.fedcpf import check_fedcpf
 from vergence.reproduce.checks.finding import Finding
 from vergence.reproduce.checks.splitfed import check_splitfed
 from vergence.reproduce.checks.zero_shot import check_pezsl, check_sgzsl
-from vergence.reproduce.claims import PaperTable, Protocol, TablePart
+from vergence.reproduce.claims import PRIOR, PaperTable, Protocol, TablePart
 from vergence.reproduce.data_sets import DEFAULT, GROUNDS, Ground, ground
 from vergence.reproduce.outcome import ReproducedTable
 from vergence.reproduce.printed import paper_tables
@@ -52,6 +52,7 @@ from vergence.reproduce.running import (
 )
 from vergence.reproduce.verdicts import Evidence, judge, tally
 from vergence.results.read import Run
+from vergence.results.verdict_rules import Curve, steepest, training_curve
 from vergence.studies.comparability import agree
 
 TABLES: dict[str, PaperTable] = {t.id: t for name in DEFAULT for t in paper_tables(name)}
@@ -201,11 +202,25 @@ def gather(
             continue
         for prior, people in priors_of(result.study).items():
             scores.setdefault(prior, people)
+    images: dict[str, int] = {}
+    runs: dict[str, Run] = {}
+    curves: dict[str, Curve] = {}
+    for planned, result in ran(parts, results):
+        images |= result.images
+        own = {run.label + planned.part.suffix: run for run in result.study.runs}
+        runs |= {label: run for label, run in own.items() if label in result.scores}
+        gained = {label: training_curve(run, run.headline) for label, run in own.items()}
+        most = steepest(gained.values())
+        trained = (label for label in result.scores if not label.endswith(PRIOR))
+        curves |= {label: gained.get(label, most) for label in trained}
     evidence = Evidence(
         scores,
         lower,
         {k: v for p in parts for k, v in p.missing.items()},
         {k: v for p in parts for k, v in p.barred.items()},
+        runs,
+        curves,
+        images,
     )
     verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
     told = facts(parts, results)

@@ -93,6 +93,14 @@ TAUGHT: Mapping[str, tuple[str, ...]] = {
 }
 """Of a provider that learned from a teacher's answers, and of who attacks both."""
 
+COUNTED = frozenset(
+    names[0]
+    for told in (PRUNED, DEFENDED, COSTS, MADE, {"members": (FOUND,)})
+    for key, names in told.items()
+    if key != "lied to"
+)
+"""Metrics of what is spent, stored, generated or attacked: they are judged without learning."""
+
 QUANTITIES = {
     "hit": HIT,
     "glc": GLC,

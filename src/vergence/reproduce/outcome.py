@@ -18,21 +18,32 @@ from rich.text import Text
 from vergence.core.files import csv_of, write_text
 from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
-from vergence.reproduce.claims import PaperTable
+from vergence.reproduce.claims import PRIOR, PaperTable
 from vergence.reproduce.data_sets import Ground
 from vergence.reproduce.running import PartResult
-from vergence.reproduce.verdicts import ClaimVerdict, Difference, Evidence, printed_on, tally
+from vergence.reproduce.verdicts import (
+    ClaimVerdict,
+    Difference,
+    Evidence,
+    gate_of,
+    metrics_of,
+    printed_on,
+    tally,
+)
 from vergence.results.layout import DASH, METHOD_NAMES, MINUS, finite, metric_name, number
 from vergence.results.text_tables import markdown_table
+from vergence.results.verdict_rules import unit_of
 from vergence.results.write import write_json
 
-COLOUR = {
-    "holds": "green",
-    "contradicted": "red",
-    "not shown": "yellow",
-    "not testable here": "yellow",
-}
-PRIOR = " (prior)"
+COLOUR = {"holds": "green", "contradicted": "red"}
+"""Verdict -> its colour, where it has one."""
+EVIDENCE = ("row", "seed", "split", "person", "round", "metric", "value", "steps")
+"""Columns of scores.csv."""
+CLAIMS = (
+    *("claim", "whose", "metric", "gate", "lower", "gate_lower", "these", "rival"),
+    *("margin", "within", "everybody", "verdict"),
+)
+"""Columns of claims.csv; `gate` is the metric in which rows must have learned."""
 OWNERS = ("T1", "u", "s", "H")
 """Mean accuracies of classes."""
 EXTREMES = {"best": min, "worst": max}
@@ -194,18 +205,27 @@ def signed(value: float) -> str:
 
 def claims(outcome: ReproducedTable) -> tuple[list[str], list[list[str]]]:
     """Return heads and cells of the verdicts, one line per pair."""
-    heads = ["claim", "verdict", "better by", "95 % interval", "people", "printed", "reason"]
+    heads = [
+        "claim",
+        "whose",
+        "verdict",
+        "better by",
+        "95 % interval",
+        "people",
+        "printed",
+        "reason",
+    ]
     lines = []
     for verdict in outcome.verdicts:
         claim = verdict.claim
         text = f"{claim.text} ({claim.where})"
         pairs = verdict.differences
         cells = _difference(pairs[0]) if len(pairs) == 1 else [DASH, "", "", ""]
-        lines.append([text, verdict.word, *cells, verdict.reason])
+        lines.append([text, claim.whose, verdict.word, *cells, verdict.reason])
         for found in pairs if len(pairs) > 1 else ():
             these = ", ".join(map(outcome.name, found.these))
             name = f"\u2003{these} against {outcome.name(found.rival)}"
-            lines.append([name, "", *_difference(found), ""])
+            lines.append([name, "", "", *_difference(found), ""])
     return heads, lines
 
 
@@ -350,23 +370,68 @@ def _ends(outcome: ReproducedTable, label: str) -> dict[str, tuple[float, float]
     }
 
 
-def spreadsheet(outcome: ReproducedTable) -> str:
-    """Return the rows as CSV: label, printed name, a number per column, whether on the front."""
-    best = outcome.front() if outcome.table.front else frozenset()
-    heads = [c if c in EXTREMES else outcome.metric(c) for c in outcome.columns]
-    rows = [["label", "row", *heads, *(["front"] if outcome.table.front else [])]]
-    for label in labels(outcome):
-        values = [outcome.value(label, c) for c in outcome.columns]
-        told = [f"{v:.6g}" if math.isfinite(v) else "" for v in values]
-        mark = ["yes" if label in best else "no"] if outcome.table.front else []
-        rows.append([label, outcome.name(label), *told, *mark])
-    return csv_of(rows)
+def evidence_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
+    """Return every number that the verdicts rest on, as rows of a table, its heads first.
+
+    Runs are given seed by seed, other rows as means over seeds. A score that people share is a
+    seed's. Beside them stand the means of the rounds by which training is said to be finished, and
+    the test images of scores that are shares of one test.
+    """
+    evidence = outcome.evidence
+    found: list[Sequence[Any]] = [EVIDENCE]
+    split = outcome.facts["experiment"].get("federation", {}).get("split_seed", 0)
+    metrics = metrics_of(outcome.table, outcome.ground)
+    for metric, count in evidence.images.items():
+        found.append(("test", "", split, "", "end", metric, count, ""))
+    for label, by_metric in evidence.scores.items():
+        run, name = evidence.runs.get(label), label
+        if label.endswith(PRIOR):
+            name = f"prior: {label.removesuffix(PRIOR)}"
+        steps = "" if run is None else f"{run.steps:.6g}"
+        for metric in [m for m in metrics if m in by_metric]:
+            values = by_metric[metric]
+            units: Any = [
+                (who[5:], "", value) if unit_of([who]) == "seed" else ("", who, value)
+                for who, value in values.items()
+            ]
+            if run is not None and run.scores(metric) == values:
+                own = run.final(metric)
+                units = zip(own.seed, own.person, own.value, strict=True)
+            found += [
+                (name, s, split, p, "end", metric, repr(float(v)), steps) for s, p, v in units
+            ]
+        found += [
+            (name, "", split, "", int(at), "curve", repr(float(mean)), steps)
+            for at, mean in zip(*evidence.curves.get(label, ((), ())), strict=True)
+        ]
+    return found
+
+
+def claim_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
+    """Return a row for each pair of rows that a claim compares, with the claim's verdict."""
+    found: list[Sequence[Any]] = [CLAIMS]
+    for verdict in outcome.verdicts:
+        claim, evidence = verdict.claim, outcome.evidence
+        text = f"{claim.text} ({claim.where})"
+        limits = (claim.margin, claim.within, int(claim.everybody), verdict.word)
+        if not verdict.differences:
+            found.append((text, claim.whose, *[""] * 6, *limits))
+        for d in verdict.differences:
+            gate = "" if claim.everybody else gate_of(d.metric, outcome.ground, evidence)
+            lower = [int(metric in evidence.lower) for metric in (d.metric, gate)]
+            pair = ("|".join(d.these), d.rival)
+            found.append((text, claim.whose, d.metric, gate, *lower, *pair, *limits))
+    return found
 
 
 def write(outcome: ReproducedTable, folder: Path, figure: str | None) -> None:
-    """Write verdicts.json, report.md and rows.csv."""
+    """Write verdicts.json, report.md, scores.csv and claims.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "verdicts.json", record(outcome))
-    texts = {"report.md": markdown(outcome, figure), "rows.csv": spreadsheet(outcome)}
+    texts = {
+        "report.md": markdown(outcome, figure),
+        "scores.csv": csv_of(evidence_rows(outcome)),
+        "claims.csv": csv_of(claim_rows(outcome)),
+    }
     for name, text in texts.items():
         write_text(folder / name, text)

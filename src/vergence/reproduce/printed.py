@@ -53,7 +53,9 @@ CLAIM = {
     "margin": float,
     "within": float,
     "everybody": bool,
+    "whose": str,
 }
+MORE = ("quantity", "margin", "within", "everybody", "whose")
 PAIR = {"better": str, "than": str}
 SHAPES = ("better", "order", "pairs", "untestable")
 """Ways to state a claim; each has one."""
@@ -167,7 +169,9 @@ def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Clai
     said = f"needs one of {', '.join(SHAPES)}; has {', '.join(shapes) or 'none'}"
     _must(len(shapes) == 1, place, said)
     _must(("better" in raw) == ("than" in raw), place, "'better' and 'than' go together")
-    more = {key: raw[key] for key in ("quantity", "margin", "within", "everybody") if key in raw}
+    more = {key: raw[key] for key in MORE if key in raw}
+    if more.get("whose", "ours") != "ours":
+        _must(False, place, f"'whose' must be 'ours' (left out: the paper's), got {raw['whose']!r}")
     if "untestable" in raw:
         more["untestable"] = _filled(raw["untestable"], texts, place)
     return Claim(raw["text"], raw["where"], _pairs(raw, place), **more)

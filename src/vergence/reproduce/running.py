@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -80,6 +80,7 @@ class PartResult:
 
     `matrix` is `[trained on, tested on]`, seeds averaged, in the order of `people`. `lower` are
     metrics where less is better, of scores that the runs do not have; their priors do not count.
+    `images` are those of a test that all rows share, by metric.
     """
 
     scores: Scores
@@ -87,6 +88,7 @@ class PartResult:
     matrix: NDArray[np.float64] | None = None
     people: tuple[str, ...] = ()
     lower: frozenset[str] = frozenset()
+    images: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:

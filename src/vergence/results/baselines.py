@@ -24,6 +24,7 @@ GUESSES = {
     "most frequent class": "always answering with everybody's most frequent class",
     "own most frequent": "always answering with the person's own most frequent class",
     "mean image": "drawing the mean of the person's own pictures",
+    "best constant": "always giving the one answer that the loss likes best for everybody",
     "chance": "answering at random",
     "random": "choosing at random",
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vergence.metrics.fairness import HARM
 from vergence.metrics.harm import Blocks, Loss, loss_of
 from vergence.results.read import Run, StudyResults, table
 
@@ -45,8 +46,17 @@ class Harm:
         found = [(person, self.losses[person]) for person in self.people]
         return sorted(found, key=lambda each: -each[1].loss)
 
+    @property
+    def shown(self) -> float:
+        """Smallest loss that the test samples would have shown for every person, as a share.
+
+        Intervals are taken to be as wide at that loss as they are at the one that was found.
+        """
+        return max((HARM + each.loss - each.bound for each in self.losses.values()), default=0.0)
+
     def __str__(self) -> str:
-        return f"{len(self.people)} of {len(self.losses)}" if self.losses else ""
+        count = f"{len(self.people)} of {len(self.losses)}" if self.losses else ""
+        return count if self.people or not count else f"{count} (from {self.shown:.0%})"
 
 
 def harms(study: StudyResults) -> dict[str, Harm]:

@@ -172,6 +172,25 @@ class Run:
         return total.index.to_numpy(), total.to_numpy().T.cumsum(axis=1) / clients / seeds
 
     @cached_property
+    def steps(self) -> float:
+        """Gradient steps per client over the whole run, seeds averaged, from turns.csv.
+
+        Turns before round 1 count as well. A turn has a row per tree, and counts once. What a data
+        centre computes is spread over its people. NaN where replies do not say how many steps they
+        took, as under secure sums.
+        """
+        turns = self.turns
+        where = turns[["seed", "round", "client", "verb"]]
+        first = (where != where.shift()).any(axis=1) | (
+            turns.tree <= turns.tree.shift(fill_value="")
+        )
+        total = float(turns.steps[first].sum(skipna=False))
+        if not total:
+            return float("nan")
+        clients = self.results.get("clients") or len({*turns.client} - {POOLED})
+        return total / max(int(clients), 1) / max(turns.seed.nunique(), 1)
+
+    @cached_property
     def masks(self) -> Masks | None:
         """Personal masks, where the method keeps any."""
         path = self.folder / "masks.safetensors"

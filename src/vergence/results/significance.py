@@ -13,12 +13,18 @@ from vergence.errors import ConfigError
 from vergence.metrics import statistics
 from vergence.metrics.fairness import Fairness, fairness
 from vergence.metrics.intervals import interval
+from vergence.results.layout import method_name
 from vergence.results.read import Run, StudyResults
+from vergence.results.verdict_rules import (
+    TIE,
+    Standing,
+    instead_of_verdict,
+    same_scores,
+    standings,
+)
 
 REFERENCES = ("fedavg", "local_only")
 """Methods that every other one is paired with."""
-TIE = 1e-12
-"""Differences below the rounding of a mean of float64 count as equal."""
 Unit = Literal["person", "person-seed"]
 """What is one observation: a person with seeds averaged first, or a person in one seed."""
 Verdict = Literal["equivalent", "different", "different, but equivalent", "undecided"]
@@ -44,6 +50,8 @@ class ComparedMethod:
 
     `bootstrap` is the BCa interval, `p` Wilcoxon's, `t` Student's; effect sizes have the sign of
     the difference. `equivalence` is the p-value of TOST, NaN without a margin, and `verdict` None.
+    `instead` are the words that stand in the place of a verdict where none may be given, and
+    `destroyed` is the method of the two that has finished below a constant answer, if one has.
     """
 
     pair: Paired
@@ -55,11 +63,20 @@ class ComparedMethod:
     rank_biserial: float
     equivalence: float = math.nan
     verdict: Verdict | None = None
+    instead: str = ""
+    destroyed: str = ""
 
     @property
     def different(self) -> bool:
-        """The one verdict on a pair wherever it is shown: Wilcoxon's test, after Holm."""
-        return self.holm < statistics.ALPHA
+        """True if Wilcoxon's test, after Holm, says so, and a verdict may be given."""
+        return self.holm < statistics.ALPHA and not self.instead
+
+    @property
+    def word(self) -> str:
+        """The one verdict on a pair, wherever it is shown, or the words in its place."""
+        if self.different and self.destroyed:
+            return f"different: {method_name(self.destroyed)} is worse than a constant"
+        return self.instead or ("different" if self.different else "no difference shown")
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,7 @@ def judge(
     near = dict.fromkeys(pairs, math.nan)
     if margin is not None:
         near = _family({pair: statistics.tost(d, margin) for pair, d in values.items()})
+    alone = standings(study, metric)
     return [
         ComparedMethod(
             paired(study, *pair, metric, unit),
@@ -145,9 +163,21 @@ def judge(
             statistics.rank_biserial(d),
             near[pair],
             None if margin is None else _verdict(near[pair], adjusted[pair]),
+            *_standing(study, pair, alone),
         )
         for pair, d in values.items()
     ]
+
+
+def _standing(
+    study: StudyResults, pair: tuple[str, str], alone: Mapping[str, Standing]
+) -> tuple[str, str]:
+    """Words in the place of a verdict on two runs, and the run that training has destroyed."""
+    one, other = (study.run(name) for name in pair)
+    mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))
+    left, right = alone[one.label], alone[other.label]
+    lost = one.label if left.destroyed else other.label if right.destroyed else ""
+    return instead_of_verdict(left, right, same_scores(mine, theirs)), lost
 
 
 def family(pairs: Sequence[ComparedMethod]) -> int:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from vergence.core.federation import POOLED
 from vergence.core.naming import plural
 from vergence.errors import ConfigError
 from vergence.monitoring.unfinished import unfinished
@@ -173,7 +172,7 @@ def rows(study: StudyResults) -> list[ComparisonRow]:
                 mb_up=float(sent.get("up", math.nan)) / 1e6,
                 mb_down=float(sent.get("down", math.nan)) / 1e6,
                 seconds=float(run.results.get("seconds", math.nan)),
-                steps=steps(run),
+                steps=run.steps,
             )
         )
     return found
@@ -188,22 +187,6 @@ def _prior(
         if values:
             estimates[metric] = Estimate.of(summary(values, metric in study.lower_is_better))
     return ComparisonRow(label=name, name=plain(name), prior=True, metrics=estimates)
-
-
-def steps(run: Run) -> float:
-    """Return gradient steps per client over the whole run, seeds averaged, from turns.csv.
-
-    A turn has a row per tree, and counts once. What a data centre computes is spread over its
-    people. NaN where replies do not say how many steps they took, as under secure sums.
-    """
-    turns = run.turns
-    where = turns[["seed", "round", "client", "verb"]]
-    first = (where != where.shift()).any(axis=1) | (turns.tree <= turns.tree.shift(fill_value=""))
-    total = float(turns.steps[first].sum(skipna=False))
-    if not total:
-        return math.nan
-    clients = run.results.get("clients") or len({*turns.client} - {POOLED})
-    return total / max(int(clients), 1) / max(turns.seed.nunique(), 1)
 
 
 def blocks(

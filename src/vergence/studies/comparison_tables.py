@@ -6,7 +6,7 @@ Every number: docs/explanation/statistics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from vergence.core.naming import plural
@@ -28,6 +28,7 @@ from vergence.results.significance import (
     treatment,
 )
 from vergence.results.text_tables import TextTable
+from vergence.results.verdict_rules import standings
 
 PAIR = ("difference", "95 % interval", "better for")
 PAIRED_BY = {"person": "person by person", "person-seed": "each person in each seed"}
@@ -100,7 +101,8 @@ def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | No
         lines,
         notes=[
             "Bootstrap of each person's test pictures, or of runs of neighbouring samples; a "
-            f"person with fewer than {LEAST} of them is not judged."
+            f"person with fewer than {LEAST} of them is not judged. (from X %): the smallest loss "
+            "that they would have shown for everybody."
         ],
         records=records,
     )
@@ -153,6 +155,7 @@ def paired_block(
     ]
     if margin is not None:
         heads.append(f"within ±{margin:g}")
+    heads.append("verdict")
     lines = [
         [study.run(j.pair.a).title, study.run(j.pair.b).title, *_cells(j, margin is not None)]
         for j in judged
@@ -179,6 +182,7 @@ def paired_block(
                 "margin": margin,
                 "tost_p": j.equivalence,
                 "verdict": j.verdict,
+                "word": j.word,
             }
             for j in judged
         ],
@@ -196,7 +200,40 @@ def best_mean(study: StudyResults, metric: str) -> list[str]:
     spread = f" (95 % interval {number(e.lo, places)} to {number(e.hi, places)})"
     told = f"{many}{run.title}, {metric_name(metric)} {number(e.mean, places)}"
     beside = baselines.beside(study, metric)
-    return [f"{told}{spread if math.isfinite(e.lo) else ''}.", *([beside] if beside else [])]
+    return [
+        f"{told}{spread if math.isfinite(e.lo) else ''}.",
+        *([beside] if beside else []),
+        *training_notes(study, metric),
+    ]
+
+
+def training_notes(study: StudyResults, metric: str) -> list[str]:
+    """Sentences on rows that no verdict may rest on: unlearned, destroyed, or still learning."""
+    found = standings(study, metric)
+
+    def named(labels: Iterable[str]) -> str:
+        return ", ".join(study.run(label).title for label in labels)
+
+    below = [label for label, each in found.items() if each.destroyed]
+    unlearned = [k for k, each in found.items() if each.learned is False and k not in below]
+    rising = [
+        f"{named([label])} gains {each.gaining:.2g} a round, at "
+        f"{number(study.run(label).steps, 0)} steps"
+        for label, each in found.items()
+        if each.gaining > 0
+    ]
+    notes = []
+    if not any(each.prior for each in found.values()):
+        notes.append("No baseline: what a constant answer would have is not known, so no verdict.")
+    elif not any(each.learned for each in found.values()):
+        notes.append("Nothing was learned that these people show: no row is above the best guess.")
+    elif unlearned:
+        notes.append(f"Not shown to be above the best guess: {named(unlearned)}.")
+    if below:
+        notes.append(f"Worse than a constant: {named(below)}.")
+    if rising:
+        notes.append(f"Not trained to the end: {'; '.join(rising)}.")
+    return notes
 
 
 def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod]) -> list[str]:
@@ -218,7 +255,7 @@ def verdict_on(j: ComparedMethod, judged: Sequence[ComparedMethod]) -> str:
     least = 2.0 ** (1 - j.pair.people) * family(judged)
     few = least >= ALPHA and not j.different
     why = f"Holm's p {chance(j.holm)}" + (", and so few people cannot show one" if few else "")
-    return f"{'different' if j.different else 'no difference shown'} ({why})"
+    return j.instead or f"{j.word} ({why})"
 
 
 def paired_cells(p: Paired) -> list[str]:
@@ -235,7 +272,7 @@ def paired_cells(p: Paired) -> list[str]:
 def _cells(j: ComparedMethod, verdict: bool) -> list[str]:
     difference, spread, better = paired_cells(j.pair)
     places = max(3, digits([j.pair.mean]))
-    said = [f"{j.verdict} ({chance(j.equivalence)})"] if verdict else []
+    near = j.instead or f"{j.verdict} ({chance(j.equivalence)})"
     return [
         difference,
         spread,
@@ -245,7 +282,8 @@ def _cells(j: ComparedMethod, verdict: bool) -> list[str]:
         chance(j.holm),
         chance(j.t),
         number(j.dz, 2),
-        *said,
+        *([near] if verdict else []),
+        j.word,
     ]
 
 

@@ -5,6 +5,7 @@ Source: the Durham thesis, sections 4.3 and 4.4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,9 +17,8 @@ from vergence.experiment.trained_run import read_run
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.metrics.clustering import silhouette
 from vergence.metrics.dtw import dtw
-from vergence.reproduce.claims import TablePart
+from vergence.reproduce.claims import PRIOR, TablePart
 from vergence.reproduce.data_sets import SUMMARY
-from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.running import PartResult, priors_of, settle
 from vergence.results.read import Run, StudyResults
 
@@ -75,8 +75,12 @@ def spread(run: Run) -> dict[str, float]:
 
 
 def rounds_to(level: float, run: Run) -> dict[str, float]:
-    """Return per seed the first round whose mean F is at the level."""
+    """Return per seed the first round whose mean F is at the level.
+
+    Training before round 1, as FedGroup's to find its groups, counts as rounds of the same length.
+    """
     rounds, curves = run.curve(F)
+    rounds = rounds + rounds_before(run)
     late = float(rounds[-1] + 1)
     return {
         f"seed {seed}": next(
@@ -84,6 +88,16 @@ def rounds_to(level: float, run: Run) -> dict[str, float]:
         )
         for seed, curve in zip(run.seeds, curves, strict=True)
     }
+
+
+def rounds_before(run: Run) -> int:
+    """Return the rounds that training before round 1 is worth, by a client's steps, rounded up."""
+    steps = run.turns[run.turns.steps > 0]
+    first, later = steps[steps["round"] < 1], steps[steps["round"] == 1]
+    if not len(first) or not len(later):
+        return 0
+    each = [own.groupby(["seed", "client"]).steps.sum().mean() for own in (first, later)]
+    return math.ceil(each[0] / each[1])
 
 
 def separation(run: Run, per_frame: bool) -> float:

@@ -14,9 +14,8 @@ from vergence.audit.teacher_membership import SAMPLES, STUDENT, remembered
 from vergence.audit.teacher_membership import TEACHER as TAUGHT
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
-from vergence.reproduce.claims import TablePart
+from vergence.reproduce.claims import PRIOR, TablePart
 from vergence.reproduce.data_sets import FOUND
-from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.protocols.defences import kept
 from vergence.reproduce.protocols.teachers import TEACHER, judged
 from vergence.reproduce.running import PartResult, priors_of

@@ -13,9 +13,8 @@ from vergence.core.serialization import pack
 from vergence.data.zero_shot.owner import OWNER
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
-from vergence.reproduce.claims import TablePart
+from vergence.reproduce.claims import PRIOR, TablePart
 from vergence.reproduce.data_sets import COSTS
-from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.protocols.defences import kept
 from vergence.reproduce.running import PartResult, priors_of, settle
 from vergence.results.read import Run

@@ -12,12 +12,12 @@ from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
 from vergence.methods.generative.ap_fl import mixed
-from vergence.reproduce.claims import TablePart
+from vergence.reproduce.claims import PRIOR, TablePart
 from vergence.reproduce.data_sets import FRIENDS
-from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.protocols import defences
 from vergence.reproduce.running import PartResult, settle
 from vergence.results.read import Run, StudyResults
+from vergence.results.verdict_rules import tested
 
 OWN, POOLED = "accuracy", "pooled_accuracy"
 PRESENT_OWN, PRESENT_POOLED, ABSENT_OWN, ABSENT_POOLED = (names[0] for names in FRIENDS.values())
@@ -117,12 +117,17 @@ def both_tests(part: TablePart, experiment: Experiment, out: Path) -> PartResult
     }
     scores[f"{MOST}{part.suffix}{PRIOR}"] = {
         OWN: {person: told[OWN] for person, told in study.priors[MOST].items()},
-        POOLED: {
-            f"seed {seed}": float(np.mean([t[POOLED] for t in study.priors[MOST].values()]))
-            for seed in study.runs[0].seeds
-        },
+        POOLED: constant(study, POOLED, study.runs[0].people),
     }
-    return PartResult(scores, study, lower=study.lower_is_better)
+    return PartResult(
+        scores, study, lower=study.lower_is_better, images={POOLED: tested(study.runs[0], POOLED)}
+    )
+
+
+def constant(study: StudyResults, metric: str, people: Sequence[str]) -> dict[str, float]:
+    """Return seed -> mean over people of always answering with the own most frequent class."""
+    mean = float(np.mean([study.priors[MOST][person][metric] for person in people]))
+    return {f"seed {seed}": mean for seed in study.runs[0].seeds}
 
 
 def absent(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
@@ -132,7 +137,11 @@ def absent(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
         row + part.suffix: {metric: over_seeds(cells, metric, [AWAY]) for metric in (OWN, POOLED)}
         for row, cells in every_row(part, experiment, out, study).items()
     }
-    return PartResult(scores, study, lower=study.lower_is_better)
+    scores[f"{MOST}{part.suffix}{PRIOR}"] = {
+        metric: constant(study, metric, [AWAY]) for metric in (OWN, POOLED)
+    }
+    images = {POOLED: tested(study.runs[0], POOLED)}
+    return PartResult(scores, study, lower=study.lower_is_better, images=images)
 
 
 def friends(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
