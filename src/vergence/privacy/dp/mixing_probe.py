@@ -19,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from vergence.core.data import Batch, Samples
 from vergence.core.objectives import each
-from vergence.core.task import Task, own_randomness
+from vergence.core.task import Task, mapped, own_randomness
 from vergence.errors import ConfigError, first_line
 from vergence.privacy.dp.per_sample_gradients import FAULTS, Clipper, refuse
 from vergence.privacy.dp.private_step import clipped_sum
@@ -71,7 +71,7 @@ class MixingProbe:
     """Runs one network on batches that differ in one sample, under the same random numbers."""
 
     def __init__(self, task: Task, batch: Batch) -> None:
-        self.task = task
+        self.task, self.output = task, None
         self.module: nn.Module | None = task.module()
         if not same(self._outputs(batch)[""], self._outputs(batch)[""]):
             self.module = None  # each batch changes it: every pass has a new one
@@ -104,12 +104,12 @@ class MixingProbe:
 
         A mean that is weighted, or leaves samples out, is a mean of the samples' own losses.
         """
-        output = self._outputs(batch)[""]
-        other = output.clone()
-        other[0] = output[1]
+        self._outputs(batch)
+        output, samples = self.output, rows_of(batch)
+        other = mapped(lambda rows: swapped(rows, samples), output)
         loss = partial(self.task.loss, batch=batch)
-        own = slopes(output, lambda rows: each(self.task, rows, batch).sum())
-        whole, bent = slopes(output, loss), slopes(other, loss)
+        own = slopes(output, samples, lambda rows: each(self.task, rows, batch).sum())
+        whole, bent = (slopes(made, samples, loss) for made in (output, other))
         lengths = whole.norm(dim=1)
         turned = (whole * bent).sum(1) < (1 - 10 * ROUNDING) * lengths * bent.norm(dim=1)
         lost = (lengths > 0) & ~(own.norm(dim=1) > ROUNDING * lengths)
@@ -139,7 +139,10 @@ class MixingProbe:
             torch.default_generator.manual_seed(seed)
             with torch.no_grad():
                 output = self.task.forward(module, {n: c.clone() for n, c in batch.items()})
-            seen[""] = output.clone()
+            self.output = mapped(torch.clone, output)
+            rows = rows_of(batch)
+            parts = [part.reshape(rows, -1).double() for part in by_sample(output, rows)]
+            seen[""] = torch.cat(parts, 1) if parts else torch.zeros(rows, 0)
         for hook in hooks:
             hook.remove()
         if [rows_of(batch) for batch in batches] == [FEW]:
@@ -194,9 +197,36 @@ def same(one: Tensor, other: Tensor, rounding: float = 0.0) -> bool:
     return torch.equal(one, other) or bool((one - other).abs().max() <= rounding * one.abs().max())
 
 
-def slopes(output: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+def by_sample(output: Any, samples: int) -> list[Tensor]:
+    """Tensors in an output that have a row for each sample."""
+    found: list[Tensor] = []
+
+    def note(part: Tensor) -> Tensor:
+        if part.dim() and len(part) == samples:
+            found.append(part)
+        return part
+
+    mapped(note, output)
+    return found
+
+
+def swapped(rows: Tensor, samples: int) -> Tensor:
+    """Return the outputs of a batch with the second sample's in the place of the first."""
+    rows = rows.clone()
+    if rows.dim() and len(rows) == samples:
+        rows[0] = rows[1]
+    return rows
+
+
+def slopes(output: Any, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
     """Return the gradient of a loss by the outputs of a batch, a row for each sample."""
     torch.default_generator.manual_seed(0)
-    output = output.detach().clone().requires_grad_()
-    (found,) = torch.autograd.grad(loss(output), output)
-    return found.reshape(len(output), -1).double()
+
+    def leaf(part: Tensor) -> Tensor:
+        part = part.detach().clone()
+        return part.requires_grad_() if part.is_floating_point() else part
+
+    output = mapped(leaf, output)
+    parts = [part for part in by_sample(output, samples) if part.requires_grad]
+    found = torch.autograd.grad(loss(output), parts, materialize_grads=True)
+    return torch.cat([each.reshape(samples, -1).double() for each in found], 1)
