@@ -7,16 +7,24 @@ import av
 import numpy as np
 
 
-def write_video(path: Path, times_s: np.ndarray, size: tuple[int, int] = (64, 48)) -> Path:
+def write_video(
+    path: Path,
+    times_s: np.ndarray,
+    size: tuple[int, int] = (64, 48),
+    codec: str = "mpeg4",
+    bframes: int = 0,
+) -> Path:
     """Write one grey frame per time (to the millisecond), of level 8 + 4 (i mod 60)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=1000)
+        stream = container.add_stream(codec, rate=1000)
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
         stream.bit_rate = 2_000_000
         stream.gop_size = 12
         stream.codec_context.time_base = Fraction(1, 1000)
+        if bframes:
+            stream.options = {"bf": str(bframes), "preset": "ultrafast"}
         container.start_encoding()
         for i, t in enumerate(times_s):
             pixels = np.full((size[1], size[0], 3), grey(i), np.uint8)

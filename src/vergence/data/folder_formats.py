@@ -19,7 +19,6 @@ from vergence.data.gaze_video.gaze_files import (
     NO_TABLE,
     PICTURES,
     TABLES,
-    VIDEOS,
     no_gaze,
     person_pattern,
 )
@@ -27,6 +26,7 @@ from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, read_pres
 from vergence.data.gaze_video.gaze_table import SAMPLING_S
 from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
 from vergence.data.io.path_patterns import files_below, matching
+from vergence.data.io.video import VIDEOS
 from vergence.errors import DataError
 
 PLAIN, PLAIN_STIMULI = "gaze table with video", "table of gaze on stimuli"

@@ -197,8 +197,8 @@ def told(found: VideoSummary, budget: str, by: str) -> dict[str, object]:
 
 
 def spans(found: VideoSummary, step: float) -> list[tuple[float, float]]:
-    """Return start and length in seconds of every kept shot."""
-    times = found.video.times_s
+    """Return start and length in seconds of every kept shot, on the clock of the file's sound."""
+    times = found.video.times_s + found.video.start_s
     return [
         (float(times[a]), float(times[b] - times[a]) + step) for a, b in found.shots[found.kept]
     ]

@@ -44,27 +44,42 @@ def test_frames_are_resized(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("across", "down", "corner"), [(0, 1, (0, 1)), (0, -1, (1, 0)), (-1, 0, (1, 1))]
+    ("matrix", "brightest", "middle"),
+    [
+        ((1, 0, 0, 1), (0, 0), (0, 1)),
+        ((-1, 0, 0, 1), (0, 1), (0, 0)),
+        ((1, 0, 0, -1), (1, 0), (1, 1)),
+        ((-1, 0, 0, -1), (1, 1), (1, 0)),
+        ((0, 1, -1, 0), (0, 1), (1, 1)),
+        ((0, -1, 1, 0), (1, 0), (0, 0)),
+        ((0, 1, 1, 0), (0, 0), (1, 0)),
+        ((0, -1, -1, 0), (1, 1), (0, 1)),
+    ],
 )
-def test_a_phone_video_is_turned_upright(tmp_path, across, down, corner):
-    """The display matrix of an mp4 (a, b; c, d) = (across, down; -down, across): a quarter turn
-    clockwise, one anticlockwise, a half. The bright top left goes top right, bottom left, over."""
+def test_a_phone_video_is_shown_upright(tmp_path, matrix, brightest, middle):
+    """The display matrix of an mp4 (a, b; c, d) puts the pixel (x, y) at (a x + c y, b x + d y).
+
+    The stored picture is white in its top left quarter and grey in its top right. By hand, with
+    (row, column): mirrored, white goes to (0, 1) and grey to (0, 0); a quarter turn clockwise
+    puts white at (0, 1) and grey at (1, 1), its mirror image white at (0, 0) and grey at (1, 0).
+    """
     picture = np.zeros((48, 96, 3), np.uint8)
-    picture[:24, :48] = 255
+    picture[:24, :48], picture[:24, 48:] = 255, 128
     path = tmp_path / "phone.mp4"
     encode(path, [(0.0, picture), (0.1, picture)], 0.1)
     data = bytearray(path.read_bytes())
     at = data.find(b"tkhd") + 44
     assert struct.unpack_from(">9i", data, at) == (1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
-    turn = np.array([across, down, 0, -down, across]) << 16
-    struct.pack_into(">5i", data, at, *turn.tolist())
+    a, b, c, d = (np.array(matrix) << 16).tolist()
+    struct.pack_into(">5i", data, at, a, b, 0, c, d)
     path.write_bytes(data)
     video = Video.open(path)
-    assert (video.width, video.height) == ((48, 96) if down else (96, 48))
+    assert (video.width, video.height) == ((48, 96) if b else (96, 48))
     for frame in video.read(), video.read(width=32, height=32):
         halves = [np.array_split(half[0], 2, axis=1) for half in np.array_split(frame, 2, axis=1)]
         bright = np.array([[quarter.mean() for quarter in half] for half in halves])
-        assert np.unravel_index(bright.argmax(), (2, 2)) == corner
+        assert np.unravel_index(bright.argmax(), (2, 2)) == brightest
+        assert 100 < bright[middle] < 160
         assert bright.max() > 200
 
 

@@ -30,6 +30,7 @@ from vergence.data.gaze_video.recording import (
 )
 from vergence.data.io.checks import Check
 from vergence.data.io.delimited_text import read_table
+from vergence.data.io.video import videos_in
 from vergence.errors import DataError
 
 SAMPLE = Path(__file__).parent.with_name("samples") / "aria"
@@ -85,20 +86,20 @@ def read(folder: Path, root: Path | None = None) -> Recording:
     """
     name, person = named(folder, root)
     table = folder / "gaze_2d.csv"
-    mp4 = sorted(folder.glob("*.mp4"))
+    videos = videos_in(folder, usual=(".mp4",))
     if table.is_file():
-        if len(mp4) != 1:
+        if len(videos) != 1:
             raise DataError(
-                f"{folder} has gaze without video: {len(mp4)} mp4 files beside gaze_2d.csv, needs "
+                f"{folder} has gaze without video: {len(videos)} videos beside gaze_2d.csv, needs "
                 "the one it was made for (rgb_upright.mp4)"
             )
         gaze, times = read_gaze_2d(table)
-        return Recording(name, person, gaze, mp4[0], times)
+        return Recording(name, person, gaze, videos[0], times)
     found = sorted(folder.glob("*.vrs"))
     if len(found) != 1:
         raise DataError(
-            f"{folder} has video without gaze: put gaze_2d.csv beside {(mp4 or ['the mp4'])[0]}, "
-            "or give one .vrs file with its MPS eye gaze CSV"
+            f"{folder} has video without gaze: put gaze_2d.csv beside "
+            f"{(videos or ['the mp4'])[0]}, or give one .vrs file with its MPS eye gaze CSV"
         )
     gaze, times = vrs.project(found[0], mps_file(folder))
     return Recording(name, person, gaze, found[0], times)

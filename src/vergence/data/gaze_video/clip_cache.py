@@ -48,7 +48,7 @@ from vergence.errors import ConfigError, DataError
 from vergence.system.file_access import BINARY
 from vergence.system.file_locks import lock, lock_shared, try_lock, try_lock_shared_by_none
 
-VERSION = 2
+VERSION = 3
 """Part of every key: raise it when the same video should give other pixels."""
 LIMIT_GB = 20.0
 SLICES, SLICE_BYTES = 4, 1 << 16
@@ -131,12 +131,14 @@ def open_video(path: Path) -> Video:
     def read() -> dict[str, NDArray]:
         video = Video.open(path)
         size = np.array([video.width, video.height])
-        return {"times_s": video.times_s, "pts": video.pts, "size": size}
+        start = np.array([video.start_s])
+        return {"times_s": video.times_s, "pts": video.pts, "size": size, "start_s": start}
 
     key = {"version": VERSION, "av": av.__version__, "video": identity(path)}
     made = cached("frame-times", key, read)
     width, height = made["size"].tolist()
-    return Video(path, made["times_s"], width, height, made["pts"])
+    (start,) = made["start_s"].tolist()
+    return Video(path, made["times_s"], width, height, made["pts"], start_s=start)
 
 
 def load_clips(

@@ -15,11 +15,11 @@ import numpy as np
 
 from vergence.data.gaze_video.gaze_columns import GazeColumns, GazeRows, column, read_header
 from vergence.data.io.path_patterns import files_below, matching
+from vergence.data.io.video import VIDEOS
 from vergence.errors import DataError
 
 TABLES = (".csv", ".tsv", ".txt")
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v")
 NO_GAZE, NO_TABLE = "no gaze", "no table"
 LISTED = 6
 """Files that a line names for each reason."""

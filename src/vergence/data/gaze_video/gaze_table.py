@@ -37,7 +37,7 @@ from vergence.data.gaze_video.gaze_columns import (
     read_ticks,
     to_fractions,
 )
-from vergence.data.gaze_video.gaze_files import VIDEOS, GazeFiles
+from vergence.data.gaze_video.gaze_files import GazeFiles
 from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, preset_of
 from vergence.data.gaze_video.recording import (
     Recording,
@@ -51,6 +51,7 @@ from vergence.data.gaze_video.vrs import read_mps
 from vergence.data.io.checks import Check, CheckedFolder, data_folder
 from vergence.data.io.delimited_text import read_table, text_form
 from vergence.data.io.path_patterns import filled, matching
+from vergence.data.io.video import VIDEOS, videos_in
 from vergence.errors import ConfigError, DataError
 
 READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
@@ -215,7 +216,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             found = [path for path, _ in matching(root, pattern, "videos")]
         else:
             pattern = f"{table.parent.relative_to(root).as_posix()}/*"
-            found = [p for p in sorted(table.parent.iterdir()) if p.suffix.lower() in VIDEOS]
+            found = videos_in(table.parent)
             others = [p for p in found if not p.with_suffix(table.suffix).is_file()]
             own = (trial, table.stem, person)
             found = next(filter(None, ([p for p in found if p.stem == n] for n in own)), others)
@@ -276,16 +277,16 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return to_fractions(rows.x, rows.y, rows.unit, size or (1, 1), self.origin)
 
     def _aria_recordings(self, root: Path) -> list[Recording]:
-        return [self._aria(folder, root) for folder in places(root, "*.mp4", "*.vrs")]
+        return [self._aria(folder, root) for folder in _aria_places(root)]
 
     def _aria(self, folder: Path, root: Path) -> Recording:
         """An Aria recording: exact from a VRS; from an mp4 by angles, as if from the camera."""
         if list(folder.glob("*.vrs")) or (folder / "gaze_2d.csv").is_file():
             return aria.read(folder, root)
-        table, videos = aria.mps_file(folder), sorted(folder.glob("*.mp4"))
+        table, videos = aria.mps_file(folder), videos_in(folder, usual=(".mp4",))
         if table is None or len(videos) != 1:
             raise DataError(
-                f"{folder} has {len(videos)} mp4 files and {'an' if table else 'no'} MPS eye gaze "
+                f"{folder} has {len(videos)} videos and {'an' if table else 'no'} MPS eye gaze "
                 "CSV, needs one of each, or a .vrs"
             )
         if not self.fov_deg:
@@ -304,6 +305,12 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         start = cpf.t_us[0] if self.start == "first" else int(self.start)
         gaze = Gaze.build(str(table), (cpf.t_us - start) * 1e-6, x, y, tracked=cpf.valid)
         return Recording(*named(folder, root), gaze, videos[0])
+
+
+def _aria_places(root: Path) -> list[Path]:
+    """Folders of recordings; of videos other than mp4 only those beside MPS gaze."""
+    others = [p for p in places(root, *(f"*{ending}" for ending in VIDEOS)) if aria.mps_file(p)]
+    return sorted({*places(root, "*.mp4", "*.vrs"), *others})
 
 
 def check_time_unit(recording: Recording, unit: str) -> None:

@@ -32,6 +32,7 @@ from vergence.data.gaze_video.recording import (
 )
 from vergence.data.io.checks import Check, data_folder
 from vergence.data.io.delimited_text import read_table
+from vergence.data.io.video import videos_in
 from vergence.errors import DataError
 
 INVISIBLE_SIZE = (1088, 1080)
@@ -116,7 +117,7 @@ def read_player(folder: Path, name: str, person: str) -> Recording:
         source_frame=table.integers("world_index"),
         sort=True,
     )
-    return Recording(name, person, gaze, _scene_video(folder, "*.mp4"), world - world[0])
+    return Recording(name, person, gaze, _scene_video(folder), world - world[0])
 
 
 def read_cloud(folder: Path, name: str, person: str) -> Recording:
@@ -149,7 +150,7 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
         sort=True,
     )
     times = (world - world[0]) * 1e-9
-    return Recording(name, person, gaze, _scene_video(folder, "*.mp4"), times, fov_deg=fov)
+    return Recording(name, person, gaze, _scene_video(folder), times, fov_deg=fov)
 
 
 def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
@@ -196,7 +197,7 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
             sort=True,
         )
         part = scene.stem.rsplit(" ", 1)[-1]
-        video = _scene_video(folder, f"{scene.stem}.mp4")
+        video = _scene_video(folder, scene.stem)
         times = (frames - frames[0]) * 1e-9
         start = float(frames[0] - _raw(scenes[0], np.dtype("<i8"))[0]) * 1e-9
         where = name if len(scenes) == 1 else f"{name}/{part}"
@@ -283,8 +284,8 @@ def _json(path: Path) -> dict:
         raise DataError(f"{path} cannot be read as JSON ({error}); export it again") from None
 
 
-def _scene_video(folder: Path, pattern: str) -> Path | None:
-    found = sorted(p for p in folder.glob(pattern) if "Sensor Module" not in p.name)
+def _scene_video(folder: Path, stem: str = "*") -> Path | None:
+    found = [p for p in videos_in(folder, stem, (".mp4",)) if "Sensor Module" not in p.name]
     if len(found) > 1:
         raise DataError(f"{folder} has {len(found)} videos, needs one scene video; move the others")
     return found[0] if found else None

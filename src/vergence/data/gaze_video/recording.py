@@ -38,8 +38,9 @@ from vergence.errors import ConfigError, DataError
 class Recording:
     """Recording of one person's view and gaze.
 
-    `gaze.t_s` counts in the clock of `frame_times_s` (seconds; one per frame), which is the video
-    file's own clock where it is None. `start_s` is when the recording begins in its `session`:
+    `gaze.t_s` counts in the clock of `frame_times_s` (seconds; one per frame). Where it is None, it
+    counts from the video's first frame; with `container_clock`, as the video file's own times do,
+    which may begin later than 0. `start_s` is when the recording begins in its `session`:
     recordings of one session are kept apart in time when they are split. `fov_deg` is the
     horizontal field of view, None where the files do not give it.
     """
@@ -52,6 +53,7 @@ class Recording:
     session: str = ""
     start_s: float = 0.0
     fov_deg: float | None = None
+    container_clock: bool = False
 
     def footage(self) -> Footage:
         """Open the video and put its frames on the clock of the gaze.
@@ -69,7 +71,8 @@ class Recording:
         footage = read(self.video)
         noted = self.frame_times_s
         if noted is None:
-            return footage
+            shift = footage.start_s if self.container_clock else 0.0
+            return replace(footage, times_s=footage.times_s + shift)
         if len(noted) != len(footage.times_s):
             raise DataError(
                 f"{self.video} has {len(footage.times_s)} frames, the recorder noted {len(noted)} "

@@ -2,17 +2,22 @@
 
 Glasses 2: segments with `livedata.json.gz` and `fullstream.mp4`. Each line of livedata is one JSON
 object; `gp` is gaze in fractions of the scene image from its top-left corner, `s` = 0 means good,
-`ts` counts microseconds of the device. `vts` lines pair `ts` with the time in the mp4
-(microseconds); without them `pts` lines pair it with the 90 kHz clock of the live stream, whose
-first line is then taken as the start of the video.
+`ts` counts microseconds of the device. `vts` lines pair `ts` with the presentation time in the mp4
+(microseconds), so gaze is on the container's clock; without them `pts` lines pair it with the
+90 kHz clock of the live stream, whose first line is then taken as time 0 of the mp4.
 
 Glasses 3: `gazedata.gz` and `scenevideo.mp4`. Each line is one JSON object of type "gaze":
-`timestamp` counts seconds from the start of the recording, `data.gaze2d` is gaze in fractions of
-the scene image from its top-left corner; `data` without it means that the eyes were not found.
-Taken from github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide; no original file was at
-hand. The first folder below `root` is the person.
+`timestamp` counts seconds from the start of the recording, as the presentation times of the mp4 do,
+whose first frame may come later: gaze is on the container's clock. `data.gaze2d` is gaze in
+fractions of the scene image from its top-left corner; `data` without it means that the eyes were
+not found. The first folder below `root` is the person.
 
 Licence: that of the recordings.
+
+Source: github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide, no original file of Glasses 3
+was at hand; `vts`: tobiipro.com, "How can I synchronize the video and the gaze data from Tobii Pro
+Glasses 2?"; public readers of both glasses (dcnieho/glassesTools) compare gaze with presentation
+times too, empty edits of the mp4 included.
 """
 
 from __future__ import annotations
@@ -89,12 +94,14 @@ def read(folder: Path, root: Path | None = None) -> Recording:
             raise DataError(f"{folder} has video without gaze: put {GAZE3} beside {VIDEO3}")
         scene = folder / VIDEO3
         gaze = read_gazedata(folder / GAZE3)
-        return Recording(*named(folder, root), gaze, scene if scene.is_file() else None)
+        video = scene if scene.is_file() else None
+        return Recording(*named(folder, root), gaze, video, container_clock=True)
     if not (folder / LIVE).is_file():
         raise DataError(f"{folder} has video without gaze: put {LIVE} beside {VIDEO}")
     video = folder / VIDEO
     gaze = read_livedata(folder / LIVE)
-    return Recording(*named(folder, root), gaze, video if video.is_file() else None)
+    scene = video if video.is_file() else None
+    return Recording(*named(folder, root), gaze, scene, container_clock=True)
 
 
 def read_livedata(path: Path) -> Gaze:

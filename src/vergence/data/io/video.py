@@ -1,11 +1,16 @@
-"""Video through PyAV, by presentation times: frame number = time x rate is never assumed."""
+"""Video through PyAV, by presentation times: frame number = time x rate is never assumed.
+
+Frames are timed from the first one. Containers may begin later: mkv and webm of recorders, files
+that were cut, mpeg-ts (usually at 1.4 s). A reader whose gaze counts on the container's own clock
+adds `start_s`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import av
@@ -18,6 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from vergence.errors import DataError
 
+VIDEOS = (
+    *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"),
+    *(".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"),
+)
+"""Endings of files that are taken for videos, in small letters; the six usual ones first."""
 SEEK_OVER_S = 2.0
 """Gaps longer than this are skipped by a seek instead of by decoding through them."""
 
@@ -26,14 +36,15 @@ SEEK_OVER_S = 2.0
 class Footage(ABC):
     """Frames of a recording with the time of each, whatever container they lie in.
 
-    `times_s` float64 `[frames]`, seconds, ascending; `width` and `height` are pixels of the upright
-    frame.
+    `times_s` float64 `[frames]`, seconds from the first frame, ascending; `width` and `height` are
+    pixels of the upright frame; `start_s` is the time of the first frame in the container.
     """
 
     path: Path
     times_s: NDArray[np.float64]
     width: int
     height: int
+    start_s: float = field(default=0.0, kw_only=True)
 
     @abstractmethod
     def frames(
@@ -67,21 +78,26 @@ class Video(Footage):
                 stream = container.streams.video[0]
                 packets = [p for p in container.demux(stream) if p.size]
                 declared, width, height = stream.frames, stream.width, stream.height
-                base = stream.time_base
+                base, count = stream.time_base, len(packets)
+                if container.format.name == "avi" and packets:
+                    # Its index counts the times at which no frame came, too.
+                    slots = [p.dts or 0 for p in packets]
+                    count = slots[-1] + int(np.max(np.diff(slots), initial=1))
         except FFmpegError as error:
             raise _unreadable(path, error) from None
-        if declared and len(packets) < declared:
+        if declared and count < declared:
             raise DataError(
-                f"video {path} is truncated: {len(packets)} of {declared} frames are there; "
+                f"video {path} is truncated: {count} of {declared} frames are there; "
                 "copy or download it again"
             )
         shown = [p.pts for p in packets if p.pts is not None and not p.is_discard]
-        if _quarter_turns(path) % 2:
+        if _turned(path):
             width, height = height, width
         pts = np.unique(np.array(shown, np.int64))
         if not len(pts) or base is None:
             raise DataError(f"video {path} has no frames; give a video with at least one frame")
-        return Video(path, np.asarray(pts * float(base), np.float64), width, height, pts)
+        times = np.asarray((pts - pts[0]) * float(base), np.float64)
+        return Video(path, times, width, height, pts, start_s=float(pts[0] * base))
 
     @staticmethod
     def check_header(path: Path) -> None:
@@ -169,20 +185,42 @@ class Video(Footage):
 
 
 def rgb(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
-    """Return the upright picture: phones store it as the sensor lies, and how to turn it."""
-    turns = frame.rotation // 90
-    if turns % 2:
+    """Return the upright picture: phones store it as the sensor lies, and how to show it."""
+    across, down, turned = _orientation(frame)
+    if turned:
         width, height = height, width
     stored = frame.to_ndarray(format="rgb24", width=width, height=height)
-    return np.ascontiguousarray(np.rot90(stored, turns), np.uint8)
+    shown = stored.swapaxes(0, 1) if turned else stored
+    return np.ascontiguousarray(shown[::down, ::across], np.uint8)
 
 
-def _quarter_turns(path: Path) -> int:
-    """Return the anticlockwise quarter turns that make a video's first frame upright."""
+def _orientation(frame: VideoFrame) -> tuple[int, int, bool]:
+    """Return 1 or -1 for the ways in which x and y are read, and whether they change places.
+
+    The frame's display matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y).
+    Of its eight orientations four are mirrored (front cameras), which no angle can say.
+    """
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return 1, 1, False
+    (a, b, _), (c, d, _), _ = np.frombuffer(matrix, np.int32).reshape(3, 3).tolist()
+    turned = abs(b) > abs(a)
+    x, y = (c, b) if turned else (a, d)
+    return -1 if x < 0 else 1, -1 if y < 0 else 1, turned
+
+
+def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]) -> list[Path]:
+    """Return the videos in a folder: those of the usual endings, else those of `VIDEOS`."""
+    found = sorted(p for p in folder.glob(f"{stem}.*") if p.suffix.lower() in VIDEOS)
+    return [p for p in found if p.suffix.lower() in usual] or found
+
+
+def _turned(path: Path) -> bool:
+    """Tell whether width and height of a video change places in its upright first frame."""
     with suppress(FFmpegError), av.open(str(path)) as container:  # reading will say what is wrong
         for frame in container.decode(video=0):
-            return frame.rotation // 90
-    return 0
+            return _orientation(frame)[2]
+    return False
 
 
 def rows_at(

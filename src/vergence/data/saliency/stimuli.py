@@ -33,7 +33,7 @@ from vergence.data.gaze_video.gaze_columns import (
     read_rows,
     to_fractions,
 )
-from vergence.data.gaze_video.gaze_files import PICTURES, VIDEOS, GazeFiles, usual_person
+from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, usual_person
 from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, preset_of
 from vergence.data.gaze_video.recording import (
     GazeWindow,
@@ -53,6 +53,7 @@ from vergence.data.io.checks import (
 from vergence.data.io.delimited_text import MISSING
 from vergence.data.io.image_files import opened
 from vergence.data.io.path_patterns import files_below
+from vergence.data.io.video import VIDEOS
 from vergence.data.saliency.eyelink_asc import OWN_SIZE, read_asc
 from vergence.data.splits import PeopleOptions, part_sizes
 from vergence.errors import ConfigError, DataError
