@@ -65,6 +65,11 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     given = _given(sets)
     found = find_format(root, given)
     _tell(console, f"format: {found.title}, {found.sure} ({found.why})")
+    if (name := given.pop("name", found.data)) != found.data or "root" in given:
+        raise ConfigError(
+            f"{root} is read as '{found.data}' ({found.title}), not as '{name}': leave "
+            "federation.name and federation.root out; columns or a preset decide how it is read"
+        )
     kind = find("data", found.data, Dataset)
     options = merge({"size": SIZE, **found.options}, given)
     dataset = bind(kind, options, "federation")

@@ -86,11 +86,16 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
     columns = given.get("columns", {})
     columns = columns if isinstance(columns, Mapping) else {}
     preset = str(given.get("preset", ""))
+    tables = [path for path in files_below(root) if path.suffix.lower() in TABLES]
+    if files := given.get("files"):
+        tables = [path for path, _ in matching(root, files, "files")]
+    unread = {
+        path for one in given.get("without", ()) for path, _ in matching(root, one, "without")
+    }
     headers: dict[Path, list[str]] = {}
-    for path in files_below(root):
-        if path.suffix.lower() in TABLES:
-            with suppress(DataError):  # no table at all; where there is nothing else, that is said
-                headers[path] = read_header(path, "table")
+    for path in tables:
+        with suppress(DataError):  # no table at all; where there is nothing else, that is said
+            headers |= {} if path in unread else {path: read_header(path, "table")}
     if preset in PRESETS or preset.endswith(".toml"):
         made = PRESETS[preset] if preset in PRESETS else read_preset(Path(preset))
         said = [path for path, header in headers.items() if made.matches(header)]
@@ -98,18 +103,17 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
     if {"t", "x", "y"} <= columns.keys():
         said = FoundFormat(PLAIN, "gaze_table", "as said", "--set")
         if "stimulus" in columns:
-            options = {} if "stimuli" in given else _shown(root)
-            said = replace(said, title=PLAIN_STIMULI, data="stimuli", options=options)
+            said = replace(said, title=PLAIN_STIMULI, data="stimuli", options=_shown(root, given))
         return _grouped(said, root, given)
     if found := _by_presets(root, given, headers):
         return found
-    if not (tables := [path for path in files_below(root) if path.suffix.lower() in TABLES]):
+    if not tables:
         kinds = Counter(path.suffix or path.name for path in files_below(root)).most_common(5)
         raise DataError(
             f"{root} holds no gaze: no table ({', '.join(TABLES)}) and no file of a known tracker; "
             f"found {', '.join(f'{count} {kind}' for kind, count in kinds) or 'nothing'}"
         )
-    return _grouped(_guess(root, tables, headers, columns), root, given)
+    return _grouped(_guess(root, tables, headers, given), root, given)
 
 
 def _by_presets(
@@ -169,8 +173,8 @@ def _preset(
     if preset.data not in ("stimuli", "gaze_table"):
         return FoundFormat(preset.title, preset.data, sure or "certain", why)
     options, notes = {"preset": name, **preset.options}, dict(preset.notes)
-    if preset.data == "stimuli" and "stimuli" not in given:
-        options |= _shown(root)
+    if preset.data == "stimuli":
+        options |= _shown(root, given)
     fitting = [matching(root, pattern, "files") for pattern in preset.files]
     known = {path: parts for found in fitting for path, parts in found if path in tables}
     if tables and not known:
@@ -187,8 +191,8 @@ def _preset(
             f"{', '.join(_relative(root, lost))}: not read, because of the name; say "
             "--set federation.files='PATTERN' if it should be"
         )
-    if tables and not any(columns.stimulus for columns in preset.columns) and not preset.reader:
-        options["columns"] = _picture_column(root, tables[0], given) if "stimuli" in options else {}
+    if preset.data == "stimuli" and tables and not any(c.stimulus for c in preset.columns):
+        options["columns"] = {"stimulus": _picture_column(root, tables[0], given)}
     if name == "aria_mps" and not any(path.suffix == ".vrs" for path in files_below(root)):
         options |= {"start": "first", "lens": "equidistant"}
         notes["fov_deg start lens"] = (
@@ -199,16 +203,14 @@ def _preset(
     return FoundFormat(preset.title, preset.data, sure, why, options, notes)
 
 
-def _picture_column(root: Path, path: Path, given: Mapping[str, Any]) -> dict[str, str]:
+def _picture_column(root: Path, path: Path, given: Mapping[str, Any]) -> str:
     """The column of a table that names the pictures, where a maker leaves that to the user.
 
     Raises:
         DataError: none does.
     """
-    if given.get("columns", {}).get("stimulus"):
-        return {}
-    if stimulus := _stimulus_column(_sample(path), root):
-        return {"stimulus": stimulus}
+    if stimulus := _stimulus_column(_sample(path), root, given):
+        return stimulus
     raise DataError(
         f"{path}: no column names the pictures in {root}: add the trial variable with the "
         "picture's file name to the report"
@@ -263,8 +265,10 @@ def _grouped(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundF
     return replace(found, options={**found.options, **options}, notes=notes)
 
 
-def _shown(root: Path) -> dict[str, Any]:
-    """The folder below root that holds the pictures or videos shown."""
+def _shown(root: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder below root that holds the pictures or videos shown, if none is given."""
+    if "stimuli" in given:
+        return {}
     files = files_below(root)
     folders = Counter(p.parent for p in files if p.suffix.lower() in PICTURES)
     folders = folders or Counter(p.parent for p in files if p.suffix.lower() in VIDEOS)
@@ -281,9 +285,12 @@ def _sample(path: Path, rows: int = LOOKED_AT) -> DelimitedTable:
     return read_table(path, [], "table", text_form(path, "table"), missing=MISSING, most=rows)
 
 
-def _stimulus_column(table: DelimitedTable, root: Path) -> str:
-    """The column most of whose cells name a picture or video in the folder."""
-    known = {p.name.lower() for p in files_below(root) if p.suffix.lower() in PICTURES + VIDEOS}
+def _stimulus_column(table: DelimitedTable, root: Path, given: Mapping[str, Any]) -> str:
+    """The column that is given, or most of whose cells name a picture or video in the folder."""
+    if stimulus := given.get("columns", {}).get("stimulus"):
+        return str(stimulus)
+    shown = files_below(root / str(given.get("stimuli", "")))
+    known = {p.name.lower() for p in shown if p.suffix.lower() in PICTURES + VIDEOS}
     known |= {PureWindowsPath(name).stem for name in known}
     best = ("", 0.5)
     for name, cells in table.columns.items():
@@ -304,7 +311,7 @@ def _guess(
     root: Path,
     tables: Sequence[Path],
     headers: Mapping[Path, list[str]],
-    own: Mapping[str, Any],
+    given: Mapping[str, Any],
 ) -> FoundFormat:
     """Columns of plain tables, by their names and numbers, but for those that are given.
 
@@ -327,7 +334,7 @@ def _guess(
             f"{', '.join(_relative(root, others))}: gaze in other columns than {path.name}, which "
             "is not read; give it a folder of its own, or the same names of columns"
         )
-    stimulus = str(own.get("stimulus") or _stimulus_column(table, root))
+    stimulus = _stimulus_column(table, root, given)
     for role, rule in (("person", PERSON), ("valid", VALID)):
         named = [n for n in table.columns if rule.match(n.lower()) and n != stimulus]
         if len(named) > 1:
@@ -336,7 +343,7 @@ def _guess(
     why = f"{path.name} has {', '.join(roles.values())}"
     if stimulus:
         columns["stimulus"] = stimulus
-        options = {**_shown(root), "place": "picture", "columns": columns}
+        shown = {**_shown(root, given), "place": "picture", "columns": columns}
         notes["place"] = (
             "x and y are taken to count in the picture (place = 'picture'); where they count on "
             "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
@@ -346,8 +353,8 @@ def _guess(
                 f"{path.name} is taken for one person's; if it holds several people, name their "
                 "column: --set 'federation.columns={person=\"...\"}'"
             )
-        return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, options, notes)
-    options = {"columns": columns}
+        return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, shown, notes)
+    options: dict[str, Any] = {"columns": columns}
     start = _numbers(table, roles["t"])[:1]
     if columns["t_unit"] == "datetime" or start[0] * SECONDS[columns["t_unit"]] > 60:
         options["start"] = "first"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -194,7 +194,7 @@ class GazeRows:
     trial: NDArray[np.str_]
     media: NDArray[np.float64]
     names: Mapping[str, list[str]]
-    unit: str = "px"
+    unit: str = field(default="px", kw_only=True)
 
     def __len__(self) -> int:
         return len(self.line)
@@ -291,7 +291,7 @@ def read_rows(
     if columns.kind == "fixation" and not found.get("fixation"):
         fixation = np.arange(len(table), dtype=np.float64)
     places = (x, y, valid, event, fixation)
-    return GazeRows(path, line, ticks, scale, *places, *texts, media, found, columns.unit)
+    return GazeRows(path, line, ticks, scale, *places, *texts, media, found, unit=columns.unit)
 
 
 def _last_of_fixations(

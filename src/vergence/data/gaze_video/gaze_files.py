@@ -111,10 +111,12 @@ class GazeFiles:
 
     def summary(self, people: Collection[str]) -> str:
         """A sentence on how many tables were read, of how many people, and which were left out."""
-        total = len({*self.tables, *self.left_out})
-        read = total - len(self.left_out)
+        read = len(self.tables.keys() - self.left_out.keys())
+        # Notes are no tables.
+        notes = {p for p, why in self.left_out.items() if why == NO_TABLE and p.suffix == ".txt"}
+        total = read + len(self.left_out) - len(notes)
         by_reason: dict[str, list[str]] = {}
-        for path, why in sorted(self.left_out.items()):
+        for path, why in sorted((p, why) for p, why in self.left_out.items() if p not in notes):
             by_reason.setdefault(why, []).append(path.relative_to(self.root).as_posix())
         out = [
             f"{', '.join(names[:LISTED])}{', ...' if len(names) > LISTED else ''} ({why})"
@@ -137,6 +139,8 @@ def no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -> st
     except DataError:
         if strict and path.suffix.lower() != ".txt":
             raise
+        return NO_TABLE
+    if len(header) < 2:
         return NO_TABLE
     lacking = [columns.lacking(header) for columns in sets if columns.x]
     if not all(lacking):
