@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
@@ -175,6 +175,20 @@ def usual_person(root: Path, path: Path) -> str:
     """The person of a table where no pattern or column says it: the first folder, or its name."""
     below = path.relative_to(root).parts
     return below[0] if len(below) > 1 else path.stem
+
+
+def people_of_paths(paths: Sequence[str]) -> list[str]:
+    """The person of each path: its first folder, or the first one that differs; else "".
+
+    Folders of sessions, days and numbers are no people.
+    """
+    folders = [PureWindowsPath(path).parts[:-1] for path in paths]
+    levels = enumerate(zip(*folders, strict=False))
+    shared = min(map(len, folders), default=0)
+    depth = next((i for i, names in levels if len(set(names)) > 1), shared)
+    differing = {parts[depth] if len(parts) > depth else "" for parts in folders}
+    depth = 0 if any(map(OTHER.fullmatch, differing)) else depth
+    return [parts[depth] if len(parts) > depth else "" for parts in folders]
 
 
 def person_pattern(root: Path, paths: Sequence[Path]) -> str:
