@@ -13,6 +13,7 @@ from vergence.data.gaze_video.gaze_presets import PRESETS
 SAID = {
     "aria_mps": f"federation.fov_deg={list(FISHEYE)}",
     "eyelink_fixation_report": f"federation.screen={list(SCREEN)}",
+    "imotions": f"federation.screen={list(SCREEN)}",
     "smi_begaze": f"federation.screen={list(SCREEN)}",
 }
 """What the files of these do not hold."""

@@ -69,6 +69,12 @@ LAYOUTS = {
         6,
     ),
     "one folder above": (flat(["export/ann.csv", "export/bob.csv"]), 2, 2, 2),
+    "numbers in one folder": (
+        flat([f"data/0{i}_view_2024-02-0{i}_10h12.33.1_gaze.csv" for i in (1, 2, 3)]),
+        3,
+        3,
+        3,
+    ),
     "numbers": (flat(["1.csv", "2.csv", "10.csv"]), 3, 3, 3),
     "copies": (
         {"P1.csv": gaze(1), "P2.csv": gaze(2), "P1 (1).csv": gaze(1), "copy of P2.csv": gaze(2)},

@@ -300,6 +300,47 @@ def gazepoint(root: Path) -> None:
     beside(root, LAB)
 
 
+def imotions(root: Path) -> None:
+    """Lines of `#` above the header, a table per respondent; rows of another sensor between."""
+    names = pictures(root / "Stimuli")
+    for p in range(PEOPLE):
+        lines = ["#INFO", "#iMotions,9.3", f"#Respondent Name,R{p + 1}", "#METADATA", "#DATA"]
+        lines.append("Row,Timestamp,EventSource,SlideEvent,SourceStimuliName,Gaze X,Gaze Y,GSR")
+        t = 0
+        for number, name in enumerate(names, 1):
+            for x, y in look(10 * p + number, 2 * HZ):
+                t += 1000 // HZ
+                place = f"{320 + 640 * x:.2f},{272 + 480 * y:.2f}"
+                place = "-1,-1" if t % 850 == 0 else place
+                lines.append(f"{len(lines)},{t},ET,,{name[:-4]},{place},")
+                lines.append(f"{len(lines)},{t + 3},GSR,,{name[:-4]},,,0.4")
+        beside(root / "Sensor Data", {f"00{p + 1}_R{p + 1}.csv": "\n".join([*lines, ""])})
+    beside(root, {"Respondents.csv": "Name,Age,Gender\nR1,20,F\nR2,22,M\n"})
+
+
+def tobii_studio(root: Path) -> None:
+    """UTF-16 with a tab at the end of every line, one table per recording, names without spaces."""
+    names = pictures(root / "Media")
+    header = (
+        "ExportDate\tParticipantName\tRecordingName\tMediaName\tRecordingTimestamp\tFixationIndex\t"
+        "GazeEventType\tFixationPointX (MCSpx)\tFixationPointY (MCSpx)\tGazePointX (MCSpx)\t"
+        "GazePointY (MCSpx)\t"
+    )
+    for p in range(PEOPLE):
+        rows, t = [header], 0
+        who = f"01/02/2012\tP0{p + 1}\tRec 0{p + 1}"
+        for number, name in enumerate(names, 1):
+            made = look(10 * p + number, 2 * HZ) * PICTURE_SIZE
+            for i, (x, y) in enumerate(made):
+                t += 1000 // HZ
+                mean = made[i // HZ * HZ :][:HZ].mean(0)
+                place = f"{x:.2f}\t{y:.2f}" if i % 15 else "\t"
+                cells = f"{name}\t{t}\t{1 + i // HZ}\tFixation\t{mean[0]:.0f}\t{mean[1]:.0f}"
+                rows.append(f"{who}\t{cells}\t{place}\t")
+        path = root / f"Study_New test_Rec 0{p + 1}_Segment 1.tsv"
+        path.write_bytes("\r\n".join(rows).encode("utf-16"))
+
+
 def smi_begaze(root: Path) -> None:
     """Lines of `##` above the header, tabs; a table per person, rows of messages with few cells."""
     names = pictures(root / "stimuli")
@@ -404,7 +445,7 @@ EXPORTS = {
     function.__name__: function
     for function in (
         *(pupil_player, pupil_neon, tobii_glasses3, aria_mps),
-        *(tobii_pro_lab, tobii_pro_lab_glasses, gazepoint, smi_begaze),
+        *(tobii_pro_lab, tobii_pro_lab_glasses, tobii_studio, gazepoint, smi_begaze, imotions),
         *(eyelink_fixation_report, eyelink_asc),
     )
 }

@@ -205,14 +205,14 @@ def test_a_damaged_table_is_named_by_the_check_and_by_the_run(tmp_path):
     root, names = ego4d_tree(tmp_path, people=3)
     path = root / "gaze" / f"{names[1]}.csv"
     lines = path.read_text().splitlines()
-    lines[99] = lines[99].replace(lines[99].split(",")[5], "nan")
+    lines[99] = lines[99].replace(lines[99].split(",")[5], "inf")
     path.write_text("\n".join([*lines, ""]))
     said, found = check("ego4d", root)
     said.complains(3, "ego4d: 4 checks failed, see above")
     assert found["gaze files read to the end"] == "6"
-    assert advises(said, f"{path}: row 100: 'norm_pos_x' is 'nan', not a place")
+    assert advises(said, f"{path}: row 100: 'norm_pos_x' is 'inf', not a place")
     said, rows = train(tmp_path, "ego4d", root)
-    said.complains(3, f"{path}: row 100: 'norm_pos_x' is 'nan', not a place")
+    said.complains(3, f"{path}: row 100: 'norm_pos_x' is 'inf', not a place")
     assert rows == []
 
 

@@ -143,12 +143,13 @@ def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
         tables.setdefault(person, []).append(path)
         people.setdefault(path, []).append(person)
     notes = []
-    if shared := [f"{who} ({', '.join(own)})" for who, own in tables.items() if len(own) > 1]:
+    shared = [f"{who} ({', '.join(own)})" for who, own in tables.items() if len(own) > 1]
+    if shared and len(tables) > 1:
         listed = "; ".join(shared[:3]) + ("; ..." if len(shared) > 3 else "")
         notes.append(
             f"{len(people)} tables are of {len(tables)} people: {listed}; if that is wrong, say "
-            "whose each is: --set federation.files='{person}_*.csv' by its name, or --set "
-            "'federation.columns={person=\"...\"}' by a column"
+            "whose each is with federation.files or federation.columns.person: "
+            "docs/how-to/own_recordings.md, 'Whose table is whose'"
         )
     single = {path: own[0] for path, own in people.items() if len(own) == 1}
     other = [path for path, who in single.items() if _plain(who) not in _plain(path)]
@@ -156,7 +157,9 @@ def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
         listed = [f"{path} is of '{single[path]}'" for path in other[:3]]
         notes.append(f"{', '.join(listed)}: the column of people and the name of the table differ")
     if len(tables) == 1:
-        notes.append(f"only one person ({next(iter(tables))}): methods are compared over people")
+        (who,) = tables
+        below = f"; if people are its folders, import {root / who}" if (root / who).is_dir() else ""
+        notes.append(f"only one person ({who}), and methods are compared over people{below}")
     return notes
 
 

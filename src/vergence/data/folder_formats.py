@@ -24,7 +24,7 @@ from vergence.data.gaze_video.gaze_files import (
 )
 from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, read_preset
 from vergence.data.gaze_video.gaze_table import SAMPLING_S
-from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
+from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table
 from vergence.data.io.path_patterns import files_below, matching
 from vergence.data.io.video import VIDEOS
 from vergence.errors import DataError
@@ -42,7 +42,7 @@ STIMULUS = re.compile(
 )
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
 UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
-SIDE = re.compile(r"(^|[^a-z])x([^a-z]|$)")
+SIDE = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|(?<=[a-z])X(?![a-z])")
 BESIDE = re.compile(
     r"(^|[^a-z])(calib|valid|mouse|click|key|event|saccade|blink|message|log|trigger|aoi)",
     re.IGNORECASE,
@@ -88,7 +88,8 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
     preset = str(given.get("preset", ""))
     tables = [path for path in files_below(root) if path.suffix.lower() in TABLES]
     if files := given.get("files"):
-        tables = [path for path, _ in matching(root, files, "files")]
+        # Where none fits, the reader says so.
+        tables = [path for path, _ in matching(root, files, "files")] or tables
     unread = {
         path for one in given.get("without", ()) for path, _ in matching(root, one, "without")
     }
@@ -237,6 +238,10 @@ def _grouped(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundF
     whole = [path for path in tables if not why[path]]
     gaze = [path for path in whole if not BESIDE.search(path.stem)] or whole
     pattern = "" if columns.get("person") else person_pattern(root, gaze)
+    if found.data == "stimuli" and not (pattern or columns.get("person")):
+        # Tables in one folder are of one person each, as they are in root itself.
+        one_folder = len({path.parent for path in gaze}) == 1 and gaze[0].parent != root
+        pattern = person_pattern(root, gaze, numbers=True) if one_folder else ""
     options: dict[str, Any] = {}
     notes = dict(found.notes)
     if not pattern and not columns.get("person") and found.data == "gaze_table" and len(paths) > 1:
@@ -282,7 +287,7 @@ def _shown(root: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(path: Path, rows: int = LOOKED_AT) -> DelimitedTable:
-    return read_table(path, [], "table", text_form(path, "table"), missing=MISSING, most=rows)
+    return read_table(path, [], "table", most=rows)
 
 
 def _stimulus_column(table: DelimitedTable, root: Path, given: Mapping[str, Any]) -> str:
@@ -299,7 +304,7 @@ def _stimulus_column(table: DelimitedTable, root: Path, given: Mapping[str, Any]
         # Numbers name a picture by accident, where pictures are numbered.
         if full and hits / len(full) > best[1] and not _numeric(full):
             best = (name, hits / len(full))
-    named = [name for name in table.columns if STIMULUS.match(name.lower())]
+    named = [name for name in table.columns if STIMULUS.match(_spaced(name))]
     return best[0] or (named[0] if len(named) == 1 else "")
 
 
@@ -336,7 +341,7 @@ def _guess(
         )
     stimulus = _stimulus_column(table, root, given)
     for role, rule in (("person", PERSON), ("valid", VALID)):
-        named = [n for n in table.columns if rule.match(n.lower()) and n != stimulus]
+        named = [n for n in table.columns if rule.match(_spaced(n)) and n != stimulus]
         if len(named) > 1:
             notes[f"columns.{role}"] = f"{role} = '{named[0]}', the first of {', '.join(named)}"
         columns |= {role: named[0]} if named else {}
@@ -375,7 +380,7 @@ def _first_with_gaze(
                     return path, table, found, [p for p, other in roles.items() if other != found]
     path = max(headers or tables, key=lambda path: len(headers.get(path, [])))
     header = list(_sample(path).columns)
-    times = [name for name in header if TIME.search(name.lower())]
+    times = [name for name in header if TIME.search(_spaced(name))]
     unit = next(filter(None, map(_named_unit, times or header)), "s")
     pictures = any(path.suffix.lower() in PICTURES for path in files_below(root))
     shown = ', stimulus="..."' if pictures else ""
@@ -394,8 +399,8 @@ def _named_unit(name: str) -> str:
 
 def _roles(names: Collection[str]) -> dict[str, str]:
     """Columns of time, x and y; none where one cannot be told."""
-    times = [name for name in names if TIME.search(name.lower())]
-    across = [name for name in names if SIDE.search(name.lower()) and _partner(name) in names]
+    times = [name for name in names if TIME.search(_spaced(name))]
+    across = [name for name in names if SIDE.search(name) and _partner(name) in names]
     gaze = [name for name in across if "gaze" in name.lower()] or across
     gaze = [name for name in gaze if not re.search("left|right|pupil", name.lower())] or gaze
     if not times or not gaze:
@@ -404,12 +409,14 @@ def _roles(names: Collection[str]) -> dict[str, str]:
     return {"t": times[0], "x": gaze[0], "y": _partner(gaze[0])}
 
 
+def _spaced(name: str) -> str:
+    """A name in small letters, with spaces between words such as `GazePointX`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
 def _partner(name: str) -> str:
-    hit = SIDE.search(name.lower())
-    if hit is None:
-        return ""
-    at = hit.start() + len(hit.group(1))
-    return name[:at] + ("Y" if name[at] == "X" else "y") + name[at + 1 :]
+    """The name of the column of y that belongs to one of x."""
+    return SIDE.sub(lambda x: "Y" if x.group() == "X" else "y", name, count=1)
 
 
 def _time_unit(table: DelimitedTable, name: str) -> str:

@@ -14,6 +14,7 @@ from annotated_types import Gt
 
 from vergence.core.options import NamedOptions, Share, check_ranges
 from vergence.core.randomness import RandomStream
+from vergence.data.io.delimited_text import text_form, text_lines
 from vergence.errors import ConfigError, DataError, nearest
 
 COLUMNS = ("client", "round", "idle", "charging")
@@ -92,16 +93,16 @@ class Participation(NamedOptions):
         if not path.is_file():
             raise DataError(f"presence: no trace file at {path}")
         found: dict[str, list[tuple[int, bool]]] = {}
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise DataError(f"{path}: the columns must be {','.join(COLUMNS)}")
-            for line, row in enumerate(reader, start=2):
-                try:
-                    fit = all(int(row[rule]) for rule in self.require)
-                    found.setdefault(row["client"], []).append((int(row["round"]), fit))
-                except (TypeError, ValueError):
-                    raise DataError(f"{path}, line {line}: not numbers: {row}") from None
+        between = text_form(path, "trace of presence").delimiter
+        reader = csv.DictReader(text_lines(path, "trace of presence"), delimiter=between)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise DataError(f"{path}: the columns must be {','.join(COLUMNS)}")
+        for line, row in enumerate(reader, start=2):
+            try:
+                fit = all(int(row[rule]) for rule in self.require)
+                found.setdefault(row["client"], []).append((int(row["round"]), fit))
+            except (TypeError, ValueError):
+                raise DataError(f"{path}, line {line}: not numbers: {row}") from None
         return {client: sorted(rows) for client, rows in found.items()}
 
     def here(self, client: str, round: int, stream: RandomStream) -> bool:

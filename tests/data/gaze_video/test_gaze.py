@@ -64,9 +64,12 @@ def test_scored_leaves_out_saccades():
     assert g.scored.tolist() == [True, False, True]
 
 
-def test_nan_names_file_and_row():
-    with pytest.raises(DataError, match=r"gaze\.csv: row 4: gaze is NaN"):
-        gaze([0, 1, 2], x=[0.1, 0.2, np.nan])
+def test_nan_is_no_gaze_and_infinity_is_refused():
+    found = gaze([0, 1, 2], x=[0.1, 0.2, np.nan])
+    assert found.valid.tolist() == [True, True, False]
+    assert found.event[2] == Event.UNTRACKED
+    with pytest.raises(DataError, match=r"gaze\.csv: sample 3: its place is infinite"):
+        gaze([0, 1, 2], x=[0.1, 0.2, np.inf])
 
 
 def test_times_that_go_back_are_an_error_or_sorted():

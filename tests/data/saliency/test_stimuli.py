@@ -19,6 +19,8 @@ OPTIONS = {
     "tobii_pro_lab": {"unknown": "skip"},
     "gazepoint": {"place": "fill"},
     "smi_begaze": {"place": "centre", "screen": SCREEN},
+    "imotions": {"place": "centre", "screen": SCREEN, "stimuli": "Stimuli"},
+    "tobii_studio": {"stimuli": "Media"},
     "eyelink_fixation_report": {
         "columns": {"stimulus": "bild"},
         "place": "centre",
@@ -41,7 +43,7 @@ def places(root, columns=COLUMNS, **options):
     return np.concatenate([np.stack([t.x, t.y], 1) for t in trials])
 
 
-@pytest.mark.parametrize("preset", [name for name in OPTIONS if name != "gazepoint"])
+@pytest.mark.parametrize("preset", [n for n in OPTIONS if n not in ("gazepoint", "imotions")])
 def test_presets_put_gaze_where_it_was(tmp_path, preset):
     """Valid samples on the picture lie where the export was made from, within its rounding."""
     EXPORTS[preset](tmp_path)
@@ -71,6 +73,18 @@ def test_gazepoint_fixations_are_the_makers(tmp_path):
             own = [r for r in csv.DictReader(file) if r["MEDIA_NAME"] == trial.stimulus.stem]
         made = np.array([[float(row["FPOGX"]), float(row["FPOGY"])] for row in own], np.float32)
         np.testing.assert_allclose(trial.points(50), made, atol=1e-6)
+
+
+def test_rows_of_other_sensors_of_imotions_are_no_gaze(tmp_path):
+    """Every other row is of another sensor; some are lost (-1)."""
+    EXPORTS["imotions"](tmp_path)
+    trials, _ = Stimuli(preset="imotions", **OPTIONS["imotions"]).read(tmp_path)
+    for i, trial in enumerate(trials):
+        p, number = divmod(i, PICTURES)
+        made = look(10 * p + number + 1, 2 * HZ).repeat(2, 0)
+        assert 30 < trial.shown.sum() <= 40
+        got = np.stack([trial.x, trial.y], 1)[trial.shown]
+        assert np.abs(got - made[trial.shown]).max() < 2e-3
 
 
 def test_pro_lab_fixations_are_the_makers(tmp_path):

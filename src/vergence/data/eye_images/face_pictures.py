@@ -28,7 +28,7 @@ from vergence.data.eye_images.face_patches import patches_of
 from vergence.data.eye_images.landmarks import Find, landmarker
 from vergence.data.gaze_video.gaze_files import people_of_paths
 from vergence.data.io.checks import Check, CheckedFolder, Checks, data_folder, refuse_nan, watched
-from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
+from vergence.data.io.delimited_text import DelimitedTable, read_table
 from vergence.data.io.image_files import opened
 from vergence.data.splits import PeopleOptions, deal_at_random, deal_in_order
 from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
@@ -159,8 +159,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
     ) -> tuple[dict[str, tuple[dict[str, NDArray], NDArray[np.str_]]], str]:
         """Columns of both eyes and the session of each picture, by person; what was left out."""
         path = root / self.table
-        form = text_form(path, KIND)
-        table = read_table(path, self.columns.names(), KIND, form, missing=MISSING)
+        table = read_table(path, self.columns.names(), KIND)
         if not len(table):
             raise DataError(f"{path} has no rows: {WHERE}")
         files = table.text(self.columns.left or self.columns.picture)

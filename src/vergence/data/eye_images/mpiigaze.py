@@ -43,6 +43,7 @@ from vergence.data.io.checks import (
     refuse_nan,
     watched,
 )
+from vergence.data.io.delimited_text import text_lines
 from vergence.data.splits import PeopleOptions, deal_in_order
 from vergence.errors import DataError
 
@@ -243,8 +244,8 @@ def listed_eyes(days: Mapping[str, Day], path: Path) -> Iterator[tuple[str, int,
         DataError: the list is missing or empty, or a line names no frame of these days.
     """
     place = {f"{n}/{f}": (n, i) for n, day in days.items() for i, f in enumerate(day.names)}
-    text = need_file(path, WHERE).read_text(encoding="utf-8", errors="replace")
-    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    text = text_lines(need_file(path, WHERE), "list of samples")
+    lines = [(at, line.strip()) for at, line in enumerate(text, 1) if line.strip()]
     if not lines:
         raise DataError(f"{path} lists no samples: {WHERE}")
     for number, line in lines:

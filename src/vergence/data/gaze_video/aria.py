@@ -112,21 +112,20 @@ def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
         DataError: another version, NaN in a row that has gaze, or frames out of order.
     """
     table = read_table(path, COLUMNS, "gaze_2d.csv of an upright Aria video")
-    frames, us = table.integers("frame"), table.floats("frame_timestamp_us")
+    frames, us = table.integers("frame"), table.ticks("frame_timestamp_us")
     if not len(frames):
         raise DataError(f"{path} is a gaze file without samples; make it again from the VRS")
     if not np.array_equal(frames, np.arange(len(frames))):
         raise DataError(f"{path}: frames are not numbered 0 to {len(frames) - 1}; export it again")
-    cells = zip(*(table.text(name) for name in ("gaze_timestamp_us", "x", "y")), strict=True)
-    tracked = np.array([any(row) for row in cells])
+    x, y = table.floats("x"), table.floats("y")
+    tracked = np.isfinite(x) & np.isfinite(y)
     t = (us - us[0]) * 1e-6
     dt = np.where(tracked, table.floats("dt_ms"), 0.0)
     gaze = Gaze.build(
         str(path),
         t,
-        table.floats("x"),
-        table.floats("y"),
-        tracked=tracked,
+        x,
+        y,
         confidence=tracked.astype(float),
         source_frame=frames,
         dt_ms=dt,

@@ -56,7 +56,7 @@ from vergence.data.io.checks import (
     unreadable,
     watched,
 )
-from vergence.data.io.delimited_text import DelimitedTable, read_table, text_lines
+from vergence.data.io.delimited_text import DelimitedTable, listed_lines, read_table
 from vergence.errors import DataError
 
 WIDTH, HEIGHT, FRAME_S = 1088, 1080, 1 / 30
@@ -251,21 +251,19 @@ def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze
     A sample is SACCADE where gaze moved more than 40 px (1088 x 1080) within one frame (1/30 s).
 
     Raises:
-        DataError: another version of the format, or NaN in a sample that counts as tracked.
+        DataError: another version of the format, or a cell that is no number.
     """
     needed = ["canonical_timestamp_s", "confidence", "norm_pos_x", "norm_pos_y"]
     table = read_table(path, needed, "Ego4D gaze CSV")
     t, confidence = table.floats("canonical_timestamp_s"), table.floats("confidence")
-    place = {name: table.floats(name) for name in needed[2:]}
     _refuse(table, "canonical_timestamp_s", ~np.isfinite(t), "not a time in seconds")
     _refuse(table, "confidence", (confidence < 0) | (confidence > 1), "not between 0 and 1")
     tracked = confidence >= MIN_CONFIDENCE
     for start, end in untracked:
         tracked &= (t < start) | (t > end)
-    for name, values in place.items():
-        fault = f"not a place, in a tracked sample (confidence {MIN_CONFIDENCE} or more)"
-        _refuse(table, name, tracked & ~np.isfinite(values), fault)
-    x, y = place["norm_pos_x"], 1 - place["norm_pos_y"]
+    x, y = table.floats("norm_pos_x"), 1 - table.floats("norm_pos_y")
+    for name, values in zip(needed[2:], (x, y), strict=True):
+        _refuse(table, name, tracked & np.isinf(values), "not a place, in a tracked sample")
     return Gaze.build(
         str(path),
         t,
@@ -294,7 +292,7 @@ def _refuse(table: DelimitedTable, column: str, bad: NDArray[np.bool_], fault: s
     if bad.any():
         row = int(np.argmax(bad))
         raise DataError(
-            f"{table.path}: row {table.first_row + row}: '{column}' is "
+            f"{table.path}: row {table.line(row)}: '{column}' is "
             f"'{table.text(column)[row]}', {fault}; download the table again"
         )
 
@@ -322,7 +320,7 @@ def read_clip_list(path: Path) -> list[Ego4DClip]:
     Raises:
         DataError: the list is missing or not text, or a line is not a clip.
     """
-    return [Ego4DClip.parse(line) for line in text_lines(path, "clip list") if line.strip()]
+    return [Ego4DClip.parse(line) for line in listed_lines(path, "clip list") if line]
 
 
 def read_official(root: Path) -> OfficialClips:
@@ -356,8 +354,8 @@ def read_untracked(path: Path) -> Intervals:
         DataError: the list is missing or a row is damaged.
     """
     out: Intervals = {}
-    for number, line in enumerate(text_lines(path, "list of untracked intervals"), 1):
-        if not line.strip():
+    for number, line in enumerate(listed_lines(path, "list of untracked intervals"), 1):
+        if not line:
             continue
         try:
             video, start, end = _interval(line)
@@ -374,7 +372,7 @@ def _untracked(root: Path) -> Intervals:
 
 
 def _interval(line: str) -> tuple[str, float, float]:
-    video, start, end, *_ = line.split(",")
+    video, start, end, *_ = re.split("[,;\t]", line)
     if not UID.fullmatch(video):
         raise ValueError
     return video, _seconds(start), _seconds(end)

@@ -8,7 +8,7 @@ from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the
 
 BeGaze exports have 7 or 26 columns under a row `Time Type Trial`, which are taken by name, else by
 position. Frames are numbers or HH:MM:SS:FF, at most 24 a second. Messages (`MSG`) are skipped; a
-dash is no place, which is an error in a fixation or saccade.
+sample with a dash, an empty cell or NaN is no gaze.
 
 Written after public readers of the format, and untried on original files.
 
@@ -43,7 +43,7 @@ from vergence.data.gaze_video.published_clip_counts import STATED, told
 from vergence.data.gaze_video.recording import Recording, check_videos
 from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
 from vergence.data.io.checks import Check, CheckedFolder, Checks, compare, data_folder, watched
-from vergence.data.io.delimited_text import text_lines
+from vergence.data.io.delimited_text import COMMENTS, TextForm, listed_lines, text_lines
 from vergence.errors import DataError
 
 FPS = 24
@@ -66,7 +66,9 @@ ABOUT = {
 }
 EVENTS = {"Fixation": Event.FIXATION, "Saccade": Event.SACCADE}
 WITHOUT = {"Blink", "-"}
-NOTHING = {"", "-"}
+HEADER = re.compile(r"Time[\s;,]+Type[\s;,]+Trial")
+NUMBERS = TextForm(decimal=",")
+"""BeGaze writes the decimal sign of its Windows, a point or a comma."""
 BY_POSITION = {7: [3, 4, 5, 6], 26: [5, 6, 24, 25]}
 """Columns of x, y, frame and event in BeGaze's two versions, by the number of tokens in a row."""
 
@@ -210,7 +212,7 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
     The sample count in the header is ignored, it is unreliable.
 
     Raises:
-        DataError: not a BeGaze export, of another version, or a row is damaged, cut or NaN.
+        DataError: not a BeGaze export, of another version, or a row is damaged or cut.
     """
     layout, rows = _open(path)
     frames: dict[int, list[tuple[float, float, Event]]] = {}
@@ -238,24 +240,22 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
 
 def _open(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
     """The columns of an export and its samples, each with its line number."""
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); {WHERE}") from None
-    lines = text.splitlines()
-    head = next((i for i, line in enumerate(lines) if re.match(r"Time\s+Type\s+Trial", line)), None)
+    lines = list(text_lines(path, f"BeGaze export; {WHERE}"))
+    head = next((i for i, line in enumerate(lines) if HEADER.match(line)), None)
     if head is None:
         raise DataError(f"{path} is not a BeGaze export: no row 'Time Type Trial'; {WHERE}")
-    layout = _BegazeLayout.of(path, [name.strip() for name in lines[head].split("\t")])
+    layout = _BegazeLayout.of(path, lines[head])
     rows = [
         (number, line)
         for number, line in enumerate(lines[head + 1 :], head + 2)
-        if line.strip() and line.split(None, 2)[1:2] != ["MSG"]
+        if line.strip()
+        and not line.startswith(COMMENTS)
+        and re.split(r"[\s;,]+", line, maxsplit=2)[1:2] != ["MSG"]
     ]
     if not rows:
         raise DataError(f"{path} has no samples behind its header; copy the file again")
     number, last = rows[-1]
-    if not text.endswith("\n") and last.split()[-1] not in {*EVENTS, *WITHOUT}:
+    if not last.endswith(("\n", "\r")) and last.split()[-1] not in {*EVENTS, *WITHOUT}:
         raise DataError(f"{path}: row {number} is cut, the file ends in it; copy the file again")
     return layout, rows
 
@@ -267,20 +267,24 @@ class _BegazeLayout:
     path: Path
     names: list[str]
     by_name: list[int] | None
+    delimiter: str = "\t"
 
     @staticmethod
-    def of(path: Path, names: list[str]) -> _BegazeLayout:
+    def of(path: Path, header: str) -> _BegazeLayout:
+        delimiter = max("\t;,", key=header.count)
+        names = [name.strip() for name in header.split(delimiter)]
         for eye in "BLR":
             wanted = [f"{eye} POR X [px]", f"{eye} POR Y [px]", "Frame", f"{eye} Event Info"]
             if all(name in names for name in wanted):
-                return _BegazeLayout(path, names, [names.index(name) for name in wanted])
+                picks = [names.index(name) for name in wanted]
+                return _BegazeLayout(path, names, picks, delimiter)
         return _BegazeLayout(path, names, None)
 
     def sample(self, line: str, number: int) -> tuple[int, float, float, Event]:
         """Return frame, x and y (pixels) and event of one row."""
-        cells, picks = line.split("\t"), self.by_name
+        cells, picks = line.rstrip("\r\n").split(self.delimiter), self.by_name
         if picks is None or len(cells) != len(self.names):
-            cells = line.split()
+            cells = line.replace(self.delimiter, " ").split()
             picks = BY_POSITION.get(len(cells))
         if picks is None:
             raise DataError(
@@ -292,12 +296,13 @@ class _BegazeLayout:
         point = []
         for name, cell in (("POR X", x), ("POR Y", y)):
             try:
-                value = np.nan if cell in NOTHING else float(cell)
+                value = NUMBERS.number(cell)
             except ValueError:
                 raise self._fault(number, name, cell, "not a number of pixels") from None
-            if kind != Event.UNTRACKED and not np.isfinite(value):
+            if kind != Event.UNTRACKED and np.isinf(value):
                 raise self._fault(number, name, cell, f"not a place, in a {event}")
             point.append(value)
+        kind = kind if np.isfinite(point).all() else Event.UNTRACKED
         try:
             return _frame(frame), point[0], point[1], kind
         except ValueError:
@@ -349,7 +354,7 @@ def read_clip_list(path: Path) -> list[EgteaClip]:
     Raises:
         DataError: the list is missing or not text, or a line is not a clip.
     """
-    words = (line.strip().strip('"').split() for line in text_lines(path, "clip list"))
+    words = (line.strip('"').split() for line in listed_lines(path, "clip list"))
     return [EgteaClip.parse(found[0]) for found in words if found]
 
 

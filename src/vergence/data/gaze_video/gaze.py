@@ -84,17 +84,16 @@ class Gaze:
         dt_ms: ArrayLike = 0.0,
         sort: bool = False,
         out_of_range: str = "drop",
-        first_row: int = 2,
     ) -> Gaze:
         """Make a record from raw columns (top-left origin, fractions of the frame).
 
-        Untracked samples become NaN and UNTRACKED. Tracked ones outside the frame become invalid
-        and OUT_OF_RANGE, or, with `out_of_range="clip"`, move to the border and stay valid. `sort`
-        puts samples in time order, for devices whose clock is known to jump back. `first_row` is
-        the line number of the first sample in the file, for messages.
+        Samples that are untracked, or whose place is NaN, become NaN and UNTRACKED. Tracked ones
+        outside the frame become invalid and OUT_OF_RANGE, or, with `out_of_range="clip"`, move to
+        the border and stay valid. `sort` puts samples in time order, for devices whose clock is
+        known to jump back.
 
         Raises:
-            DataError: a tracked sample is NaN, or times go back and `sort` is off.
+            DataError: a place is infinite, or times go back and `sort` is off.
         """
         t = np.asarray(t_s, np.float64)
 
@@ -102,12 +101,11 @@ class Gaze:
             return np.broadcast_to(np.asarray(values, kind), t.shape).copy()
 
         tracked_, x_, y_ = column(tracked, bool), column(x, np.float64), column(y, np.float64)
-        bad = tracked_ & ~(np.isfinite(x_) & np.isfinite(y_))
-        if bad.any():
-            row = int(np.argmax(bad)) + first_row
+        tracked_ &= ~(np.isnan(x_) | np.isnan(y_))
+        if (endless := tracked_ & (np.isinf(x_) | np.isinf(y_))).any():
             raise DataError(
-                f"{source}: row {row}: gaze is NaN or missing in a sample that counts as tracked; "
-                "remove the row or mark it untracked"
+                f"{source}: sample {int(np.argmax(endless)) + 1}: its place is infinite; remove "
+                "the row, or export the file again"
             )
         outside = tracked_ & ((x_ < 0) | (x_ > 1) | (y_ < 0) | (y_ > 1))
         events = column(event, np.int8)

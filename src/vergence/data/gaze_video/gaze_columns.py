@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.gaze import Event
-from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
+from vergence.data.io.delimited_text import FARTHEST, DelimitedTable, read_table
 from vergence.errors import ConfigError, DataError, meant
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "datetime": 1e-9}
@@ -28,11 +28,13 @@ TICKS = ("s", "ms", "us", "ns")
 UNITS_IN_NAMES = {"[s]": "s", "[ms]": "ms", "[us]": "us", "[μs]": "us", "[µs]": "us", "[ns]": "ns"}
 TICKS_OF_US = 400
 """Where a format has ms or us, a median step from here up is in us."""
-YES = ("valid", "true", "yes", "ok")
-NO = ("invalid", "false", "no", *MISSING)
 KIND = "gaze table"
-FARTHEST = 2**62
-"""Times are no further from 0, in their own unit: differences of two still have 64 bits."""
+EVENT = "Event"
+STARTS, ENDS = (
+    tuple(f"{kind}{edge}" for kind in ("ImageStimulus", "VideoStimulus", "WebStimulus", "Media"))
+    for edge in ("Start", "End")
+)
+"""What Tobii Pro Lab writes there when a stimulus comes and goes."""
 LONGEST = 1000
 """Characters of a name in a cell: a column takes its longest one's memory for every row."""
 
@@ -168,7 +170,7 @@ def read_header(path: Path, kind: str = KIND) -> list[str]:
     Raises:
         DataError: it is no table.
     """
-    return list(read_table(path, [], kind, text_form(path, kind), most=0).columns)
+    return list(read_table(path, [], kind, most=0).columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,20 +251,19 @@ def read_rows(
 
     def keep(header: list[str]) -> list[str]:
         found.update(columns.names(header, path, optional))
-        return [name for names in found.values() for name in names]
+        used = [name for names in found.values() for name in names]
+        return [*used, EVENT] if EVENT in header else used
 
-    table = read_table(path, [], kind, text_form(path, kind), keep, MISSING)
-    rows = np.arange(len(table))
+    table = read_table(path, [], kind, keep)
+    shown = _shown(table, found)
     if found.get("rows"):
-        rows = rows[
-            np.array([cell == columns.rows[1] for cell in table.text(found["rows"][0])], bool)
-        ]
-    table = _chosen(table, rows)
+        shown &= np.array([cell == columns.rows[1] for cell in table.text(found["rows"][0])], bool)
+    table = table if shown.all() else table.select(np.flatnonzero(shown).tolist())
     ticks, scale = read_ticks(table, found["t"][0], columns.t_unit)
     x, y = (_place(table, found[role], columns.missing) for role in ("x", "y"))
     valid = np.isfinite(x) & np.isfinite(y)
     if found.get("valid"):
-        valid &= _flags(table, found["valid"][0], columns.valid_from)
+        valid &= table.flags(found["valid"][0], columns.valid_from)
 
     def words(role: str) -> NDArray[np.str_]:
         names = found.get(role)
@@ -313,6 +314,27 @@ def _last_of_fixations(
     return x[last], y[last]
 
 
+def _shown(table: DelimitedTable, found: Mapping[str, list[str]]) -> NDArray[np.bool_]:
+    """False for rows after an event that ends a stimulus, until another one or an event begins it.
+
+    Tobii Pro Lab writes events such as ImageStimulusEnd into a column of their own.
+    """
+    shown = np.ones(len(table), bool)
+    if EVENT not in table or not found.get("stimulus"):
+        return shown
+    over, last = False, ""
+    for i, (event, name) in enumerate(
+        zip(table.text(EVENT), table.text(found["stimulus"][0]), strict=True)
+    ):
+        if event in ENDS:
+            over = True
+        elif event in STARTS or (name and name != last):
+            over = False
+        last = name or last
+        shown[i] = not over
+    return shown
+
+
 def _words(table: DelimitedTable, name: str) -> NDArray[np.str_]:
     """A column of names, without spaces around them."""
     cells = [cell.strip() for cell in table.text(name)]
@@ -323,13 +345,6 @@ def _words(table: DelimitedTable, name: str) -> NDArray[np.str_]:
             f"at most {LONGEST:,} are read: shorten it"
         )
     return np.array(cells, str)
-
-
-def _chosen(table: DelimitedTable, rows: NDArray[np.int64]) -> DelimitedTable:
-    if len(rows) == len(table):
-        return table
-    picked = {name: [cells[i] for i in rows] for name, cells in table.columns.items()}
-    return replace(table, columns=picked, lines=[table.line(int(i)) for i in rows])
 
 
 def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any], float]:
@@ -346,17 +361,7 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
         ticks = np.array([_moment(table, name, i, cell) for i, cell in enumerate(cells)], np.int64)
         _check_zones(table, name, cells)
     else:
-        try:
-            ticks = np.array([int(cell) for cell in cells], np.int64)
-        except (ValueError, OverflowError):
-            ticks = table.floats(name)
-        bad = ~((ticks >= -FARTHEST) & (ticks <= FARTHEST))
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise DataError(
-                f"{table.path}: row {table.line(row)}: '{name}' is '{cells[row]}', needs a time; "
-                "remove the row, or export the file again"
-            )
+        ticks = table.ticks(name)
     if unit == "auto":
         steps = np.diff(ticks)
         rising = steps[steps > 0]
@@ -406,24 +411,6 @@ def _place(
     there = np.isfinite(sides)
     total = np.where(there, sides, 0).sum(0)
     return np.where(there.any(0), total / np.maximum(there.sum(0), 1), np.nan)
-
-
-def _flags(table: DelimitedTable, name: str, valid_from: float) -> NDArray[np.bool_]:
-    out = []
-    for i, cell in enumerate(table.text(name)):
-        word = cell.strip().lower()
-        if word in YES or word in NO:
-            out.append(word in YES)
-            continue
-        try:
-            number = float(word.replace(",", ".") if table.form.decimal == "," else word)
-        except ValueError:
-            raise DataError(
-                f"{table.path}: row {table.line(i)}: '{name}' is '{cell}', needs a number, or one "
-                f"of {', '.join(YES)} or {', '.join(NO[:3])}"
-            ) from None
-        out.append(number >= valid_from)
-    return np.array(out, bool)
 
 
 def in_time_order(rows: GazeRows, clock: str, what: str) -> tuple[GazeRows, int]:

@@ -71,6 +71,7 @@ class GazeFiles:
         """
         below = [path for path in files_below(root) if path.suffix.lower() in TABLES]
         fitting: dict[Path, dict[str, str]] = {path: {} for path in below}
+        pattern = ""
         for pattern in patterns:
             fitting = {
                 path: parts
@@ -86,7 +87,7 @@ class GazeFiles:
             if path in unread:
                 left_out[path] = no_gaze(path, sets) or "without"
             elif not fits:
-                left_out[path] = no_gaze(path, sets) or f"name is not '{patterns[-1]}'"
+                left_out[path] = no_gaze(path, sets) or f"name is not '{pattern}'"
             elif path in below and (not exact or pictures in path.parents):
                 why = no_gaze(path, sets, strict=True)
                 left_out |= {path: why} if why in (NO_GAZE, NO_TABLE) else {}
@@ -191,12 +192,12 @@ def people_of_paths(paths: Sequence[str]) -> list[str]:
     return [parts[depth] if len(parts) > depth else "" for parts in folders]
 
 
-def person_pattern(root: Path, paths: Sequence[Path]) -> str:
+def person_pattern(root: Path, paths: Sequence[Path], numbers: bool = False) -> str:
     """The pattern of paths whose part `{person}` is shared by several tables; "" if there is none.
 
     Names such as `S01_free.csv` and `S01_search.csv`, or `free/S01.csv` and `search/S01.csv`, are
     two recordings of one person. A part such as S01 is the person, else the one with most values
-    that are no numbers or sessions.
+    that are no numbers or sessions; with `numbers`, those too.
     """
     for split in (r"[_ .-]", "_", "-", " "):
         names = [_parts(path.relative_to(root), split) for path in paths]
@@ -221,7 +222,7 @@ def person_pattern(root: Path, paths: Sequence[Path]) -> str:
         return ""
     person = max(varying, key=rank)
     people, usual = len(set(parts[person])), {usual_person(root, path) for path in paths}
-    if not rank(person)[0] or people == len(usual) in (len(paths), len(set(parts[0]))):
+    if not (numbers or rank(person)[0]) or people == len(usual) in (len(paths), len(set(parts[0]))):
         return ""
     pattern = ["*" if len(set(part)) > 1 else part[0] for part in parts]
     pattern[person] = "{person}"

@@ -49,7 +49,7 @@ from vergence.data.gaze_video.recording import (
 )
 from vergence.data.gaze_video.vrs import read_mps
 from vergence.data.io.checks import Check, CheckedFolder, data_folder
-from vergence.data.io.delimited_text import read_table, text_form
+from vergence.data.io.delimited_text import read_table
 from vergence.data.io.path_patterns import filled, matching
 from vergence.data.io.video import VIDEOS, videos_in
 from vergence.errors import ConfigError, DataError
@@ -138,7 +138,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             read = self._aria_recordings if preset.reader == "aria" else READERS[preset.reader]
             found = read(root)
             people = {recording.person for recording in found}
-            return found, f"{len(found)} recordings read, {len(people)} people"
+            many = "people" if len(people) > 1 else "person"
+            return found, f"{len(found)} recordings read, {len(people)} {many}"
         if not preset:
             needed = ("t", "x", "y", "unit", "t_unit")
             presets = ", ".join(name for name, p in PRESETS.items() if p.data == "gaze_table")
@@ -239,9 +240,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         start = self.start
         if self.frame_times:
             stamps = path.with_name(self.frame_times[0])
-            table = read_table(
-                stamps, [self.frame_times[1]], "table of frame times", text_form(stamps, "table")
-            )
+            table = read_table(stamps, [self.frame_times[1]], "table of frame times")
             ticks, scale = read_ticks(table, self.frame_times[1], self.columns.t_unit)
             if not len(ticks):
                 raise DataError(f"{stamps} holds no frame times; export the recording again")

@@ -14,7 +14,6 @@ Vision 10(10):28, 2010.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from vergence.data.io.checks import (
     read_pictures,
     refuse_nan,
 )
+from vergence.data.io.delimited_text import read_table
 from vergence.errors import ConfigError, DataError, nearest
 
 CLIPS, FRAMES, FRAME_S, GAZE_S = 18, 100, 0.2, 0.04
@@ -269,11 +269,10 @@ def read_gaze(folder: Path) -> tuple[list[str], dict[str, dict[int, np.ndarray]]
 
 def _read_donors(folder: Path) -> set[tuple[str, str]]:
     path = need_file(folder / "frame_donors.csv", WHERE)
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = list(csv.DictReader(file))
-    if not rows or not {"person", "clip"} <= set(rows[0]):
-        raise DataError(f"{path} is of another version, it needs columns person, clip: {WHERE}")
-    return {(row["person"], row["clip"]) for row in rows}
+    table = read_table(
+        path, ("person", "clip"), "list of frame donors (it needs columns person, clip)"
+    )
+    return set(zip(table.text("person"), table.text("clip"), strict=True))
 
 
 def _read_frames(folder: Path, names: list[str], size: tuple[int, int]) -> torch.Tensor:

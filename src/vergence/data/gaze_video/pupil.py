@@ -95,9 +95,9 @@ def read_player(folder: Path, name: str, person: str) -> Recording:
     table = read_table(path, needed, "gaze_positions.csv of Pupil Player")
     world = read_table(
         folder / "world_timestamps.csv", ["# timestamps [seconds]"], "world_timestamps.csv"
-    ).floats("# timestamps [seconds]")
+    ).ticks("# timestamps [seconds]")
     _some(len(world), folder / "world_timestamps.csv")
-    t = table.floats("gaze_timestamp") - world[0]
+    t = table.ticks("gaze_timestamp") - world[0]
     event: NDArray[np.int8] | Event = Event.UNKNOWN
     if (folder / "fixations.csv").is_file():
         spans = read_table(
@@ -132,13 +132,13 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
     _some(len(world), stamps)
     (width, height), fov = _scene_camera(folder / "scene_camera.json")
     tracked = np.ones(len(table), bool)
-    if "worn" in table:
-        tracked &= table.floats("worn") > 0
+    if "worn" in table and any(map(str.strip, table.text("worn"))):
+        tracked &= table.flags("worn")
     if "blink id" in table:
-        tracked &= table.integers("blink id", empty=-1) < 0
+        tracked &= np.isnan(table.floats("blink id"))
     event: NDArray[np.int8] | Event = Event.UNKNOWN
     if "fixation id" in table:
-        fixating = table.integers("fixation id", empty=-1) >= 0
+        fixating = np.isfinite(table.floats("fixation id"))
         event = np.where(fixating, Event.FIXATION, Event.SACCADE).astype(np.int8)
     gaze = Gaze.build(
         str(path),

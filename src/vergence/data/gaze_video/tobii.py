@@ -130,9 +130,8 @@ def read_livedata(path: Path) -> Gaze:
     x, y = (np.array([row[i] for row in rows], np.float64) for i in (2, 3))
     good = status == 0
     t = video_times(ts, pairs["vts"], pairs["pts"], path)
-    return Gaze.build(
-        str(path), t, x, y, tracked=good, confidence=good.astype(float), sort=True, first_row=1
-    )
+    sure = good.astype(float)
+    return Gaze.build(str(path), t, x, y, tracked=good, confidence=sure, sort=True)
 
 
 def read_gazedata(path: Path) -> Gaze:
@@ -155,17 +154,8 @@ def read_gazedata(path: Path) -> Gaze:
     if not rows:
         raise DataError(f"{path} has no lines of type gaze; is it a recording of Glasses 3?")
     t, x, y = np.array(rows, np.float64).T
-    tracked = np.isfinite(x) & np.isfinite(y)
-    return Gaze.build(
-        str(path),
-        t,
-        x,
-        y,
-        tracked=tracked,
-        confidence=tracked.astype(float),
-        sort=True,
-        first_row=1,
-    )
+    sure = (np.isfinite(x) & np.isfinite(y)).astype(float)
+    return Gaze.build(str(path), t, x, y, confidence=sure, sort=True)
 
 
 def video_times(

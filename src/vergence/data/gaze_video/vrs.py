@@ -46,12 +46,7 @@ def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
         point = _vergence_points(table)
     else:
         point = _cyclopean_points(table, depth_m)
-    bad = ~np.isfinite(point).all(1)
-    if bad.any():
-        raise DataError(
-            f"{path}: row {int(np.argmax(bad)) + 2}: gaze is NaN or missing; remove the row"
-        )
-    return CpfGaze(table.integers("tracking_timestamp_us"), point, np.ones(len(point), bool))
+    return CpfGaze(table.ticks("tracking_timestamp_us"), point, np.isfinite(point).all(1))
 
 
 def _columns(table: DelimitedTable, names: Sequence[str]) -> list[NDArray[np.float64]]:
@@ -194,7 +189,8 @@ def project(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]
     )
     width, height = (int(side) for side in camera.get_image_size())
     x, y = np.full(len(cpf.t_us), -1.0), np.full(len(cpf.t_us), -1.0)
-    for i, point in enumerate(cpf.point):
+    for i in np.flatnonzero(cpf.valid):
+        point = cpf.point[i]
         pixel = camera.project(np.asarray(to_camera @ point, np.float64).reshape(3))
         if pixel is None:
             continue

@@ -1,15 +1,22 @@
-"""Delimited text with a header row, read by column name; every fault names file, row and column."""
+"""Delimited text with a header row, read by column name; every fault names file, row and column.
+
+This is the one place in which text of others is read: encoding, sign between cells, decimal sign,
+comments above the header, empty cells and damaged bytes are the same for every reader.
+"""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,33 +25,56 @@ from vergence.errors import DataError
 
 MISSING = ("", "-", ".", "nan", "na", "n/a", "null", "none")
 """What trackers write where there is no number, in whatever capitals."""
+YES = ("valid", "true", "yes", "ok")
+NO = ("invalid", "false", "no", *MISSING)
 LOOKED_AT = 2000
-"""Rows that tell the decimal sign of a table."""
+"""Lines that tell the form of a table."""
+FARTHEST = 2**62
+"""Times are no further from 0, in their own unit: differences of two still have 64 bits."""
+COMMENTS = ("#", "%", "//", "sep=")
+"""Beginnings of lines above a header that are no table: SMI (##), iMotions, MATLAB, Excel."""
+MESSAGE = "MSG"
+"""Marks what SMI writes between samples, in rows with fewer cells."""
+EXPONENT = re.compile(r"[-+]?\d(?:[.,]?(\d*))[eE]\+?(\d+)")
+NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
+ROUNDED, SHORT = 11, 10
+"""A spreadsheet writes whole numbers from 1E+11 on with fewer digits than this."""
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """Written form of a table: encoding, the sign between cells, and the decimal sign."""
+    """Written form of a table: encoding, the signs between cells and of decimals, comment lines.
+
+    `skipped` is the number of lines above the header.
+    """
 
     encoding: str = "utf-8-sig"
     delimiter: str = ","
     decimal: str = "."
+    skipped: int = 0
+
+    def number(self, cell: str) -> float:
+        """Return the number in a cell, NaN where it holds one of `MISSING`.
+
+        Raises:
+            ValueError: it is no number.
+        """
+        try:
+            return float(cell.replace(",", ".") if self.decimal == "," else cell)
+        except ValueError:
+            if cell.strip().lower() in MISSING:
+                return np.nan
+            raise
 
 
 @dataclass(frozen=True)
 class DelimitedTable:
-    """Columns of text; `first_row` is the line number of the first data row in the file.
-
-    `lines` are the line numbers of all rows, where they do not follow one another. Cells in
-    `missing` (in small letters) are no numbers and no faults.
-    """
+    """Columns of text; `lines` are the numbers of their rows' lines in the file."""
 
     path: Path
     columns: dict[str, list[str]]
-    first_row: int = 2
-    lines: Sequence[int] = ()
+    lines: Sequence[int]
     form: TextForm = TextForm()
-    missing: Collection[str] = field(default=("",))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -52,167 +82,291 @@ class DelimitedTable:
     def __contains__(self, name: str) -> bool:
         return name in self.columns
 
+    def select(self, rows: Sequence[int]) -> DelimitedTable:
+        """Return the rows with these numbers."""
+        columns = {name: [cells[i] for i in rows] for name, cells in self.columns.items()}
+        return replace(self, columns=columns, lines=[self.lines[i] for i in rows])
+
     def text(self, name: str) -> list[str]:
         """Return a column as it stands in the file."""
         return self.columns[name]
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """Return a column as float64; an empty cell, or one of `missing`, becomes NaN.
+        """Return a column as float64; a cell that holds one of `MISSING` becomes NaN.
 
         Raises:
-            DataError: a cell is not a number.
+            DataError: a cell is not a number, or may have a sign between its thousands.
         """
-
-        def convert(cell: str) -> float:
-            try:
-                return float(cell.replace(",", ".") if self.form.decimal == "," else cell)
-            except ValueError:
-                if cell.strip().lower() in self.missing:
-                    return np.nan
-                raise
-
-        return np.array(self._convert(name, convert), np.float64)
+        self._refuse_thousands(name)
+        return np.array(self._convert(name, self.form.number), np.float64)
 
     def line(self, row: int) -> int:
         """Number of the line in the file on which a row of the table stands."""
-        return self.lines[row] if self.lines else self.first_row + row
+        return self.lines[row]
 
-    def integers(self, name: str, empty: int | None = None) -> NDArray[np.int64]:
-        """Return a column as int64, exact to the last digit; an empty cell becomes `empty`.
+    def integers(self, name: str) -> NDArray[np.int64]:
+        """Return a column as int64, exact to the last digit.
 
         Raises:
-            DataError: a cell is not an integer, or is empty where `empty` is None.
+            DataError: a cell is not an integer.
+        """
+        self._refuse_rounded(name)
+        return np.array(self._convert(name, int), np.int64)
+
+    def ticks(self, name: str) -> NDArray[Any]:
+        """Return a column of times: int64, exact, where all are whole numbers, else float64.
+
+        Raises:
+            DataError: a cell holds no time, or one of which a spreadsheet has cut digits.
+        """
+        self._refuse_rounded(name)
+        ticks: NDArray[Any]
+        try:
+            ticks = np.array([int(cell) for cell in self.text(name)], np.int64)
+        except (ValueError, OverflowError):
+            ticks = self.floats(name)
+        bad = ~((ticks >= -FARTHEST) & (ticks <= FARTHEST))
+        if bad.any():
+            fault = "needs a time; remove the row, or export the file again"
+            raise self._fault(name, int(np.argmax(bad)), fault)
+        return ticks
+
+    def flags(self, name: str, valid_from: float = 0.5) -> NDArray[np.bool_]:
+        """Return which cells say yes: a number from `valid_from` up, or a word of `YES`.
+
+        Raises:
+            DataError: a cell holds neither a number nor a word of `YES` or `NO`.
         """
 
-        def convert(cell: str) -> int:
-            return empty if empty is not None and not cell else int(cell)
+        def convert(cell: str) -> bool:
+            word = cell.strip().lower()
+            return word in YES if word in YES + NO else self.form.number(word) >= valid_from
 
-        return np.array(self._convert(name, convert), np.int64)
+        needs = f"needs a number, or one of {', '.join(YES)} or {', '.join(NO[:3])}"
+        return np.array(self._convert(name, convert, needs), bool)
 
-    def _convert(self, name: str, kind: Callable[[str], Any]) -> list[Any]:
+    def _convert(self, name: str, kind: Callable[[str], Any], needs: str = "") -> list[Any]:
         out = []
         for i, cell in enumerate(self.columns[name]):
             try:
                 out.append(kind(cell))
             except ValueError:
-                raise DataError(
-                    f"{self.path}: row {self.line(i)}: '{name}' is '{cell}', not a number; "
-                    "export the file again"
-                ) from None
+                signs = re.search(r"\d[.,' \u00a0]\d", cell)
+                how = ", with one decimal sign and none between thousands" if signs else ""
+                fault = needs or f"not a number; export the file again{how}"
+                raise self._fault(name, i, fault) from None
         return out
 
+    def _refuse_rounded(self, name: str) -> None:
+        """Refuse numbers such as 1,72E+18: a spreadsheet has cut their digits, in every row."""
+        found = [
+            (i, match)
+            for i, cell in enumerate(self.text(name))
+            if (match := EXPONENT.fullmatch(cell.strip())) and int(match[2]) >= ROUNDED
+        ]
+        if found and max(len(match[1]) for _, match in found) + 1 < SHORT:
+            raise self._fault(
+                name,
+                found[0][0],
+                "rounded by a spreadsheet, its last digits are lost: export the file again and do "
+                "not save it from a spreadsheet",
+            )
 
-def text_lines(path: Path, what: str) -> list[str]:
-    """Return the lines of a text file; `what` says what it should be.
+    def _refuse_thousands(self, name: str) -> None:
+        """Refuse 1,250 beside 998: a sign between thousands would be read as that of decimals."""
+        sign, between = self.form.decimal, self.form.delimiter
+        if sign == "." and between != ";":
+            return
+        cells = [cell.strip() for cell in self.text(name)]
+        grouped = [i for i, cell in enumerate(cells) if sign in cell]
+        whole = [cell for cell in cells if re.fullmatch(r"-?\d+", cell)]
+        if (
+            grouped
+            and (whole or between == ",")
+            and all(re.fullmatch(rf"-?[1-9]\d{{0,2}}\{sign}\d{{3}}", cells[i]) for i in grouped)
+            and all(len(cell.lstrip("-")) < 4 for cell in whole)
+        ):
+            raise self._fault(
+                name,
+                grouped[0],
+                f"and '{sign}' may be a sign between thousands there: export the file again "
+                "without one",
+            )
+
+    def _fault(self, name: str, row: int, fault: str) -> DataError:
+        cell = self.text(name)[row]
+        return DataError(f"{self.path}: row {self.line(row)}: '{name}' is '{cell}', {fault}")
+
+
+def text_lines(path: Path, what: str) -> Iterator[str]:
+    """Yield the lines of a text file with their ends, in any encoding; `what` it should be.
+
+    Bytes that are no text become escapes of hexadecimal digits: nobody may need their line.
 
     Raises:
         DataError: it is missing or not text.
     """
+    with _opened(path, what, _encoding(path, what)) as file:
+        yield from file
+
+
+def listed_lines(path: Path, what: str) -> list[str]:
+    """Return the lines of a list without spaces around them, comments as empty ones.
+
+    Raises:
+        DataError: it is missing, empty or not text.
+    """
+    lines: list[str] = []
+    with suppress(DataError):
+        lines = [line.strip() for line in text_lines(path, what)]
+    if not any(lines):
+        raise DataError(f"{what} {path} is missing or not text; copy it again")
+    return ["" if line.startswith("#") else line for line in lines]
+
+
+def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[tuple[int, list[str]]]]:
+    """Return the form of a table without a header, and its rows with the numbers of their lines.
+
+    Raises:
+        DataError: the file is missing or not a text table.
+    """
+    form = text_form(path, kind)
+    with _opened(path, kind, form.encoding) as file:
+        rows = [(n, row) for n, row in _rows(file, form) if any(row)]
+    return form, [(n, row) for n, row in rows if not row[0].startswith(COMMENTS)]
+
+
+@contextmanager
+def _opened(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise DataError(f"{what} {path} is missing or not text ({fault}); copy it again") from None
+        with path.open(newline="", encoding=encoding, errors="backslashreplace") as file:
+            yield cast("TextIOWrapper", file)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; it should be the {kind}") from None
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a text table ({error}); expected the {kind}") from None
+
+
+def _encoding(path: Path, kind: str) -> str:
+    """Encoding by the byte order mark, else UTF-8 or UTF-16 by the bytes, else Windows' Latin-1.
+
+    UTF-8 with damaged bytes stays UTF-8 where most characters beyond ASCII are whole.
+    """
+    whole = damaged = 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with _opened(path, kind, "latin-1") as text:
+        file = text.buffer
+        head = file.read(1 << 16)
+        marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if marked or b"\0" in head:
+            odd, even = head[1::2].count(0), head[::2].count(0)
+            if max(odd, even) < (1 if marked else len(head) // 8):
+                raise OSError("it holds bytes that no text has")
+            return "utf-16" if marked else "utf-16-le" if odd > even else "utf-16-be"
+        while head:
+            if not head.isascii():
+                decoded = decoder.decode(head)
+                bad = decoded.count("\ufffd")
+                damaged, whole = damaged + bad, whole + sum(c > "\x7f" for c in decoded) - bad
+            head = file.read(1 << 20)
+    return "cp1252" if damaged > whole else "utf-8-sig"
 
 
 def text_form(path: Path, kind: str) -> TextForm:
-    """Form of a table: by its byte order mark or its bytes, its header, and its first numbers.
+    """Form of a table: by its byte order mark or its bytes, its first lines and numbers.
 
-    UTF-8, UTF-16 with or without a mark, else Windows' Latin-1; tabs, semicolons or commas between
-    cells; a decimal comma where numbers have commas and none has a point.
+    Cells are separated by the tabs, semicolons or commas that most lines have as many of. The
+    header is the first line with as many cells, or a comment above rows of numbers that has. Of
+    numbers with commas and none with a point the comma is the decimal sign.
 
     Raises:
         DataError: the file is missing, or holds what is no text.
     """
-    try:
-        encoding = _encoding(path)
-        with path.open(newline="", encoding=encoding) as file:
-            header = next((line for line in file if line.strip()), "")
-            delimiter = max("\t;,", key=header.count)
-            cells = [
-                c for row in islice(csv.reader(file, delimiter=delimiter), LOOKED_AT) for c in row
-            ]
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing; it should be the {kind}") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a text table ({error}); expected the {kind}") from None
+    encoding = _encoding(path, kind)
+    with _opened(path, kind, encoding) as file:
+        lines = list(islice(file, LOOKED_AT))
+    there = [i for i, line in enumerate(lines) if line.strip()]
+    body = [i for i in there if not lines[i].lstrip('"').startswith(COMMENTS)] or there[-1:]
+    shapes = []
+    for delimiter in "\t;,":
+        rows = [_cells(lines[i], delimiter) for i in body]
+        widths = Counter(map(len, rows)).items()
+        count, width = max(((count, width) for width, count in widths), default=(0, 0))
+        shapes.append((count * (width > 1), width, delimiter, rows))
+    _, width, delimiter, rows = max(shapes, key=lambda shape: shape[:2])
+    first = next((k for k, row in enumerate(rows) if len(row) == width), 0)
+    first = 0 if rows and any(map(NUMBER.fullmatch, rows[first])) else first
+    skipped = body[first] if body else 0
+    above = [i for i in there if i < skipped]
+    if above and any(map(NUMBER.fullmatch, rows[first])):
+        named = len(_cells(lines[above[-1]], delimiter)) == width
+        skipped = above[-1] if named else skipped
+    cells = [cell for row in rows[first:] for cell in row]
     commas = any(re.fullmatch(r"-?\d+,\d+", cell) for cell in cells)
     points = any(re.fullmatch(r"-?\d*\.\d+", cell) for cell in cells)
-    return TextForm(encoding, delimiter, "," if commas and not points else ".")
+    return TextForm(encoding, delimiter, "," if commas and not points else ".", skipped)
 
 
-def _encoding(path: Path) -> str:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as file:
-        head = file.read(1 << 16)
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16"
-        if b"\0" in head:
-            odd, even = head[1::2].count(0), head[::2].count(0)
-            if max(odd, even) * 4 < len(head) // 2:
-                raise OSError("it holds bytes that no text has")
-            return "utf-16-le" if odd > even else "utf-16-be"
-        file.seek(0)
-        try:
-            while chunk := file.read(1 << 20):
-                decoder.decode(chunk)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return "cp1252"
-    return "utf-8-sig"
+def _cells(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _rows(file: Iterator[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
+    """Rows from the header on, each with the number of its line."""
+    above = len(list(islice(file, form.skipped)))
+    reader = csv.reader(file, delimiter=form.delimiter)
+    for row in reader:
+        yield above + reader.line_num, row
 
 
 def read_table(
     path: Path,
     required: Sequence[str],
     kind: str,
-    form: TextForm = TextForm(),
     keep: Callable[[list[str]], Collection[str]] | None = None,
-    missing: Collection[str] = ("",),
     most: int | None = None,
 ) -> DelimitedTable:
-    """Read a table whose first line names the columns.
+    """Read a table with a line that names the columns; its form is told from it, see `text_form`.
+
+    Empty rows, comments and messages between rows are left out.
 
     Args:
         path: the file.
         required: columns that must be there.
         kind: what the file should be.
-        form: how it is written down; default: UTF-8, commas between cells.
         keep: the columns that are kept, out of those in the header; default: all.
-        missing: cells, in small letters, that stand for no number.
         most: rows that are read; default: all.
 
     Raises:
         DataError: the file is missing, empty or not text, a row is short, or a required column is
             absent (another version of the format): the missing columns are named.
     """
-    columns: dict[str, list[str]] = {}
+    form = text_form(path, kind)
     lines: list[int] = []
-    try:
-        with path.open(newline="", encoding=form.encoding) as file:
-            reader = csv.reader(file, delimiter=form.delimiter)
-            header = [name.strip() for name in next((row for row in reader if row), [])]
-            _check_header(path, header, required, kind)
-            first_row = reader.line_num + 1
-            kept = header if keep is None else keep(header)
-            places = {name: header.index(name) for name in dict.fromkeys(kept) if name}
-            columns = {name: [] for name in places}
-            for row in islice(reader, most):
-                if not row:
+    with _opened(path, kind, form.encoding) as file:
+        rows = _rows(file, form)
+        header = [name.strip() for name in next((row for _, row in rows if row), [])]
+        _check_header(path, header, required, kind)
+        kept = header if keep is None else keep(header)
+        places = {name: header.index(name) for name in dict.fromkeys(kept) if name}
+        columns: dict[str, list[str]] = {name: [] for name in places}
+        for number, row in islice(rows, most):
+            if not any(map(str.strip, row)):
+                continue
+            fits = len(row) >= len(header) and not any(row[len(header) :])
+            if row[0].startswith(COMMENTS) and not (fits and row[1:]):
+                continue
+            if not fits:
+                if MESSAGE in row:
                     continue
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{path}: row {reader.line_num} has {len(row)} cells instead of "
-                        f"{len(header)}; the file is truncated or damaged, export it again"
-                    )
-                lines.append(reader.line_num)
-                for name, place in places.items():
-                    columns[name].append(row[place])
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing; it should be the {kind}") from None
-    except (UnicodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a text table ({error}); expected the {kind}") from None
-    follow = lines == list(range(first_row, first_row + len(lines)))
-    return DelimitedTable(path, columns, first_row, () if follow else lines, form, missing)
+                raise DataError(
+                    f"{path}: row {number} has {len(row)} cells instead of {len(header)}; the file "
+                    "is truncated or damaged, export it again"
+                )
+            lines.append(number)
+            for name, place in places.items():
+                columns[name].append(row[place])
+    return DelimitedTable(path, columns, lines, form)
 
 
 def _check_header(path: Path, header: list[str], required: Sequence[str], kind: str) -> None:

@@ -1,12 +1,14 @@
 """EyeLink ASC files, as edf2asc writes them: samples, fixations, trials and the pictures shown.
 
 A line that begins with a number is a sample: time (ms), then x, y and pupil of each eye recorded; a
-dot stands for what is missing. `EFIX EYE START END ...` ends a fixation; where both eyes were
-recorded, each fixation is there twice, and those of the eye with more of them in the trial count
-(of the left one, where both have as many). Messages for Data Viewer say the rest: `TRIALID n`
-begins a trial, `!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names the picture and its place
-on the screen from that moment on, until the trial's next one; `!V TRIAL_VAR NAME VALUE` may name it
-at the trial's end, `GAZE_COORDS left top right bottom` is the screen.
+dot stands for what is missing. `EFIX EYE START END DURATION X Y ...` ends a fixation; where both
+eyes were recorded, each fixation is there twice, and those of the eye with more of them in the
+trial count (of the left one, where both have as many), at that eye's own place. A file without
+samples has fixations alone. Messages for Data Viewer say the rest: `TRIALID n` begins a trial,
+`!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names the picture and its place on the screen
+from that moment on, until the trial's next one, `!V CLEAR`, `!V DRAW_LIST`, the end of the trial
+(`TRIAL_RESULT`) or of recording (`END`); `!V TRIAL_VAR NAME VALUE` may name it at the trial's end,
+`GAZE_COORDS left top right bottom` is the screen.
 
 Source: EyeLink 1000 Plus user manual, 4.9 (The ASC File Format); messages:
 https://www.sr-research.com/support/thread-168.html. The parser is ours: pymovements 0.28 reads
@@ -25,7 +27,7 @@ import numpy as np
 
 from vergence.data.gaze_video.gaze import Event
 from vergence.data.gaze_video.gaze_columns import LONGEST, GazeRows
-from vergence.data.io.delimited_text import text_form
+from vergence.data.io.delimited_text import TextForm, text_lines
 from vergence.errors import DataError
 
 KIND = "EyeLink ASC file"
@@ -35,7 +37,14 @@ OWN_SIZE = {"CENTER": 0.0, "TOP_LEFT": -1.0}
 """In place of the width of a picture loaded in its own size, by its middle or its corner."""
 NOWHERE = (np.nan, np.nan, np.nan, np.nan)
 AT_ONCE_MS = 20.0
-"""Pictures loaded so near to one another are on the screen together."""
+"""Pictures loaded so near to one another are on the screen together; what is cleared so near to
+its loading was drawn with it."""
+NOT_GAZE = {
+    "HREF": ("angles of the head-referenced frame", "-sh"),
+    "PUPIL": ("positions in the camera's picture", "-sp"),
+}
+"""Positions that are no places on the screen, and the option of edf2asc that asks for them."""
+CELL = TextForm()
 NUMBER = re.compile(r"\d+(\.\d+)?$")
 
 
@@ -50,6 +59,17 @@ class _AscPicture:
     end_ms: float = np.inf
 
 
+@dataclass(frozen=True)
+class _Fixation:
+    """A fixation of one eye: the line that tells it, its time and its mean place in pixels."""
+
+    line: int
+    start_ms: float
+    end_ms: float
+    x: float
+    y: float
+
+
 @dataclass
 class _AscTrial:
     """A trial while it is read; `onset_ms` is when the picture came, where no message loads one."""
@@ -57,12 +77,14 @@ class _AscTrial:
     number: str = ""
     named: str = ""
     onset_ms: float = -np.inf
+    end_ms: float = np.inf
+    eyes: int = 1
     pictures: list[_AscPicture] = field(default_factory=list)
     samples: list[tuple[int, float, float, float]] = field(default_factory=list)
-    fixations: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    fixations: dict[str, list[_Fixation]] = field(default_factory=dict)
 
     @property
-    def of_one_eye(self) -> list[tuple[float, float]]:
+    def of_one_eye(self) -> list[_Fixation]:
         """Fixations of the eye with more of them; of the left one, where both have as many."""
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
@@ -72,8 +94,28 @@ class _AscTrial:
         if last is not None and replace(picture, onset_ms=last.onset_ms) == last:
             return
         if last is not None:
-            self.pictures[-1] = replace(last, end_ms=picture.onset_ms)
+            self.pictures[-1] = replace(last, end_ms=min(last.end_ms, picture.onset_ms))
         self.pictures.append(picture)
+
+    def clear(self, time_ms: float) -> None:
+        """End what is on the screen, where it was there before."""
+        last = self.pictures[-1] if self.pictures else None
+        onset = self.onset_ms if last is None else last.onset_ms
+        if not AT_ONCE_MS <= time_ms - onset < np.inf:
+            return
+        if last is None:
+            self.end_ms = min(self.end_ms, time_ms)
+        else:
+            self.pictures[-1] = replace(last, end_ms=min(last.end_ms, time_ms))
+
+    def rows(self, picture: _AscPicture) -> list[tuple[int, float, float, float]]:
+        """Samples while a picture is shown; without any in the trial, its fixations."""
+        rows = self.samples or [
+            (f.line, max(f.start_ms, picture.onset_ms), f.x, f.y)
+            for f in self.of_one_eye
+            if f.end_ms >= picture.onset_ms
+        ]
+        return [row for row in rows if picture.onset_ms <= row[1] < picture.end_ms]
 
     def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
         """The pictures that gaze is read on, one after another.
@@ -84,7 +126,8 @@ class _AscTrial:
             DataError: two are on the screen together, and nothing says which one is meant.
         """
         if not self.pictures or (by_variable and not self.named):
-            return [_AscPicture(self.onset_ms, self.named)] if self.named else []
+            whole = _AscPicture(self.onset_ms, self.named, end_ms=self.end_ms)
+            return [whole] if self.named else []
         shown = [p for p in self.pictures if not by_variable or _bare(p.name) == _bare(self.named)]
         for one, other in pairwise(shown or self.pictures):
             if other.onset_ms - one.onset_ms < AT_ONCE_MS:
@@ -104,6 +147,7 @@ class _AscReader:
     trial: _AscTrial = field(default_factory=_AscTrial)
     done: list[_AscTrial] = field(default_factory=list)
     eyes: int = 1
+    events: tuple[int, list[str]] = (0, ["EVENTS", "GAZE"])
     screen: tuple[float, float] | None = None
 
     def line(self, number: int, text: str) -> None:
@@ -111,22 +155,45 @@ class _AscReader:
         if not words or words[0].startswith(("**", "#", "/", ";")):
             return
         try:
-            if len(text) > LONGEST:  # a name in it would stand in every row of its trial
-                raise ValueError
+            if len(text) > LONGEST and {"TRIALID", "!V"} & set(words):
+                raise ValueError  # a name in it would stand in every row of its trial
             if NUMBER.match(words[0]):
                 self.trial.samples.append((number, *self.sample(words)))
             elif words[0] == "MSG":
                 self.message(float(words[1]), words[2:])
             elif words[0] == "EFIX":
-                span = float(words[2]), float(words[3])
-                self.trial.fixations.setdefault(words[1], []).append(span)
+                # Where a file has both, places in the head-referenced frame come first.
+                kinds = self.events[1]
+                cells = (*words[7 if "HREF" in kinds else 5 :], ".", ".")[:2]
+                x, y = map(CELL.number, cells if "GAZE" in kinds else "..")
+                made = _Fixation(number, float(words[2]), float(words[3]), x, y)
+                self.trial.fixations.setdefault(words[1], []).append(made)
+            elif words[0] == "END":
+                self.trial.clear(float(words[1]))
             elif words[0] == "SAMPLES":
+                self.check_kind(number, words)
                 self.eyes = max(sum(word in ("LEFT", "RIGHT") for word in words), 1)
+            elif words[0] == "EVENTS":
+                self.events = number, words
         except (IndexError, ValueError):
             raise DataError(
                 f"{self.path}: line {number} is '{text.strip()[:60]}', no line of an {KIND}: make "
                 "it again with edf2asc"
             ) from None
+
+    def check_kind(self, number: int, words: list[str]) -> None:
+        """Accept the kind of positions that SAMPLES or EVENTS announces.
+
+        Raises:
+            DataError: they are no gaze on the screen.
+        """
+        for kind, (what, option) in NOT_GAZE.items():
+            if kind in words and "GAZE" not in words:
+                raise DataError(
+                    f"{self.path}: line {number}: '{words[0]} {kind}' says that positions are "
+                    f"{kind} ({what}) and not GAZE in pixels of the screen: make it again with "
+                    f"edf2asc without {option}"
+                )
 
     def sample(self, words: list[str]) -> tuple[float, float, float]:
         numbers = [np.nan if word == "." else float(word) for word in words[1 : 1 + 3 * self.eyes]]
@@ -153,6 +220,10 @@ class _AscReader:
             self.screen = right - left + 1, bottom - top + 1
         elif words[0] == "SYNCTIME" and not np.isfinite(self.trial.onset_ms):
             self.trial.onset_ms = time_ms
+        elif words[:2] == ["!V", "CLEAR"] or (
+            words[:2] == ["!V", "DRAW_LIST"] and self.trial.pictures
+        ):
+            self.trial.clear(time_ms)
         elif words[:2] == ["!V", "IMGLOAD"]:
             self.shown(time_ms, words[2], words[3:])
         elif words[:2] == ["!V", "TRIAL_VAR"] and len(words) > 3:
@@ -171,6 +242,9 @@ class _AscReader:
         self.trial.load(_AscPicture(time_ms, " ".join(rest[:split]), how, numbers))
 
     def end(self) -> None:
+        self.trial.eyes = self.eyes
+        if self.trial.fixations and not self.trial.samples:
+            self.check_kind(*self.events)
         if self.trial.samples or self.trial.fixations:
             self.done.append(self.trial)
         self.trial = _AscTrial()
@@ -188,9 +262,8 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
         DataError: it is no ASC file, a line cannot be read, or no trial names a picture.
     """
     reading = _AscReader(path, variable)
-    with path.open(encoding=text_form(path, KIND).encoding) as file:
-        for number, text in enumerate(file, 1):
-            reading.line(number, text)
+    for number, text in enumerate(text_lines(path, KIND), 1):
+        reading.line(number, text)
     reading.end()
     shown = [
         (trial, picture)
@@ -211,7 +284,7 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
         if isinstance(value, np.ndarray)
     }
     names = {"t": ["time"], "person": [], "trial": ["TRIALID"]}
-    return GazeRows(path, scale=1e-3, names=names, **joined), reading.screen
+    return GazeRows(path, scale=1e-3, names=names, unit="px", **joined), reading.screen
 
 
 def _bare(name: str) -> str:
@@ -221,12 +294,16 @@ def _bare(name: str) -> str:
 def _rows(
     path: Path, trial: _AscTrial, picture: _AscPicture, screen: tuple[float, float] | None
 ) -> GazeRows:
-    during = [s for s in trial.samples if picture.onset_ms <= s[1] < picture.end_ms]
-    table = np.array(during, np.float64).reshape(-1, 4)
+    table = np.array(trial.rows(picture), np.float64).reshape(-1, 4)
     line, t, x, y = table.T
     fixation = np.full(len(t), np.nan)
-    for i, (start, end) in enumerate(trial.of_one_eye):
-        fixation[(t >= start) & (t <= end)] = i
+    for i, fix in enumerate(trial.of_one_eye):
+        inside = (t >= fix.start_ms) & (t <= fix.end_ms)
+        fixation[inside] = i
+        if trial.eyes == 2 and np.isfinite([fix.x, fix.y]).all():
+            # Samples are means of both eyes, which may look 100 pixels apart.
+            inside &= np.isfinite(x) & np.isfinite(y)
+            x[inside], y[inside] = fix.x, fix.y
     event = np.full(len(t), Event.UNKNOWN, np.int8)
     if trial.fixations:
         event = np.where(np.isfinite(fixation), Event.FIXATION, Event.SACCADE).astype(np.int8)

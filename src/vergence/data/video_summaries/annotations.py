@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from vergence.data.io.checks import need_file, read_mat
+from vergence.data.io.delimited_text import text_lines
 from vergence.data.io.hdf5_files import hdf5
 from vergence.errors import DataError
 
@@ -73,11 +74,9 @@ def _summe(path: Path) -> Original:
 
 def _lines(path: Path) -> Iterator[Original]:
     videos: dict[tuple[str, str], list[np.ndarray]] = {}
-    for number, line in enumerate(
-        need_file(path, HINT).read_text(encoding="utf-8").splitlines(), 1
-    ):
+    for number, line in enumerate(text_lines(need_file(path, HINT), "annotations"), 1):
         try:
-            name, category, ratings = line.split("\t")
+            name, category, ratings = line.rstrip("\r\n").split("\t")
             row = np.array(ratings.split(","), np.uint8)
         except ValueError as fault:
             raise DataError(f"{path}, line {number} ({fault}): {HINT}") from fault

@@ -6,7 +6,6 @@ Text models lie inside packages of the extra `semantics`, nothing is fetched: Mi
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from vergence.core.optional import needed
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.data.io.checks import below_data, need_file, read_mat, read_npz
+from vergence.data.io.delimited_text import delimited_rows
 from vergence.errors import ConfigError, DataError, first_line, nearest
 
 Rows = Mapping[str, Any]
@@ -204,7 +204,7 @@ def _of_file(source: str, names: Sequence[str]) -> Tensor:
         if missing:
             raise DataError(f"{path}: no vector for '{missing[0]}'{nearest(missing[0], table)}")
         return torch.stack([torch.as_tensor(table[plain(n)]).reshape(-1) for n in names])
-    except (*FAULTS, SafetensorError, csv.Error) as fault:
+    except (*FAULTS, SafetensorError) as fault:
         said = first_line(fault)
         raise DataError(f"cannot read vectors from {path} ({said}); {WHERE}") from fault
 
@@ -255,8 +255,12 @@ def _mat(path: Path, array: str) -> Rows:
 
 
 def _csv(path: Path) -> Rows:
-    with path.open(newline="", encoding="utf-8") as file:
-        return {row[0]: np.array([float(x) for x in row[1:]]) for row in csv.reader(file) if row}
+    form, rows = delimited_rows(path, "table of a class name and numbers in each row")
+    found = {row[0]: np.array([form.number(x) for x in row[1:]]) for _, row in rows}
+    empty = next((name for name, vector in found.items() if not np.isfinite(vector).all()), None)
+    if empty is not None:
+        raise ValueError(f"the vector of '{empty}' has an empty cell")
+    return found
 
 
 FAULTS = (OSError, ValueError, RuntimeError, KeyError, TypeError)
