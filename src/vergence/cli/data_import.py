@@ -112,7 +112,7 @@ def _given(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _settled(given: Mapping[str, Any], keys: str) -> bool:
-    """Whether all of these options, such as `columns.unit`, are given."""
+    """Check that all of these options, such as `columns.unit`, are given."""
     flat = {f"columns.{key}" for key in given.get("columns", {})} | set(given)
     return all(key in flat for key in keys.split())
 

@@ -130,7 +130,7 @@ class GazeFiles:
 
 
 def no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -> str:
-    """Why a table is not one of gaze with one of these sets of columns; else "".
+    """Reason why a table is not one of gaze with one of these sets of columns; else "".
 
     Raises:
         DataError: it is damaged, where this is `strict`; a .txt may be any text.

@@ -10,7 +10,7 @@ files of Tobii Pro Lab, EyeLink, SMI and Tobii Pro Glasses 3 were at hand.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,7 +54,7 @@ class GazePreset:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def matches(self, header: Collection[str]) -> bool:
-        """Whether a table with these columns is of this export."""
+        """Check that a table with these columns is of this export."""
         other = any(name.startswith(start) for name in header for start in self.unlike)
         return not other and all(column(header, name) for name in self.known_by)
 
@@ -128,3 +128,30 @@ def preset_of(name: str, data: str) -> GazePreset:
             f"{data}: preset '{name}' is gaze {where}: use the data set '{preset.data}'"
         )
     return preset
+
+
+def columns_of(
+    preset: str, data: str, own: GazeColumns, files: str, needed: Sequence[str]
+) -> tuple[GazePreset | None, Sequence[str], list[GazeColumns]]:
+    """The preset if one is named, the patterns of tables, and the sets of columns they may have.
+
+    Args:
+        preset: its name, or "".
+        data: the data set that reads the tables.
+        own: columns that are given.
+        files: the pattern that is given.
+        needed: columns without which there must be a preset.
+
+    Raises:
+        ConfigError: there is no such preset, or a column is not given.
+    """
+    if preset:
+        found = preset_of(preset, data)
+        return found, (files,) if files else found.files, found.sets(own)
+    names = ", ".join(name for name, known in PRESETS.items() if known.data == data)
+    own.check_needed(
+        needed,
+        f"or preset, one of {names}; see 'vergence data import', which finds them, and "
+        "docs/how-to/own_recordings.md",
+    )
+    return None, (files,) if files else (), [own]

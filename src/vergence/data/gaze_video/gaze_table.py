@@ -12,7 +12,7 @@ Licence: that of the recordings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -38,7 +38,7 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_files import GazeFiles
-from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, preset_of
+from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
@@ -58,7 +58,6 @@ READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
 WHERE = (
     "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
 )
-HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 MOSTLY = 0.9
 """Where more than this share of gaze lies outside the picture, the unit or the origin is wrong."""
 SAMPLING_S = (4e-4, 0.4)
@@ -133,19 +132,18 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
 
     def read(self, root: Path) -> tuple[list[Recording], str]:
         """Every recording below a folder, and what was left out, in words."""
-        preset = preset_of(self.preset, "gaze_table") if self.preset else None
+        needed = ("t", "x", "y", "unit", "t_unit")
+        preset, patterns, sets = columns_of(
+            self.preset, "gaze_table", self.columns, self.files, needed
+        )
         if preset and preset.reader:
             read = self._aria_recordings if preset.reader == "aria" else READERS[preset.reader]
             found = read(root)
             people = {recording.person for recording in found}
             many = "people" if len(people) > 1 else "person"
             return found, f"{len(found)} recordings read, {len(people)} {many}"
-        if not preset:
-            needed = ("t", "x", "y", "unit", "t_unit")
-            presets = ", ".join(name for name, p in PRESETS.items() if p.data == "gaze_table")
-            self.columns.check_needed(needed, f"or preset, one of {presets}; {HOW}")
         found, repeated, known = list[Recording](), 0, set[str]()
-        files, tables = self._tables(root, preset, known)
+        files, tables = self._tables(root, preset, patterns, sets, known)
         for path, rows in tables:
             # A maker's table of several recordings; time begins anew with each.
             trials = rows.trial if preset else np.full(len(rows), "")
@@ -171,11 +169,14 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return parts.get("person") or named(path.parent, root)[1]
 
     def _tables(
-        self, root: Path, preset: GazePreset | None, known: set[str]
+        self,
+        root: Path,
+        preset: GazePreset | None,
+        patterns: Sequence[str],
+        sets: Sequence[GazeColumns],
+        known: set[str],
     ) -> tuple[GazeFiles, list[tuple[Path, GazeRows]]]:
         """Gaze tables below a folder; people who are left out by their files' names are `known`."""
-        patterns = (self.files,) if self.files else preset.files if preset else ()
-        sets = preset.sets(self.columns) if preset else [self.columns]
         frames = tuple(f"**/{name}" for name in self.frame_times[:1])
         files = GazeFiles.of(root, patterns, (*self.without, *frames), sets, bool(self.files))
         tables, unread = list[tuple[Path, GazeRows]](), dict[Path, str]()

@@ -34,7 +34,7 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, usual_person
-from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, preset_of
+from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     GazeWindow,
     Recording,
@@ -59,7 +59,6 @@ from vergence.data.splits import PeopleOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
-HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 FIRST_FRAME = 100_000
 """Scenes of videos are numbered by the stimulus times this, and the window's first frame."""
 MOSTLY = 0.9
@@ -210,13 +209,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
         """All trials below a folder, and what was left out, in words."""
-        preset = preset_of(self.preset, "stimuli") if self.preset else None
-        if not preset:
-            needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
-            presets = ", ".join(name for name, p in PRESETS.items() if p.data == "stimuli")
-            self.columns.check_needed(needed, f"or preset, one of {presets}; {HOW}")
-        patterns = (self.files,) if self.files else preset.files if preset else ()
-        sets = preset.sets(self.columns) if preset else [self.columns]
+        needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
+        preset, patterns, sets = columns_of(
+            self.preset, "stimuli", self.columns, self.files, needed
+        )
         pictures = root / self.stimuli
         files = GazeFiles.of(root, patterns, self.without, sets, bool(self.files), pictures)
         read = {path: self._rows(path, preset) for path in files.tables}
