@@ -182,6 +182,18 @@ def test_a_header_is_told_from_what_stands_above_it(tmp_path):
     assert read_table(tmp_path / "a.csv", [], "table").text("x") == ["# Message: a.png", "4"]
 
 
+def test_cells_with_ends_of_lines_and_very_long_ones(tmp_path):
+    rows = "".join(f'{t},"a\nb;c;d",0.5\n' for t in range(9))
+    (tmp_path / "a.csv").write_text(f"t,note,x\n{rows}")
+    assert (
+        read_table(tmp_path / "a.csv", ["t", "note", "x"], "table").floats("x").tolist()
+        == [0.5] * 9
+    )
+    (tmp_path / "a.csv").write_text("t,x\n1," + "9" * 200_000 + "\n")
+    with pytest.raises(DataError, match="is not a text table"):
+        read_table(tmp_path / "a.csv", [], "table")
+
+
 def test_short_rows_are_still_refused(tmp_path):
     (tmp_path / "a.csv").write_text("t,x,y\n1,2,3\n4,5\n")
     with pytest.raises(DataError, match="row 3 has 2 cells instead of 3"):

@@ -248,7 +248,7 @@ def unharmed(folder):
         (no_gaze, "", ["video without gaze", "gaze_2d.csv"]),
         (no_video, "", ["gaze without video"]),
         (truncated_video, "", ["rgb_upright.mp4", "truncated"]),
-        (edited("x", "nan"), "", ["gaze_2d.csv", "row", "NaN"]),
+        (edited("x", "inf"), "", ["gaze_2d.csv", "sample 3", "infinite"]),
         (edited("x", "abc"), "", ["gaze_2d.csv", "'abc'", "not a number"]),
         (other_version, "", ["missing columns gaze_timestamp_us"]),
         (unharmed, "", ["shorter than the window", "6 frames", "short = 'skip'"]),

@@ -36,7 +36,7 @@ def looks(start, end, x=200, y=300):
         "MSG 210 10 !V CLEAR 0 0 0",
         "MSG 200 !V DRAW_LIST graphics\\blank.vcl",
         "MSG 200 TRIAL_RESULT 0",
-        "END 200 SAMPLES EVENTS RES 38.1 31.2",
+        "END 195 SAMPLES EVENTS RES 38.1 31.2",
         "MSG 200 !V IMGLOAD FILL blank.png",
         "MSG 200 TRIALID 2",
     ],

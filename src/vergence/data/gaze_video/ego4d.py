@@ -69,6 +69,7 @@ UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLIP = re.compile(rf"({UID.pattern})_t(\d{{1,6}})_t(\d{{1,6}})(?:\.mp4)?")
 UNTRACKED_LIST = "ego4d_gaze_untracked.csv"
 MANIFEST = "manifest.csv"
+AGAIN = "download the table again"
 LEFT_OUT = (
     "4e07da0c-450f-4c37-95e9-e793cb5d8f7f",
     "5819e52c-4e12-4f86-ad69-76fc215dfbcb",
@@ -256,14 +257,14 @@ def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze
     needed = ["canonical_timestamp_s", "confidence", "norm_pos_x", "norm_pos_y"]
     table = read_table(path, needed, "Ego4D gaze CSV")
     t, confidence = table.floats("canonical_timestamp_s"), table.floats("confidence")
-    _refuse(table, "canonical_timestamp_s", ~np.isfinite(t), "not a time in seconds")
-    _refuse(table, "confidence", (confidence < 0) | (confidence > 1), "not between 0 and 1")
+    table.refuse("canonical_timestamp_s", ~np.isfinite(t), f"not a time in seconds; {AGAIN}")
+    table.refuse("confidence", (confidence < 0) | (confidence > 1), f"not between 0 and 1; {AGAIN}")
     tracked = confidence >= MIN_CONFIDENCE
     for start, end in untracked:
         tracked &= (t < start) | (t > end)
     x, y = table.floats("norm_pos_x"), 1 - table.floats("norm_pos_y")
     for name, values in zip(needed[2:], (x, y), strict=True):
-        _refuse(table, name, tracked & np.isinf(values), "not a place, in a tracked sample")
+        table.refuse(name, tracked & np.isinf(values), f"not a place, in a tracked sample; {AGAIN}")
     return Gaze.build(
         str(path),
         t,
@@ -284,17 +285,8 @@ def _frames(table: DelimitedTable) -> NDArray[np.int64] | int:
     index = table.floats("world_index")
     none = np.isnan(index)
     whole = (index >= 0) & (index < 2**31) & (np.floor(index) == index)
-    _refuse(table, "world_index", ~(none | whole), "not the number of a frame")
+    table.refuse("world_index", ~(none | whole), f"not the number of a frame; {AGAIN}")
     return np.where(none, -1, index).astype(np.int64)
-
-
-def _refuse(table: DelimitedTable, column: str, bad: NDArray[np.bool_], fault: str) -> None:
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(
-            f"{table.path}: row {table.line(row)}: '{column}' is "
-            f"'{table.text(column)[row]}', {fault}; download the table again"
-        )
 
 
 def _events(

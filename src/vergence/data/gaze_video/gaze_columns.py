@@ -358,7 +358,7 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
     cells = table.text(name)
     ticks: NDArray[Any]
     if unit == "datetime":
-        ticks = np.array([_moment(table, name, i, cell) for i, cell in enumerate(cells)], np.int64)
+        ticks = np.array(table.convert(name, _moment, MOMENT), np.int64)
         _check_zones(table, name, cells)
     else:
         ticks = table.ticks(name)
@@ -369,13 +369,16 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
     return ticks, SECONDS[unit]
 
 
-def _moment(table: DelimitedTable, name: str, row: int, cell: str) -> int:
+MOMENT = (
+    "needs a date and time as 2026-01-31T12:00:00.000+01:00; correct t_unit, or export the file "
+    "again"
+)
+
+
+def _moment(cell: str) -> int:
     found = iso_ns(cell.strip())
     if found is None or abs(found) > FARTHEST:
-        raise DataError(
-            f"{table.path}: row {table.line(row)}: '{name}' is '{cell}', needs a date and time as "
-            "2026-01-31T12:00:00.000+01:00; correct t_unit, or export the file again"
-        )
+        raise ValueError
     return found
 
 

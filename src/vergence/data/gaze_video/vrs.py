@@ -46,7 +46,8 @@ def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
         point = _vergence_points(table)
     else:
         point = _cyclopean_points(table, depth_m)
-    return CpfGaze(table.ticks("tracking_timestamp_us"), point, np.isfinite(point).all(1))
+    valid = np.asarray(np.isfinite(point).all(1), bool)
+    return CpfGaze(table.ticks("tracking_timestamp_us"), point, valid)
 
 
 def _columns(table: DelimitedTable, names: Sequence[str]) -> list[NDArray[np.float64]]:

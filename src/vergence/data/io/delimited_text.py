@@ -98,7 +98,7 @@ class DelimitedTable:
             DataError: a cell is not a number, or may have a sign between its thousands.
         """
         self._refuse_thousands(name)
-        return np.array(self._convert(name, self.form.number), np.float64)
+        return np.array(self.convert(name, self.form.number), np.float64)
 
     def line(self, row: int) -> int:
         """Number of the line in the file on which a row of the table stands."""
@@ -111,7 +111,7 @@ class DelimitedTable:
             DataError: a cell is not an integer.
         """
         self._refuse_rounded(name)
-        return np.array(self._convert(name, int), np.int64)
+        return np.array(self.convert(name, int), np.int64)
 
     def ticks(self, name: str) -> NDArray[Any]:
         """Return a column of times: int64, exact, where all are whole numbers, else float64.
@@ -126,13 +126,11 @@ class DelimitedTable:
         except (ValueError, OverflowError):
             ticks = self.floats(name)
         bad = ~((ticks >= -FARTHEST) & (ticks <= FARTHEST))
-        if bad.any():
-            fault = "needs a time; remove the row, or export the file again"
-            raise self._fault(name, int(np.argmax(bad)), fault)
+        self.refuse(name, bad, "needs a time; remove the row, or export the file again")
         return ticks
 
     def flags(self, name: str, valid_from: float = 0.5) -> NDArray[np.bool_]:
-        """Return which cells say yes: a number from `valid_from` up, or a word of `YES`.
+        """Return a column as bool: true for numbers from `valid_from` up, and words of `YES`.
 
         Raises:
             DataError: a cell holds neither a number nor a word of `YES` or `NO`.
@@ -143,9 +141,14 @@ class DelimitedTable:
             return word in YES if word in YES + NO else self.form.number(word) >= valid_from
 
         needs = f"needs a number, or one of {', '.join(YES)} or {', '.join(NO[:3])}"
-        return np.array(self._convert(name, convert, needs), bool)
+        return np.array(self.convert(name, convert, needs), bool)
 
-    def _convert(self, name: str, kind: Callable[[str], Any], needs: str = "") -> list[Any]:
+    def convert(self, name: str, kind: Callable[[str], Any], needs: str = "") -> list[Any]:
+        """Convert each cell of a column by `kind`; `needs` tells what a cell must be.
+
+        Raises:
+            DataError: it raised a ValueError.
+        """
         out = []
         for i, cell in enumerate(self.columns[name]):
             try:
@@ -159,15 +162,12 @@ class DelimitedTable:
 
     def _refuse_rounded(self, name: str) -> None:
         """Refuse numbers such as 1,72E+18: a spreadsheet has cut their digits, in every row."""
-        found = [
-            (i, match)
-            for i, cell in enumerate(self.text(name))
-            if (match := EXPONENT.fullmatch(cell.strip())) and int(match[2]) >= ROUNDED
-        ]
-        if found and max(len(match[1]) for _, match in found) + 1 < SHORT:
-            raise self._fault(
+        found = [EXPONENT.fullmatch(cell.strip()) for cell in self.text(name)]
+        large = [match is not None and int(match[2]) >= ROUNDED for match in found]
+        if max((len(m[1]) for m in found if m), default=SHORT) + 1 < SHORT:
+            self.refuse(
                 name,
-                found[0][0],
+                large,
                 "rounded by a spreadsheet, its last digits are lost: export the file again and do "
                 "not save it from a spreadsheet",
             )
@@ -178,20 +178,22 @@ class DelimitedTable:
         if sign == "." and between != ";":
             return
         cells = [cell.strip() for cell in self.text(name)]
-        grouped = [i for i, cell in enumerate(cells) if sign in cell]
         whole = [cell for cell in cells if re.fullmatch(r"-?\d+", cell)]
-        if (
-            grouped
-            and (whole or between == ",")
-            and all(re.fullmatch(rf"-?[1-9]\d{{0,2}}\{sign}\d{{3}}", cells[i]) for i in grouped)
-            and all(len(cell.lstrip("-")) < 4 for cell in whole)
-        ):
-            raise self._fault(
-                name,
-                grouped[0],
-                f"and '{sign}' may be a sign between thousands there: export the file again "
-                "without one",
-            )
+        if (whole or between == ",") and all(len(cell.lstrip("-")) < 4 for cell in whole):
+            group = re.compile(rf"-?[1-9]\d{{0,2}}\{sign}\d{{3}}")
+            grouped = [sign in cell for cell in cells]
+            if all(group.fullmatch(c) for c, g in zip(cells, grouped, strict=True) if g):
+                fault = f"and '{sign}' may stand between thousands: export the file again without"
+                self.refuse(name, grouped, f"{fault} signs between thousands")
+
+    def refuse(self, name: str, bad: Sequence[bool] | NDArray[np.bool_], fault: str) -> None:
+        """Accept a column of which nothing is `bad`.
+
+        Raises:
+            DataError: something is; the first such cell is named.
+        """
+        if np.any(bad):
+            raise self._fault(name, int(np.argmax(bad)), fault)
 
     def _fault(self, name: str, row: int, fault: str) -> DataError:
         cell = self.text(name)[row]
@@ -224,16 +226,16 @@ def listed_lines(path: Path, what: str) -> list[str]:
     return ["" if line.startswith("#") else line for line in lines]
 
 
-def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[tuple[int, list[str]]]]:
-    """Return the form of a table without a header, and its rows with the numbers of their lines.
+def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[list[str]]]:
+    """Return the form of a table without a header, and its rows.
 
     Raises:
         DataError: the file is missing or not a text table.
     """
     form = text_form(path, kind)
     with _opened(path, kind, form.encoding) as file:
-        rows = [(n, row) for n, row in _rows(file, form) if any(row)]
-    return form, [(n, row) for n, row in rows if not row[0].startswith(COMMENTS)]
+        rows = [row for _, row in _rows(file, form) if any(row)]
+    return form, [row for row in rows if not row[0].startswith(COMMENTS)]
 
 
 @contextmanager
@@ -256,7 +258,7 @@ def _encoding(path: Path, kind: str) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with _opened(path, kind, "latin-1") as text:
         file = text.buffer
-        head = file.read(1 << 16)
+        head = bytes(file.read(1 << 16))
         marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         if marked or b"\0" in head:
             odd, even = head[1::2].count(0), head[::2].count(0)
@@ -268,7 +270,7 @@ def _encoding(path: Path, kind: str) -> str:
                 decoded = decoder.decode(head)
                 bad = decoded.count("\ufffd")
                 damaged, whole = damaged + bad, whole + sum(c > "\x7f" for c in decoded) - bad
-            head = file.read(1 << 20)
+            head = bytes(file.read(1 << 20))
     return "cp1252" if damaged > whole else "utf-8-sig"
 
 
@@ -285,30 +287,28 @@ def text_form(path: Path, kind: str) -> TextForm:
     encoding = _encoding(path, kind)
     with _opened(path, kind, encoding) as file:
         lines = list(islice(file, LOOKED_AT))
-    there = [i for i, line in enumerate(lines) if line.strip()]
-    body = [i for i in there if not lines[i].lstrip('"').startswith(COMMENTS)] or there[-1:]
-    shapes = []
-    for delimiter in "\t;,":
-        rows = [_cells(lines[i], delimiter) for i in body]
-        widths = Counter(map(len, rows)).items()
-        count, width = max(((count, width) for width, count in widths), default=(0, 0))
-        shapes.append((count * (width > 1), width, delimiter, rows))
-    _, width, delimiter, rows = max(shapes, key=lambda shape: shape[:2])
-    first = next((k for k, row in enumerate(rows) if len(row) == width), 0)
-    first = 0 if rows and any(map(NUMBER.fullmatch, rows[first])) else first
-    skipped = body[first] if body else 0
-    above = [i for i in there if i < skipped]
-    if above and any(map(NUMBER.fullmatch, rows[first])):
-        named = len(_cells(lines[above[-1]], delimiter)) == width
-        skipped = above[-1] if named else skipped
-    cells = [cell for row in rows[first:] for cell in row]
+        there = [i for i, line in enumerate(lines) if line.strip()]
+        body = [i for i in there if not lines[i].lstrip('"').startswith(COMMENTS)] or there[-1:]
+        shapes = []
+        for delimiter in "\t;,":
+            reader = csv.reader([lines[i] for i in body], delimiter=delimiter)
+            rows = [(row, reader.line_num) for row in reader]
+            widths = Counter(len(row) for row, _ in rows).items()
+            count, width = max(((count, width) for width, count in widths), default=(0, 0))
+            shapes.append((count * (width > 1), width, delimiter, rows))
+        _, width, delimiter, rows = max(shapes, key=lambda shape: shape[:2])
+        first = next((k for k, (row, _) in enumerate(rows) if len(row) == width), 0)
+        if rows and any(map(NUMBER.fullmatch, rows[first][0])):
+            first = 0
+        skipped = body[rows[first - 1][1] if first else 0] if body else 0
+        above = [lines[i] for i in there if i < skipped][-1:]
+        if above and any(map(NUMBER.fullmatch, rows[first][0])):
+            named = len(next(csv.reader(above, delimiter=delimiter))) == width
+            skipped = lines.index(above[0]) if named else skipped
+    cells = [cell for row, _ in rows[first:] for cell in row]
     commas = any(re.fullmatch(r"-?\d+,\d+", cell) for cell in cells)
     points = any(re.fullmatch(r"-?\d*\.\d+", cell) for cell in cells)
     return TextForm(encoding, delimiter, "," if commas and not points else ".", skipped)
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), [])
 
 
 def _rows(file: Iterator[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:

@@ -79,16 +79,12 @@ class Video(Footage):
                 stream = container.streams.video[0]
                 packets = [p for p in container.demux(stream) if p.size]
                 declared, width, height = stream.frames, stream.width, stream.height
-                base, count = stream.time_base, len(packets)
-                if container.format.name == "avi" and packets:
-                    # Its index counts the times at which no frame came, too.
-                    slots = [p.dts or 0 for p in packets]
-                    count = slots[-1] + int(np.max(np.diff(slots), initial=1))
+                base = stream.time_base
         except FFmpegError as error:
             raise _unreadable(path, error) from None
-        if declared and count < declared:
+        if declared and len(packets) < declared:
             raise DataError(
-                f"video {path} is truncated: {count} of {declared} frames are there; "
+                f"video {path} is truncated: {len(packets)} of {declared} frames are there; "
                 "copy or download it again"
             )
         shown = [p.pts for p in packets if p.pts is not None and not p.is_discard]
@@ -218,7 +214,7 @@ def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]
 
 
 def _turned(path: Path) -> bool:
-    """Tell whether width and height of a video change places in its upright first frame."""
+    """Return true if width and height change places in the upright first frame of a video."""
     with suppress(FFmpegError), av.open(str(path)) as container:  # reading will say what is wrong
         for frame in container.decode(video=0):
             return _orientation(frame)[2]

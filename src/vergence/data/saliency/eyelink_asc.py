@@ -39,6 +39,8 @@ NOWHERE = (np.nan, np.nan, np.nan, np.nan)
 AT_ONCE_MS = 20.0
 """Pictures loaded so near to one another are on the screen together; what is cleared so near to
 its loading was drawn with it."""
+Fixation = tuple[int, float, float, float, float]
+"""A fixation of one eye: its line, start and end in ms, and its mean place in pixels."""
 NOT_GAZE = {
     "HREF": ("angles of the head-referenced frame", "-sh"),
     "PUPIL": ("positions in the camera's picture", "-sp"),
@@ -59,17 +61,6 @@ class _AscPicture:
     end_ms: float = np.inf
 
 
-@dataclass(frozen=True)
-class _Fixation:
-    """A fixation of one eye: the line that tells it, its time and its mean place in pixels."""
-
-    line: int
-    start_ms: float
-    end_ms: float
-    x: float
-    y: float
-
-
 @dataclass
 class _AscTrial:
     """A trial while it is read; `onset_ms` is when the picture came, where no message loads one."""
@@ -81,10 +72,10 @@ class _AscTrial:
     eyes: int = 1
     pictures: list[_AscPicture] = field(default_factory=list)
     samples: list[tuple[int, float, float, float]] = field(default_factory=list)
-    fixations: dict[str, list[_Fixation]] = field(default_factory=dict)
+    fixations: dict[str, list[Fixation]] = field(default_factory=dict)
 
     @property
-    def of_one_eye(self) -> list[_Fixation]:
+    def of_one_eye(self) -> list[Fixation]:
         """Fixations of the eye with more of them; of the left one, where both have as many."""
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
@@ -111,9 +102,9 @@ class _AscTrial:
     def rows(self, picture: _AscPicture) -> list[tuple[int, float, float, float]]:
         """Samples while a picture is shown; without any in the trial, its fixations."""
         rows = self.samples or [
-            (f.line, max(f.start_ms, picture.onset_ms), f.x, f.y)
-            for f in self.of_one_eye
-            if f.end_ms >= picture.onset_ms
+            (line, max(start, picture.onset_ms), x, y)
+            for line, start, end, x, y in self.of_one_eye
+            if end >= picture.onset_ms
         ]
         return [row for row in rows if picture.onset_ms <= row[1] < picture.end_ms]
 
@@ -166,10 +157,11 @@ class _AscReader:
                 kinds = self.events[1]
                 cells = (*words[7 if "HREF" in kinds else 5 :], ".", ".")[:2]
                 x, y = map(CELL.number, cells if "GAZE" in kinds else "..")
-                made = _Fixation(number, float(words[2]), float(words[3]), x, y)
+                made = number, float(words[2]), float(words[3]), x, y
                 self.trial.fixations.setdefault(words[1], []).append(made)
             elif words[0] == "END":
-                self.trial.clear(float(words[1]))
+                # The last sample may have the time of the end.
+                self.trial.clear(float(np.nextafter(float(words[1]), np.inf)))
             elif words[0] == "SAMPLES":
                 self.check_kind(number, words)
                 self.eyes = max(sum(word in ("LEFT", "RIGHT") for word in words), 1)
@@ -297,13 +289,13 @@ def _rows(
     table = np.array(trial.rows(picture), np.float64).reshape(-1, 4)
     line, t, x, y = table.T
     fixation = np.full(len(t), np.nan)
-    for i, fix in enumerate(trial.of_one_eye):
-        inside = (t >= fix.start_ms) & (t <= fix.end_ms)
+    for i, (_, start, end, *place) in enumerate(trial.of_one_eye):
+        inside = (t >= start) & (t <= end)
         fixation[inside] = i
-        if trial.eyes == 2 and np.isfinite([fix.x, fix.y]).all():
+        if trial.eyes == 2 and np.isfinite(place).all():
             # Samples are means of both eyes, which may look 100 pixels apart.
             inside &= np.isfinite(x) & np.isfinite(y)
-            x[inside], y[inside] = fix.x, fix.y
+            x[inside], y[inside] = place
     event = np.full(len(t), Event.UNKNOWN, np.int8)
     if trial.fixations:
         event = np.where(np.isfinite(fixation), Event.FIXATION, Event.SACCADE).astype(np.int8)

@@ -256,7 +256,7 @@ def _mat(path: Path, array: str) -> Rows:
 
 def _csv(path: Path) -> Rows:
     form, rows = delimited_rows(path, "table of a class name and numbers in each row")
-    found = {row[0]: np.array([form.number(x) for x in row[1:]]) for _, row in rows}
+    found = {row[0]: np.array([form.number(x) for x in row[1:]]) for row in rows}
     empty = next((name for name, vector in found.items() if not np.isfinite(vector).all()), None)
     if empty is not None:
         raise ValueError(f"the vector of '{empty}' has an empty cell")
