@@ -13,6 +13,8 @@ from vergence.data.gaze_video.gaze_presets import PRESETS
 SAID = {
     "aria_mps": f"federation.fov_deg={list(FISHEYE)}",
     "eyelink_fixation_report": f"federation.screen={list(SCREEN)}",
+    "imotions": f"federation.screen={list(SCREEN)}",
+    "smi_begaze": f"federation.screen={list(SCREEN)}",
 }
 """What the files of these do not hold."""
 SMALL = "federation.size=[64,48]"
@@ -126,8 +128,8 @@ def test_names_in_one_folder_are_people_and_that_is_said(tmp_path):
     )
     assert "# LOOK AT THIS: each file is taken for a person" in out.read_text()
     written = tomllib.loads(out.read_text())["federation"]
-    assert (written["files"], written["videos"]) == ("{person}.csv", "{person}.mp4")
-    assert written["people"] == ["ann", "bob"]
+    assert (written["files"], written["without"]) == ("{person}.csv", ["notes.csv"])
+    assert "2 of 3 tables read, 2 people; left out: notes.csv (no gaze)" in said.out
     out.unlink()
     said, out = imported(tmp_path, "federation.files=[ab]*.csv")
     said.complains(3, "no gaze table in")
@@ -141,7 +143,7 @@ def test_names_in_one_folder_are_people_and_that_is_said(tmp_path):
 def test_a_missing_video_names_the_person_who_can_be_left_out(tmp_path):
     (flat(tmp_path, ("ann", "bob", "cal")) / "cal.mp4").unlink()
     said, out = imported(tmp_path)
-    said.complains(3, "person 'cal' needs one scene video", "cal.mp4", "people = [...]")
+    said.complains(3, "person 'cal' needs one scene video", "people = [...]")
     said, out = imported(tmp_path, 'federation.people=["ann", "bob"]')
     assert said.code == 0, said.err
     assert "cal" not in out.read_text().split("Samples for")[1].split("\n")[0]
@@ -265,12 +267,12 @@ def test_check_of_an_experiment_names_the_row(tmp_path):
     EXPORTS["gazepoint"](tmp_path / "data")
     said, out = imported(tmp_path)
     assert said.code == 0, said.err
-    path = tmp_path / "data" / "User 2_all_gaze.csv"
-    path.write_text(path.read_text().replace(",0.1,0.4,", ",0.1,", 1))
+    path = tmp_path / "data" / "result" / "User 2_all_gaze.csv"
+    path.write_text(path.read_text().replace(",,,0,0,", ",,0,0,", 1))
     checked = vergence("data", "check", out)
     assert checked.code == 3
     said = "".join(checked.out.replace("│", " ").split())  # a long path is folded
-    assert "User2_all_gaze.csv:row2has14cellsinsteadof15" in said
+    assert "User2_all_gaze.csv:row2has18cellsinsteadof19" in said
 
 
 def screen_table(tmp_path, *heads: str):

@@ -4,7 +4,8 @@
 preset of `vergence.data.gaze_video.gaze_presets`, which names the pages that the forms were taken
 from. Each writes a folder for people `p1`, `p2`, ...; its docstring says what is wrong in it, which
 is what a reader has to live with: blinks, gaze outside the picture, other encodings and decimal
-signs, samples out of order.
+signs, samples out of order. Beside the tables of gaze lie the files that makers and labs put there:
+tables of fixations, saccades, events and participants, videos of the eyes, notes, copies.
 """
 
 import gzip
@@ -55,6 +56,24 @@ def equidistant(x: float, y: float) -> tuple[float, float]:
     return float(-np.arctan(right * stretch)), float(-np.arctan(down * stretch))
 
 
+def beside(folder: Path, files: dict[str, str | bytes]) -> None:
+    """Files that a maker or a lab puts beside tables of gaze."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+LAB = {
+    "participants.csv": "id;age;sex\np1;31;f\np2;28;m\n",
+    "notes.txt": "p2 wore lenses.\n",
+    "._notes.txt": b"\x00\x05\x16\x07",
+    ".DS_Store": b"\x00\x00\x00\x01Bud1",
+    "Thumbs.db": b"\xd0\xcf\x11\xe0",
+    "~$participants.csv": b"\x05anna",
+}
+
+
 def pupil_player(root: Path) -> None:
     """Seconds of Pupil's clock, origin bottom-left; low confidence in blinks, rows out of order."""
     for p in range(PEOPLE):
@@ -77,6 +96,15 @@ def pupil_player(root: Path) -> None:
             "gaze_timestamp,world_index,confidence,norm_pos_x,norm_pos_y,base_data",
             rows,
         )
+        tables = {
+            "fixations.csv": "id,start_timestamp,duration,norm_pos_x,norm_pos_y,confidence\n"
+            + "".join(f"{k},{4000.25 + k:.2f},980,0.5,0.5,0.9\n" for k in range(int(SECONDS))),
+            "blinks.csv": "id,start_timestamp,duration,end_timestamp,confidence\n",
+            "pupil_positions.csv": "pupil_timestamp,world_index,eye_id,confidence,norm_pos_x\n",
+            "export_info.csv": "key,value\nPlayer Software Version,3.5.1\n",
+        }
+        beside(folder, tables)
+        beside(root / f"p{p + 1}", {"info.player.json": "{}", "eye0_timestamps.npy": b"\x93NUMPY"})
 
 
 def pupil_neon(root: Path) -> None:
@@ -104,6 +132,17 @@ def pupil_neon(root: Path) -> None:
             "blink id,azimuth [deg],elevation [deg]",
             rows,
         )
+        tables = {
+            "fixations.csv": "section id,recording id,fixation id,start timestamp [ns],"
+            "end timestamp [ns],duration [ms],fixation x [px],fixation y [px]\n",
+            "blinks.csv": "section id,recording id,blink id,start timestamp [ns]\n",
+            "saccades.csv": "section id,recording id,saccade id,start timestamp [ns]\n",
+            "imu.csv": "section id,recording id,timestamp [ns],gyro x [deg/s]\n",
+            "events.csv": "recording id,timestamp [ns],name,type\nr,1,recording.begin,recording\n",
+            "labels.csv": "recording id,timestamp [ns],name\n",
+            "info.json": "{}",
+        }
+        beside(folder, tables)
         camera = {"camera_matrix": [[890, 0, 800], [0, 890, 600], [0, 0, 1]]}
         (folder / "scene_camera.json").write_text(json.dumps(camera))
 
@@ -122,6 +161,9 @@ def tobii_glasses3(root: Path) -> None:
                 lines.append(json.dumps({"type": "event", "timestamp": i / HZ, "data": {}}))
         (folder / "gazedata.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
         (folder / "recording.g3").write_text(json.dumps({"name": "x", "duration": SECONDS}))
+        scene(folder / "eyesvideo.mp4", 2)
+        empty = gzip.compress(b"")
+        beside(folder, {"imudata.gz": empty, "eventdata.gz": empty, "meta/participant": "{}"})
 
 
 def aria_mps(root: Path) -> None:
@@ -140,11 +182,20 @@ def aria_mps(root: Path) -> None:
             depth = 0.0 if i % 70 == 3 else 1.5
             rows.append((2_679_406_702 + i * 50_000, yaw, yaw, pitch, depth))
             rows[-1] += (0, 0, 0, 0, 0, 0, "9c1a")
-        write_csv(folder / "mps_recording_vrs" / "eye_gaze" / "general_eye_gaze.csv", names, rows)
+        mps = folder / "mps_recording_vrs"
+        write_csv(mps / "eye_gaze" / "general_eye_gaze.csv", names, rows)
+        tables = {
+            "eye_gaze/summary.json": "{}",
+            "slam/closed_loop_trajectory.csv": "graph_uid,tracking_timestamp_us,tx_world_device\n",
+        }
+        beside(mps, tables)
 
 
 def tobii_pro_lab(root: Path) -> None:
-    """UTF-16, tabs, decimal commas, microseconds; -1 for lost eyes, rows of the mouse between."""
+    """UTF-16, tabs, decimal commas, microseconds; -1 for lost eyes, rows of the mouse between.
+
+    Each sample of a fixation has the place of the whole fixation beside its own.
+    """
     names = pictures(root / "stimuli")
     header = [
         *("Recording timestamp [μs]", "Sensor", "Participant name", "Recording name", "Event"),
@@ -153,46 +204,169 @@ def tobii_pro_lab(root: Path) -> None:
         *("Presented Media position X [DACS px]", "Presented Media position Y [DACS px]"),
         *("Gaze point X [MCS norm]", "Gaze point Y [MCS norm]"),
         *("Eye movement type", "Eye movement type index"),
+        *("Fixation point X [MCS norm]", "Fixation point Y [MCS norm]"),
     ]
     rows = ["\t".join(header)]
     for p in range(PEOPLE):
-        t = 0
+        t = 12_345_678
         for number, name in enumerate(["Eyetracker Calibration", *names]):
             media = ("640", "480", "320", "272")
             who = ("Eye Tracker", f"p{p + 1}", "Recording1")
-            rows.append("\t".join((str(t), "", *who[1:], "ImageStimulusStart", *[""] * 11)))
-            for i, (x, y) in enumerate(look(10 * p + number, 2 * HZ)):
+            rows.append("\t".join((str(t), "", *who[1:], "ImageStimulusStart", *[""] * 13)))
+            seen = look(10 * p + number, 2 * HZ)
+            for i, (x, y) in enumerate(seen):
                 t += 1_000_000 // HZ
                 place = [f"{320 + 640 * x:.0f}", f"{272 + 480 * y:.0f}"]
                 norm = [f"{v:.4f}".replace(".", ",") for v in (x, y)]
                 kind = ["Fixation", str(1 + i // HZ)] if i % HZ else ["Saccade", str(1 + i // HZ)]
+                own = [k for k in range(i // HZ * HZ + 1, i // HZ * HZ + HZ) if k % 13 != 4]
+                whole = (
+                    [f"{v:.4f}".replace(".", ",") for v in seen[own].mean(0)]
+                    if i % HZ
+                    else [""] * 2
+                )
                 if i % 13 == 4:
                     place, norm, kind = ["", ""], ["-1", "-1"], ["EyesNotFound", "1"]
-                rows.append("\t".join((str(t), *who, "", *place, name, *media, *norm, *kind)))
+                    whole = ["", ""]
+                cells = (str(t), *who, "", *place, name, *media, *norm, *kind, *whole)
+                rows.append("\t".join(cells))
                 if i % 10 == 0:
-                    mouse = (str(t + 3), "Mouse", *who[1:], "", *[""] * 2, name, *media, *[""] * 4)
+                    mouse = (str(t + 3), "Mouse", *who[1:], "", *[""] * 2, name, *media, *[""] * 6)
                     rows.append("\t".join(mouse))
     (root / "Data export - project.tsv").write_bytes("\r\n".join([*rows, ""]).encode("utf-16"))
+    metrics = (
+        "Recording\tParticipant\tTOI\tInterval\tMedia\tAOI\tTotal_duration_of_whole_fixations\n"
+    )
+    beside(root, {"Metrics - project.tsv": metrics.encode("utf-16"), **LAB})
+
+
+def tobii_pro_lab_glasses(root: Path) -> None:
+    """One table of all recordings of a glasses project, tabs; a video for each recording.
+
+    Rows of the gyroscope between, gaze mapped to a snapshot, no column of presented media.
+    """
+    header = [
+        *("Recording timestamp [μs]", "Sensor", "Participant name", "Recording name", "Event"),
+        *("Gaze point X", "Gaze point Y", "Recording media name", "Recording media width"),
+        *("Mapped gaze X [shelf]", "Mapped gaze Y [shelf]"),
+        *("Eye movement type", "Eye movement type index", "Fixation point X", "Fixation point Y"),
+    ]
+    rows = ["\t".join(header)]
+    for p in range(PEOPLE):
+        scene(root / f"Recording{p + 1}.mp4")
+        who = (f"p{p + 1}", f"Recording{p + 1}")
+        for i, (x, y) in enumerate(look(p, int(SECONDS * HZ))):
+            place = [f"{64 * x:.2f}", f"{48 * y:.2f}"] if i % 29 != 8 else ["", ""]
+            kind = ("Fixation", str(1 + i // HZ)) if place[0] else ("EyesNotFound", "1")
+            cells = (str(50_000 * i), "Eye Tracker", *who, "", *place, "scene", "64", "300", "200")
+            rows.append("\t".join((*cells, *kind, *place)))
+            rows.append("\t".join((str(50_000 * i + 7), "Gyroscope", *who, *[""] * 11)))
+    (root / "shop Data export.tsv").write_text("\n".join([*rows, ""]), encoding="utf-8-sig")
+    beside(root, LAB)
 
 
 def gazepoint(root: Path) -> None:
-    """A file per person with a comma at the end of every line; time begins anew with each media."""
+    """A file per person with a comma at the end of every line; time begins anew with each media.
+
+    FPOG is the mean of the fixation so far and something else between fixations (FPOGV is 0);
+    NAME_fixations.csv beside it has the last row of each fixation.
+    """
     names = pictures(root / "stimuli")
     header = (
         "MEDIA_ID,MEDIA_NAME,CNT,TIME(2024/01/31 12:00:00.000),TIMETICK(f=10000000),FPOGX,FPOGY,"
-        "FPOGS,FPOGD,FPOGID,FPOGV,BPOGX,BPOGY,BPOGV,"
+        "FPOGS,FPOGD,FPOGID,FPOGV,BPOGX,BPOGY,BPOGV,USER,AOI,SACCADE_MAG,SACCADE_DIR,"
     )
     for p in range(PEOPLE):
-        rows = []
+        rows, fixations = [], []
         for number, name in enumerate(names):
-            for i, (x, y) in enumerate(look(10 * p + number, 2 * HZ)):
-                lost = i % 11 == 6
-                x = 1.31 if i % 19 == 18 else x
-                place = (f"{x:.5f}", f"{y:.5f}")
-                fixation = (0.1, 0.4, 1 + i // HZ, int(not lost))
+            made = look(10 * p + number, 2 * HZ)
+            made[::HZ] = made[HZ // 2 :: HZ] / 2 + 0.2  # the eye is still on its way
+            for i, (x, y) in enumerate(made):
+                begin, step = i // HZ * HZ, i % HZ
+                ended = step >= HZ - 4
+                fpog = made[i] if ended else made[begin : i + 1].mean(0)
+                place = [f"{v:.5f}" for v in (*fpog, x, y)]
                 time = (f"{i / HZ:.5f}", 6_962_163_888 + i)
-                rows.append((number, name, i, *time, *place, *fixation, *place, 1, ""))
-        write_csv(root / f"User {p + 1}_all_gaze.csv", header, rows)
+                fixation = (f"{begin / HZ:.5f}", f"{step / HZ:.5f}", 1 + i // HZ, int(not ended))
+                media = (number, name.removesuffix(".png"), i)
+                rows.append((*media, *time, *place[:2], *fixation, *place[2:], 1, "", "", 0, 0, ""))
+                fixations += [rows[-1]] if step == HZ - 5 else []
+        write_csv(root / "result" / f"User {p + 1}_all_gaze.csv", header, rows)
+        write_csv(root / "result" / f"User {p + 1}_fixations.csv", header, fixations)
+    summary = (
+        "Gazepoint Analysis,v5.3.0\nProcessed on,Wed Jan 31 2024\n\nAOI Summary\nMedia ID, Media\n"
+    )
+    beside(root / "result", {"Data_Summary_export_01-31-24-12.00.00.csv": summary})
+    beside(root, LAB)
+
+
+def imotions(root: Path) -> None:
+    """Lines of `#` above the header, a table per respondent; rows of another sensor between."""
+    names = pictures(root / "Stimuli")
+    for p in range(PEOPLE):
+        lines = ["#INFO", "#iMotions,9.3", f"#Respondent Name,R{p + 1}", "#METADATA", "#DATA"]
+        lines.append("Row,Timestamp,EventSource,SlideEvent,SourceStimuliName,Gaze X,Gaze Y,GSR")
+        t = 0
+        for number, name in enumerate(names, 1):
+            for x, y in look(10 * p + number, 2 * HZ):
+                t += 1000 // HZ
+                place = f"{320 + 640 * x:.2f},{272 + 480 * y:.2f}"
+                place = "-1,-1" if t % 850 == 0 else place
+                lines.append(f"{len(lines)},{t},ET,,{name[:-4]},{place},")
+                lines.append(f"{len(lines)},{t + 3},GSR,,{name[:-4]},,,0.4")
+        beside(root / "Sensor Data", {f"00{p + 1}_R{p + 1}.csv": "\n".join([*lines, ""])})
+    beside(root, {"Respondents.csv": "Name,Age,Gender\nR1,20,F\nR2,22,M\n"})
+
+
+def tobii_studio(root: Path) -> None:
+    """UTF-16 with a tab at the end of every line, one table per recording, names without spaces."""
+    names = pictures(root / "Media")
+    header = (
+        "ExportDate\tParticipantName\tRecordingName\tMediaName\tRecordingTimestamp\tFixationIndex\t"
+        "GazeEventType\tFixationPointX (MCSpx)\tFixationPointY (MCSpx)\tGazePointX (MCSpx)\t"
+        "GazePointY (MCSpx)\t"
+    )
+    for p in range(PEOPLE):
+        rows, t = [header], 0
+        who = f"01/02/2012\tP0{p + 1}\tRec 0{p + 1}"
+        for number, name in enumerate(names, 1):
+            made = look(10 * p + number, 2 * HZ) * PICTURE_SIZE
+            for i, (x, y) in enumerate(made):
+                t += 1000 // HZ
+                mean = made[i // HZ * HZ :][:HZ].mean(0)
+                place = f"{x:.2f}\t{y:.2f}" if i % 15 else "\t"
+                cells = f"{name}\t{t}\t{1 + i // HZ}\tFixation\t{mean[0]:.0f}\t{mean[1]:.0f}"
+                rows.append(f"{who}\t{cells}\t{place}\t")
+        path = root / f"Study_New test_Rec 0{p + 1}_Segment 1.tsv"
+        path.write_bytes("\r\n".join(rows).encode("utf-16"))
+
+
+def smi_begaze(root: Path) -> None:
+    """Lines of `##` above the header, tabs; a table per person, rows of messages with few cells."""
+    names = pictures(root / "stimuli")
+    header = (
+        "Time\tType\tTrial\tL POR X [px]\tL POR Y [px]\tR POR X [px]\tR POR Y [px]\tTiming\t"
+        "L Event Info\tStimulus"
+    )
+    for p in range(PEOPLE):
+        lines = ["## [BeGaze]", f"## Subject:\tp{p + 1}", "## Sample Rate:\t20", "##", header]
+        t = 7_441_672_318
+        for trial, name in enumerate(names, 1):
+            lines.append(f"{t}\tMSG\t{trial}\t# Message: {name}")
+            for i, (x, y) in enumerate(look(10 * p + trial, 2 * HZ)):
+                t += 1_000_000 // HZ
+                left = [320 + 640 * x - 2, 272 + 480 * y]
+                right = [left[0] + 4, left[1]]
+                lost = i % 15 == 2
+                sides = [0, 0, 0, 0] if lost else [*left, *right]
+                place = "\t".join(f"{v:.2f}" for v in sides)
+                kind = "Blink" if lost else "Fixation" if i % HZ else "Saccade"
+                lines.append(f"{t}\tSMP\t{trial}\t{place}\t0\t{kind}\t{name}")
+        path = root / f"p{p + 1} Samples.txt"
+        path.write_bytes("\r\n".join([*lines, ""]).encode())
+        events = ["## [BeGaze]", "Event Type\tTrial\tNumber\tStart\tEnd\tDuration"]
+        beside(root, {f"p{p + 1} Events.txt": "\r\n".join(events)})
+    beside(root, LAB)
 
 
 def eyelink_fixation_report(root: Path) -> None:
@@ -225,6 +399,8 @@ def eyelink_fixation_report(root: Path) -> None:
                 rows.append("\t".join(map(str, cells)))
     path = root / "fixations.txt"
     path.write_bytes("\r\n".join([*rows, ""]).encode("latin-1"))
+    saccades = "RECORDING_SESSION_LABEL\tTRIAL_INDEX\tCURRENT_SAC_INDEX\tCURRENT_SAC_AMPLITUDE\r\n"
+    beside(root, {"saccades.txt": saccades, **LAB})
 
 
 def eyelink_asc(root: Path) -> None:
@@ -259,13 +435,18 @@ def eyelink_asc(root: Path) -> None:
             ]
             t += 500
         (root / f"p{p + 1}.asc").write_text("\n".join([*lines, ""]))
+        beside(
+            root, {f"p{p + 1}.edf": b"SR_RESEARCH\x00", f"p{p + 1}_log.txt": "trial\tkey\n1\ta\n"}
+        )
+    beside(root, LAB)
 
 
 EXPORTS = {
     function.__name__: function
     for function in (
         *(pupil_player, pupil_neon, tobii_glasses3, aria_mps),
-        *(tobii_pro_lab, gazepoint, eyelink_fixation_report, eyelink_asc),
+        *(tobii_pro_lab, tobii_pro_lab_glasses, tobii_studio, gazepoint, smi_begaze, imotions),
+        *(eyelink_fixation_report, eyelink_asc),
     )
 }
 

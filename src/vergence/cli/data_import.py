@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,24 +65,31 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     given = _given(sets)
     found = find_format(root, given)
     _tell(console, f"format: {found.title}, {found.sure} ({found.why})")
+    if (name := given.pop("name", found.data)) != found.data or "root" in given:
+        raise ConfigError(
+            f"{root} is read as '{found.data}' ({found.title}), not as '{name}': leave "
+            "federation.name and federation.root out; columns or a preset decide how it is read"
+        )
     kind = find("data", found.data, Dataset)
     options = merge({"size": SIZE, **found.options}, given)
     dataset = bind(kind, options, "federation")
-    chosen = options.get("people")
-    people = [p for p in _people(dataset, kind, root) if not chosen or p.person in chosen]
-    found = replace(found, notes=[*found.notes, *outside_notes(people, found.data)])
+    people, left_out, whose = _read(dataset, kind, root, options.get("people"))
+    notes = [note for keys, note in found.notes.items() if not _settled(given, keys)]
+    notes += [*_whose_notes(whose, root), *outside_notes(people, found.data)]
     sizes: dict[str, tuple[int, int, int]] = {}
     try:
         federation = dataset.load(str(root))
         sizes = _sizes(federation)
     finally:  # also where the error is about what the table shows
         console.print(_table(people, sizes))
-        for note in found.notes:
+        _tell(console, left_out)
+        for note in notes:
             _tell(console, f"look at this: {note}")
     for note in few_notes(sizes, found.data):
         _tell(console, f"warning: {note}")
-    _tell(console, f"left out: {federation.about['left_out']}")
-    write_text(out, _text(found, options, root, people, sizes, federation))
+    if not isinstance(dataset, Stimuli):  # windows in the gaps between parts, too
+        _tell(console, f"left out: {federation.about['left_out'].rpartition('; ')[2]}")
+    write_text(out, _text(replace(found, notes=notes), options, root, people, sizes, federation))
     _tell(
         console,
         f"wrote {out}; it holds the people's names and the full path of their folder: look at it "
@@ -103,12 +111,61 @@ def _given(sets: Sequence[str]) -> dict[str, Any]:
     return table["federation"]
 
 
-def _people(dataset: Dataset, kind: type[Dataset], root: Path) -> list[GazeQuality]:
+def _settled(given: Mapping[str, Any], keys: str) -> bool:
+    """Check that all of these options, such as `columns.unit`, are given."""
+    flat = {f"columns.{key}" for key in given.get("columns", {})} | set(given)
+    return all(key in flat for key in keys.split())
+
+
+def _read(
+    dataset: Dataset, kind: type[Dataset], root: Path, chosen: Collection[str] | None
+) -> tuple[list[GazeQuality], str, set[tuple[str, str]]]:
+    """The chosen people's quality, a line on what was read, and the table and person of each."""
     if isinstance(dataset, Stimuli):
-        return of_trials(dataset.read(root)[0])
+        trials, left_out = dataset.read(root)
+        trials = [trial for trial in trials if not chosen or trial.person in chosen]
+        return of_trials(trials), left_out, {(str(t.rows.path), t.person) for t in trials}
     if isinstance(dataset, GazeTable):
-        return of_recordings(dataset.read(root)[0])
-    return of_recordings(importlib.import_module(kind.__module__).recordings(root))
+        recordings, left_out = dataset.read(root)
+    else:
+        recordings = importlib.import_module(kind.__module__).recordings(root)
+        left_out = f"{len(recordings)} recordings read"
+    recordings = [r for r in recordings if not chosen or r.person in chosen]
+    return of_recordings(recordings), left_out, {(r.gaze.source, r.person) for r in recordings}
+
+
+def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
+    """Notes where people and tables are not one to one, or a name tells another person."""
+    tables: dict[str, list[str]] = {}
+    people: dict[str, list[str]] = {}
+    for source, person in sorted(whose):
+        path = Path(source).relative_to(root).as_posix()
+        tables.setdefault(person, []).append(path)
+        people.setdefault(path, []).append(person)
+    notes = []
+    shared = [f"{who} ({', '.join(own)})" for who, own in tables.items() if len(own) > 1]
+    if shared and len(tables) > 1:
+        listed = "; ".join(shared[:3]) + ("; ..." if len(shared) > 3 else "")
+        notes.append(
+            f"{len(people)} tables are of {len(tables)} people: {listed}; if that is wrong, say "
+            "whose each is with federation.files or federation.columns.person: "
+            "docs/how-to/own_recordings.md, 'Whose table is whose'"
+        )
+    single = {path: own[0] for path, own in people.items() if len(own) == 1}
+    other = [path for path, who in single.items() if _plain(who) not in _plain(path)]
+    if 0 < len(other) < len(single):
+        listed = [f"{path} is of '{single[path]}'" for path in other[:3]]
+        notes.append(f"{', '.join(listed)}: the column of people and the name of the table differ")
+    if len(tables) == 1:
+        (who,) = tables
+        below = f"; if people are its folders, import {root / who}" if (root / who).is_dir() else ""
+        notes.append(f"only one person ({who}), and methods are compared over people{below}")
+    return notes
+
+
+def _plain(name: str) -> str:
+    """A name without capitals, signs and zeros before numbers."""
+    return re.sub(r"[^a-z0-9]|(?<!\d)0+(?=\d)", "", name.lower())
 
 
 def _sizes(federation: Federation) -> dict[str, tuple[int, int, int]]:

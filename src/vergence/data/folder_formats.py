@@ -1,10 +1,10 @@
-"""Formats of gaze recordings, told by the files and columns of a folder."""
+"""Detection of the format of a folder of gaze recordings, by its files and their columns."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
@@ -13,25 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.gaze_video.gaze_columns import SECONDS, TICKS, column, iso_ns
-from vergence.data.gaze_video.gaze_presets import PRESETS
+from vergence.data.gaze_video.gaze_columns import SECONDS, TICKS, GazeColumns, iso_ns, read_header
+from vergence.data.gaze_video.gaze_files import (
+    NO_GAZE,
+    NO_TABLE,
+    PICTURES,
+    TABLES,
+    no_gaze,
+    person_pattern,
+)
+from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, read_preset
 from vergence.data.gaze_video.gaze_table import SAMPLING_S
 from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table
-from vergence.data.io.path_patterns import matching
+from vergence.data.io.path_patterns import files_below, matching
 from vergence.data.io.video import VIDEOS
-from vergence.data.saliency.stimuli import PICTURES
 from vergence.errors import DataError
 
 PLAIN, PLAIN_STIMULI = "gaze table with video", "table of gaze on stimuli"
-TABLES = (".csv", ".tsv", ".txt")
 LOOKED_AT = 2000
 """Rows of a table that are looked at."""
-OWN_FILES = {
-    "livedata.json.gz": ("tobii", "Tobii Pro Glasses 2 segment"),
-    "gaze_2d.csv": ("aria", "upright Aria video with gaze_2d.csv"),
-    "gaze ps1.raw": ("pupil", "Neon native recording"),
-}
-"""Files that only one data set of the package reads: its name, and what they are."""
 TIME = re.compile(r"(^|[^a-z])(t|time|timestamps?|time_?stamp)([^a-z]|$)")
 PERSON = re.compile(
     r"^((person|participant|subject|viewer|observer|user|wearer)s?([ _]?(id|name|no))?|names?)$"
@@ -42,7 +42,12 @@ STIMULUS = re.compile(
 )
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
 UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
-SIDE = re.compile(r"(^|[^a-z])x([^a-z]|$)")
+SIDE = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|(?<=[a-z])X(?![a-z])")
+BESIDE = re.compile(
+    r"(^|[^a-z])(calib|valid|mouse|click|key|event|saccade|blink|message|log|trigger|aoi)",
+    re.IGNORECASE,
+)
+"""Names of tables that recorders write beside those of gaze, perhaps with the same columns."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class FoundFormat:
         sure: certain (files and columns that no other format has), likely, or a guess.
         why: what was found.
         options: of the data set.
-        notes: what was taken for granted, to be looked at.
+        notes: what was taken for granted, to be looked at, by the options that settle it.
     """
 
     title: str
@@ -63,7 +68,7 @@ class FoundFormat:
     sure: str
     why: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> FoundFormat:
@@ -76,182 +81,208 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
 
     Raises:
         DataError: there is none, there are several, or a table does not say enough.
+        ConfigError: the preset is none.
     """
     columns = given.get("columns", {})
-    if given.get("preset") in PRESETS:
-        on_screen = PRESETS[given["preset"]].data == "stimuli"
-        options = _shown(root) if on_screen and "stimuli" not in given else {}
-        return _preset(given["preset"], "as said", "--set", options)
-    if isinstance(columns, Mapping) and {"t", "x", "y"} <= columns.keys():
-        if "stimulus" not in columns:
-            said = FoundFormat(PLAIN, "gaze_table", "as said", "--set")
-            return _people_by_name(said, root, given)
-        options = {} if "stimuli" in given else _shown(root)
-        return FoundFormat(PLAIN_STIMULI, "stimuli", "as said", "--set", options)
-    by_reader: dict[str, FoundFormat] = {}
-    for one in (*_by_files(root), *_by_columns(root)):
-        preset = PRESETS.get(str(one.options.get("preset")))
-        reader = one.data if preset is None else preset.reader or one.title
-        by_reader.setdefault(reader, one)  # a reader takes all its formats
-    found = list(by_reader.values())
-    if len(found) > 1:
-        listed = "; ".join(f"{f.title} ({f.why})" for f in found)
-        raise DataError(f"{root} holds several formats: {listed}: give each a folder of its own")
-    if found:
-        return found[0]
-    tables = [p for p in _files(root) if p.suffix.lower() in TABLES]
+    columns = columns if isinstance(columns, Mapping) else {}
+    preset = str(given.get("preset", ""))
+    tables = [path for path in files_below(root) if path.suffix.lower() in TABLES]
+    if files := given.get("files"):
+        # Where none fits, the reader says so.
+        tables = [path for path, _ in matching(root, files, "files")] or tables
+    unread = {
+        path for one in given.get("without", ()) for path, _ in matching(root, one, "without")
+    }
+    headers: dict[Path, list[str]] = {}
+    for path in tables:
+        with suppress(DataError):  # no table at all; where there is nothing else, that is said
+            headers |= {} if path in unread else {path: read_header(path, "table")}
+    if preset in PRESETS or preset.endswith(".toml"):
+        made = PRESETS[preset] if preset in PRESETS else read_preset(Path(preset))
+        said = [path for path, header in headers.items() if made.matches(header)]
+        return _preset(preset, made, root, given, said if made.known_by else [], "as said", "--set")
+    if {"t", "x", "y"} <= columns.keys():
+        said = FoundFormat(PLAIN, "gaze_table", "as said", "--set")
+        if "stimulus" in columns:
+            said = replace(said, title=PLAIN_STIMULI, data="stimuli", options=_shown(root, given))
+        return _grouped(said, root, given)
+    if found := _by_presets(root, given, headers):
+        return found
     if not tables:
-        kinds = Counter(path.suffix or path.name for path in _files(root)).most_common(5)
+        kinds = Counter(path.suffix or path.name for path in files_below(root)).most_common(5)
         raise DataError(
             f"{root} holds no gaze: no table ({', '.join(TABLES)}) and no file of a known tracker; "
             f"found {', '.join(f'{count} {kind}' for kind, count in kinds) or 'nothing'}"
         )
-    own = columns if isinstance(columns, Mapping) else {}
-    return _people_by_name(_guess(root, tables, own), root, given)
+    return _grouped(_guess(root, tables, headers, given), root, given)
 
 
-def _people_by_name(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundFormat:
-    """The format; where root holds tables and videos of the same names, each name is a person.
+def _by_presets(
+    root: Path, given: Mapping[str, Any], headers: Mapping[Path, list[str]]
+) -> FoundFormat | None:
+    """The preset with a file or columns that no other has.
 
-    It stays as it is where `files` or a column of people is given.
+    Raises:
+        DataError: there are several.
     """
-    own = given.get("columns", {})
-    columns = {**found.options.get("columns", {}), **(own if isinstance(own, Mapping) else {})}
-    if found.data != "gaze_table" or "files" in given or columns.get("person"):
-        return found
-    here = [path for path in sorted(root.iterdir()) if path.is_file()]
-    videos = {path.stem: path.suffix for path in here if path.suffix.lower() in VIDEOS}
-    tables = [path for path in here if path.suffix.lower() in TABLES]
-    pairs = [path for path in tables if path.stem in videos]
-    if not pairs or len(tables) < 2:
-        return found
-    options: dict[str, Any] = {"files": f"{{person}}{pairs[0].suffix}"}
-    endings = {videos[path.stem] for path in pairs}
-    if len(endings) == 1 and "videos" not in given:
-        options["videos"] = f"{{person}}{endings.pop()}"
-    alike = [path for path in tables if path.suffix == pairs[0].suffix]
-    names = [path.stem for path in alike if path.stem in videos or _has_gaze(path)]
-    if len(names) < len(alike):
-        options["people"] = names
-    note = (
-        f"each file is taken for a person, by its name: {len(names)} people "
-        f"({', '.join(names[:4])}{', ...' if len(names) > 4 else ''}); if all are recordings of "
-        f"one person, say --set federation.files='*{pairs[0].suffix}'; if names are such as "
-        f"anna_1, say --set federation.files='{{person}}_{{recording}}{pairs[0].suffix}'"
-    )
-    return replace(found, options={**found.options, **options}, notes=(*found.notes, note))
-
-
-def _files(root: Path) -> list[Path]:
-    return [path for path in sorted(root.rglob("*")) if path.is_file()]
-
-
-def _by_files(root: Path) -> list[FoundFormat]:
-    """Formats with a file that no other has."""
-    out = []
-    for name, (data, title) in OWN_FILES.items():
-        if found := [path for path in _files(root) if path.name == name]:
-            out.append(FoundFormat(title, data, "certain", f"{len(found)} {name}"))
-    if found := matching(root, PRESETS["tobii_glasses3"].files, "files"):
-        out.append(_preset("tobii_glasses3", "certain", f"{len(found)} gazedata.gz"))
-    asc = [path for path in _files(root) if path.suffix.lower() == ".asc"]
-    if asc:
-        head = asc[0].read_bytes()[:4096]
-        sure = "certain" if b"CONVERTED FROM" in head or b"EYELINK" in head else "likely"
-        out.append(_preset("eyelink_asc", sure, f"{len(asc)} .asc files", _shown(root)))
-    return out
-
-
-def _by_columns(root: Path) -> list[FoundFormat]:
-    """Formats with columns that no other has."""
-    held: dict[str, list[Path]] = {}
-    for path in _files(root):
-        if path.suffix.lower() not in TABLES:
-            continue
-        with suppress(DataError):  # no table at all; where there is nothing else it is told later
-            _hold(held, path, _sample(path, 0).columns)
-    out = []
-    for name, paths in held.items():
-        usual = [path for path, _ in matching(root, PRESETS[name].files, "files")]
-        sure = "certain" if set(paths) <= set(usual) else "likely"
-        why = f"{len(paths)} tables with {', '.join(PRESETS[name].known_by)}"
-        options: dict[str, Any] = {}
-        if PRESETS[name].data == "stimuli" and set(paths) != set(usual):
-            one = paths[0].relative_to(root).as_posix()
-            options["files"] = one if len(paths) == 1 else f"**/*{paths[0].suffix}"
-        if PRESETS[name].data == "stimuli":
-            options |= _shown(root)
-        notes: list[str] = []
-        _complete(name, root, paths, options, notes)
-        out.append(_preset(name, sure, why, options, notes))
-    return out
-
-
-def _hold(held: dict[str, list[Path]], path: Path, header: Iterable[str]) -> None:
-    for name, preset in PRESETS.items():
-        if preset.known_by and all(column(list(header), known) for known in preset.known_by):
-            held.setdefault(name, []).append(path)
-            return
+    tables: dict[str, list[Path]] = {}
+    # Of two with the same columns, the one that asks for more of them.
+    order = sorted(PRESETS, key=lambda name: -len(PRESETS[name].known_by))
+    for path, header in headers.items():
+        known = [n for n in order if PRESETS[n].known_by and PRESETS[n].matches(header)]
+        tables.setdefault(known[0] if known else "", []).append(path)
+    tables.pop("", None)
+    by_name = {
+        name: [path for pattern in preset.files for path, _ in matching(root, pattern, "files")]
+        for name, preset in PRESETS.items()
+        if not preset.known_by
+    }
+    # A reader takes all its formats; one with a file of its own comes first.
+    found: dict[str, str] = {}
+    for name in [n for n, paths in by_name.items() if paths] + sorted(tables):
+        preset = PRESETS[name]
+        found.setdefault(preset.reader or preset.data + (name if preset.columns else ""), name)
+    if len(found) > 1:
+        listed = "; ".join(f"{PRESETS[name].title} ({name})" for name in found.values())
+        raise DataError(
+            f"{root} holds several formats: {listed}: give each a folder of its own, or name the "
+            f"one to read: --set federation.preset={next(iter(found.values()))}"
+        )
+    if not found:
+        return None
+    (name,) = found.values()
+    paths, preset = tables.get(name, []), PRESETS[name]
+    why = f"{len(paths)} tables with {', '.join(preset.known_by)}"
+    if not paths:
+        why = f"{len(by_name[name])} {by_name[name][0].name}"
+    return _preset(name, preset, root, given, paths, "", why)
 
 
 def _preset(
     name: str,
+    preset: GazePreset,
+    root: Path,
+    given: Mapping[str, Any],
+    tables: Sequence[Path],
     sure: str,
     why: str,
-    options: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
 ) -> FoundFormat:
-    preset = PRESETS[name]
-    return FoundFormat(
-        preset.title, preset.data, sure, why, {"preset": name, **(options or {})}, notes
-    )
+    """The format of a preset, with the options that its files do not tell.
 
-
-def _complete(
-    name: str, root: Path, paths: Sequence[Path], options: dict[str, Any], notes: list[str]
-) -> None:
-    """Options that a format's files do not tell, with what was taken for granted."""
-    if name == "gazepoint":
-        options["place"] = "fill"
-        notes.append(
-            "Gazepoint counts in fractions of the screen: place = 'fill' is right where the "
-            "picture filled it; else say screen = [width, height] and place = 'fit' or 'centre'"
+    `tables` are those with its columns; `sure` "" is decided by their names.
+    """
+    if preset.data not in ("stimuli", "gaze_table"):
+        return FoundFormat(preset.title, preset.data, sure or "certain", why)
+    options, notes = {"preset": name, **preset.options}, dict(preset.notes)
+    if preset.data == "stimuli":
+        options |= _shown(root, given)
+    fitting = [matching(root, pattern, "files") for pattern in preset.files]
+    known = {path: parts for found in fitting for path, parts in found if path in tables}
+    if tables and not known:
+        endings = {path.suffix for path in tables}
+        options["files"] = f"**/*{endings.pop() if len(endings) == 1 else ''}"
+        fitting = [matching(root, options["files"], "files")]
+    read = {path for path, _ in next(filter(None, fitting), [])}
+    if tables and (others := [path for path in sorted(read) if path not in tables]):
+        options["without"] = _relative(root, others)
+    people = {known[path].get("person") for path in known if path in read}
+    lost = [p for p in tables if p not in read and known.get(p, {}).get("person") not in people]
+    if lost and "files" not in given:
+        notes["files"] = (
+            f"{', '.join(_relative(root, lost))}: not read, because of the name; say "
+            "--set federation.files='PATTERN' if it should be"
         )
-    if name == "tobii_pro_lab":
-        options["unknown"] = "skip"
-        notes.append("stimuli without a file (calibration, instructions) are left out and counted")
-    if name == "eyelink_fixation_report":
-        table = _sample(paths[0])
-        stimulus = _stimulus_column(table, root)
-        if not stimulus:
-            raise DataError(
-                f"{paths[0]}: no column names the pictures in {root / str(options['stimuli'])}: "
-                "add the trial variable with the picture's file name to the report"
-            )
-        options["columns"] = {"stimulus": stimulus}
-        options["place"] = "centre"
-        notes.append(
-            "the report does not say where pictures were: place = 'centre' takes them to have been "
-            "shown in their own size in the middle of the screen"
-        )
-    if name == "aria_mps" and not list(root.rglob("*.vrs")):
+    if preset.data == "stimuli" and tables and not any(c.stimulus for c in preset.columns):
+        options["columns"] = {"stimulus": _picture_column(root, tables[0], given)}
+    if name == "aria_mps" and not any(path.suffix == ".vrs" for path in files_below(root)):
         options |= {"start": "first", "lens": "equidistant"}
-        notes.append(
+        notes["fov_deg start lens"] = (
             "no VRS: gaze is placed by its angles as if the eyes were at the camera, and the first "
             "sample is taken for the first frame"
         )
+    sure = sure or ("certain" if known or not tables else "likely")
+    return FoundFormat(preset.title, preset.data, sure, why, options, notes)
 
 
-def _shown(root: Path) -> dict[str, Any]:
-    """The folder below root that holds the pictures or videos shown."""
-    held = Counter(p.parent for p in _files(root) if p.suffix.lower() in PICTURES)
-    held = held or Counter(p.parent for p in _files(root) if p.suffix.lower() in VIDEOS)
-    if not held:
+def _picture_column(root: Path, path: Path, given: Mapping[str, Any]) -> str:
+    """The column of a table that names the pictures, where a maker leaves that to the user.
+
+    Raises:
+        DataError: none does.
+    """
+    if stimulus := _stimulus_column(_sample(path), root, given):
+        return stimulus
+    raise DataError(
+        f"{path}: no column names the pictures in {root}: add the trial variable with the "
+        "picture's file name to the report"
+    )
+
+
+def _relative(root: Path, paths: Iterable[Path]) -> list[str]:
+    """Paths below root, as patterns."""
+    return [re.sub("[{}]", "*", path.relative_to(root).as_posix()) for path in paths]
+
+
+def _grouped(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundFormat:
+    """The format, with the pattern that says whose each table is, and tables that are not read.
+
+    It stays as it is where `files` is given.
+    """
+    columns = {**found.options.get("columns", {}), **given.get("columns", {})}
+    if "files" in given:
+        return found
+    sets = [GazeColumns(**columns)]
+    paths = [path for path in files_below(root) if path.suffix.lower() in TABLES]
+    why = {path: no_gaze(path, sets) for path in paths}
+    tables = [path for path in paths if why[path] not in (NO_GAZE, NO_TABLE)]
+    whole = [path for path in tables if not why[path]]
+    gaze = [path for path in whole if not BESIDE.search(path.stem)] or whole
+    pattern = "" if columns.get("person") else person_pattern(root, gaze)
+    if found.data == "stimuli" and not (pattern or columns.get("person")):
+        # Tables in one folder are of one person each, as they are in root itself.
+        one_folder = len({path.parent for path in gaze}) == 1 and gaze[0].parent != root
+        pattern = person_pattern(root, gaze, numbers=True) if one_folder else ""
+    options: dict[str, Any] = {}
+    notes = dict(found.notes)
+    if not pattern and not columns.get("person") and found.data == "gaze_table" and len(paths) > 1:
+        videos = {path.stem for path in root.iterdir() if path.suffix.lower() in VIDEOS}
+        if all(path.parent == root for path in gaze) and videos & {path.stem for path in gaze}:
+            endings = {path.suffix for path in gaze}
+            pattern = f"{{person}}{endings.pop() if len(endings) == 1 else '.*'}"
+            names = [path.stem for path in gaze]
+            notes["files"] = (
+                f"each file is taken for a person, by its name: {len(names)} people "
+                f"({', '.join(names[:4])}{', ...' if len(names) > 4 else ''}); if all are "
+                f"recordings of one person, say --set federation.files='*{gaze[0].suffix}'; if "
+                "names are such as anna_1, say --set "
+                f"federation.files='{{person}}_{{recording}}{gaze[0].suffix}'"
+            )
+    if pattern:
+        options["files"] = pattern
+    fitting = [path for path, _ in matching(root, pattern, "files")] if pattern else tables
+    if others := [p for p in fitting if p not in gaze and p.suffix.lower() in TABLES]:
+        options["without"] = _relative(root, others)
+    if beside := [path for path in tables if path not in gaze]:
+        notes["without"] = (
+            f"{', '.join(_relative(root, beside))} not read, because of the name or for lack of a "
+            "column; if it is gaze, say --set federation.without=[]"
+        )
+    return replace(found, options={**found.options, **options}, notes=notes)
+
+
+def _shown(root: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder below root that holds the pictures or videos shown, if none is given."""
+    if "stimuli" in given:
+        return {}
+    files = files_below(root)
+    folders = Counter(p.parent for p in files if p.suffix.lower() in PICTURES)
+    folders = folders or Counter(p.parent for p in files if p.suffix.lower() in VIDEOS)
+    if not folders:
         raise DataError(
             f"{root} holds gaze on a screen and no pictures or videos: put those that were shown "
             "into a folder 'stimuli' in it"
         )
-    folder = max(held, key=lambda path: (held[path], -len(path.parts)))
+    folder = max(folders, key=lambda path: (folders[path], -len(path.parts)))
     return {"stimuli": folder.relative_to(root).as_posix()}
 
 
@@ -259,9 +290,12 @@ def _sample(path: Path, rows: int = LOOKED_AT) -> DelimitedTable:
     return read_table(path, [], "table", most=rows)
 
 
-def _stimulus_column(table: DelimitedTable, root: Path) -> str:
-    """The column most of whose cells name a picture or video in the folder."""
-    known = {p.name.lower() for p in _files(root) if p.suffix.lower() in PICTURES + VIDEOS}
+def _stimulus_column(table: DelimitedTable, root: Path, given: Mapping[str, Any]) -> str:
+    """The column that is given, or most of whose cells name a picture or video in the folder."""
+    if stimulus := given.get("columns", {}).get("stimulus"):
+        return str(stimulus)
+    shown = files_below(root / str(given.get("stimuli", "")))
+    known = {p.name.lower() for p in shown if p.suffix.lower() in PICTURES + VIDEOS}
     known |= {PureWindowsPath(name).stem for name in known}
     best = ("", 0.5)
     for name, cells in table.columns.items():
@@ -270,7 +304,7 @@ def _stimulus_column(table: DelimitedTable, root: Path) -> str:
         # Numbers name a picture by accident, where pictures are numbered.
         if full and hits / len(full) > best[1] and not _numeric(full):
             best = (name, hits / len(full))
-    named = [name for name in table.columns if STIMULUS.match(name.lower())]
+    named = [name for name in table.columns if STIMULUS.match(_spaced(name))]
     return best[0] or (named[0] if len(named) == 1 else "")
 
 
@@ -278,72 +312,81 @@ def _numeric(cells: Iterable[str]) -> bool:
     return all(re.fullmatch(r"-?[\d.,]+", cell.strip()) for cell in cells)
 
 
-def _guess(root: Path, tables: Sequence[Path], own: Mapping[str, Any]) -> FoundFormat:
-    """Columns of plain tables, by their names and numbers, but for those that are said.
+def _guess(
+    root: Path,
+    tables: Sequence[Path],
+    headers: Mapping[Path, list[str]],
+    given: Mapping[str, Any],
+) -> FoundFormat:
+    """Columns of plain tables, by their names and numbers, but for those that are given.
 
     Raises:
         DataError: one cannot be told; names the file and its columns.
     """
-    path, table, roles = _first_with_gaze(root, tables)
-    options: dict[str, Any] = {"files": f"**/*{path.suffix}"}
-    others = [p for p in tables if p.suffix == path.suffix and not _has_gaze(p)]
-    if others:
-        options["files"] = f"**/{path.name}"
+    path, table, roles, others = _first_with_gaze(root, tables, headers)
     columns: dict[str, Any] = dict(roles)
-    notes = [
-        f"columns of {path.name} were chosen by their names: check that they are the right ones"
-    ]
     columns["t_unit"] = _time_unit(table, roles["t"])
     columns["unit"] = _unit(table, roles)
-    notes.append(
-        f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' were guessed from a unit "
-        "in the column's name, or from the size of the numbers and their steps: check them, above "
-        "all if the table holds fixations only"
-    )
-    stimulus = str(own.get("stimulus") or _stimulus_column(table, root))
+    notes = {
+        "columns.t columns.x columns.y": f"columns of {path.name} were chosen by their names: "
+        "check that they are the right ones",
+        "columns.t_unit columns.unit": f"t_unit = '{columns['t_unit']}' and unit = "
+        f"'{columns['unit']}' were guessed from a unit in the column's name, or from the size of "
+        "the numbers and their steps: check them, above all if the table holds fixations only",
+    }
+    if others:
+        notes["files"] = (
+            f"{', '.join(_relative(root, others))}: gaze in other columns than {path.name}, which "
+            "is not read; give it a folder of its own, or the same names of columns"
+        )
+    stimulus = _stimulus_column(table, root, given)
     for role, rule in (("person", PERSON), ("valid", VALID)):
-        named = [n for n in table.columns if rule.match(n.lower()) and n != stimulus]
-        if len(named) > 1 and role not in own:
-            notes.append(f"{role} = '{named[0]}', the first of {', '.join(named)}")
+        named = [n for n in table.columns if rule.match(_spaced(n)) and n != stimulus]
+        if len(named) > 1:
+            notes[f"columns.{role}"] = f"{role} = '{named[0]}', the first of {', '.join(named)}"
         columns |= {role: named[0]} if named else {}
     why = f"{path.name} has {', '.join(roles.values())}"
     if stimulus:
         columns["stimulus"] = stimulus
-        options |= {**_shown(root), "place": "picture", "columns": columns}
-        notes.append(
+        shown = {**_shown(root, given), "place": "picture", "columns": columns}
+        notes["place"] = (
             "x and y are taken to count in the picture (place = 'picture'); where they count on "
             "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
         )
-        if not ({**columns, **own}.get("person") or len(tables) > 1):
-            notes.append(
+        if not columns.get("person") and len(tables) == 1:
+            notes["columns.person"] = (
                 f"{path.name} is taken for one person's; if it holds several people, name their "
                 "column: --set 'federation.columns={person=\"...\"}'"
             )
-        return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, options, notes)
-    options["columns"] = columns
+        return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, shown, notes)
+    options: dict[str, Any] = {"columns": columns}
     start = _numbers(table, roles["t"])[:1]
     if columns["t_unit"] == "datetime" or start[0] * SECONDS[columns["t_unit"]] > 60:
         options["start"] = "first"
-        notes.append("the first sample is taken for the video's first frame (start = 'first')")
+        notes["start"] = "the first sample is taken for the video's first frame (start = 'first')"
     return FoundFormat(PLAIN, "gaze_table", "a guess", why, options, notes)
 
 
 def _first_with_gaze(
-    root: Path, tables: Sequence[Path]
-) -> tuple[Path, DelimitedTable, dict[str, str]]:
-    for path in tables:
-        with suppress(DataError):
-            table = _sample(path)
-            if len(table) and (roles := _roles(table)):
-                return path, table, roles
-    table = _sample(tables[0])
-    times = [name for name in table.columns if TIME.search(name.lower())]
-    unit = next(filter(None, map(_named_unit, times or table.columns)), "s")
-    pictures = any(path.suffix.lower() in PICTURES for path in _files(root))
+    root: Path, tables: Sequence[Path], headers: Mapping[Path, list[str]]
+) -> tuple[Path, DelimitedTable, dict[str, str], list[Path]]:
+    """The first table with the columns of gaze that most tables have, and tables with others."""
+    roles = {path: found for path, header in headers.items() if (found := _roles(header))}
+    usual = Counter(tuple(found.values()) for found in roles.values()).most_common(1)
+    for path, found in roles.items():
+        if tuple(found.values()) == usual[0][0]:
+            with suppress(DataError):
+                if len(table := _sample(path)):
+                    return path, table, found, [p for p, other in roles.items() if other != found]
+    path = max(headers or tables, key=lambda path: len(headers.get(path, [])))
+    header = list(_sample(path).columns)
+    times = [name for name in header if TIME.search(_spaced(name))]
+    unit = next(filter(None, map(_named_unit, times or header)), "s")
+    pictures = any(path.suffix.lower() in PICTURES for path in files_below(root))
     shown = ', stimulus="..."' if pictures else ""
     raise DataError(
-        f"{tables[0]}: no columns of time, x and y can be told from its header: "
-        f'{", ".join(table.columns)[:300]}; name them: --set \'federation.columns={{t="...", '
+        f"{path}: no columns of time, x and y can be told from its header: "
+        f'{", ".join(header)[:300]}; name them: --set \'federation.columns={{t="...", '
         f'x="...", y="...", unit="px", t_unit="{unit}"{shown}}}\''
     )
 
@@ -354,17 +397,10 @@ def _named_unit(name: str) -> str:
     return hit.group(1).replace("µ", "u").replace("μ", "u") if hit else ""
 
 
-def _has_gaze(path: Path) -> bool:
-    with suppress(DataError):
-        return bool(_roles(_sample(path, 1)))
-    return False
-
-
-def _roles(table: DelimitedTable) -> dict[str, str]:
+def _roles(names: Collection[str]) -> dict[str, str]:
     """Columns of time, x and y; none where one cannot be told."""
-    names = list(table.columns)
-    times = [name for name in names if TIME.search(name.lower())]
-    across = [name for name in names if SIDE.search(name.lower()) and _partner(name) in names]
+    times = [name for name in names if TIME.search(_spaced(name))]
+    across = [name for name in names if SIDE.search(name) and _partner(name) in names]
     gaze = [name for name in across if "gaze" in name.lower()] or across
     gaze = [name for name in gaze if not re.search("left|right|pupil", name.lower())] or gaze
     if not times or not gaze:
@@ -373,12 +409,14 @@ def _roles(table: DelimitedTable) -> dict[str, str]:
     return {"t": times[0], "x": gaze[0], "y": _partner(gaze[0])}
 
 
+def _spaced(name: str) -> str:
+    """A name in small letters, with spaces between words such as `GazePointX`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
 def _partner(name: str) -> str:
-    hit = SIDE.search(name.lower())
-    if hit is None:
-        return ""
-    at = hit.start() + len(hit.group(1))
-    return name[:at] + ("Y" if name[at] == "X" else "y") + name[at + 1 :]
+    """The name of the column of y that belongs to one of x."""
+    return SIDE.sub(lambda x: "Y" if x.group() == "X" else "y", name, count=1)
 
 
 def _time_unit(table: DelimitedTable, name: str) -> str:

@@ -252,6 +252,8 @@ def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod
 
 def verdict_on(j: ComparedMethod, judged: Sequence[ComparedMethod]) -> str:
     """The verdict on a pair in words, the same wherever the pair is shown."""
+    if j.pair.people < 2:
+        return "not compared: this is one person, and a comparison over people needs two or more"
     least = 2.0 ** (1 - j.pair.people) * family(judged)
     few = least >= ALPHA and not j.different
     why = f"Holm's p {chance(j.holm)}" + (", and so few people cannot show one" if few else "")

@@ -1,5 +1,7 @@
 """Face pictures and eye patches of one's own: cut, labelled, split, and bad input."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,6 +12,7 @@ from tests.data.footage import write_csv
 from tests.data.heads import webcam
 from vergence.data.eye_images.face_pictures import FacePictures
 from vergence.data.eye_images.normalization import vectors
+from vergence.data.gaze_video.gaze_files import people_of_paths
 from vergence.errors import ConfigError, DataError
 
 MARKS = tuple(f"{axis}{i}" for i in range(7) for axis in "xy")
@@ -88,6 +91,28 @@ def test_patches_with_angles(tmp_path):
     assert made.train.columns["image"].shape[1:] == (1, 36, 60)
     with pytest.raises(DataError, match=r"row 11: pitch, yaw is more than 90 degrees .* as rad"):
         FacePictures(columns={**columns, "unit": "rad"}).load(str(tmp_path))
+
+
+def test_people_are_the_folders_that_differ_and_links_are_followed(tmp_path):
+    """All below one folder, written by Windows; one of two people's folders lies elsewhere."""
+    columns = patches(tmp_path, [(n, -n) for n in range(10)])
+    (tmp_path / "shots").mkdir()
+    shutil.copytree(tmp_path / "ann", tmp_path / "disk")
+    (tmp_path / "ann").rename(tmp_path / "shots" / "ann")
+    (tmp_path / "shots" / "bob").symlink_to(tmp_path / "disk")
+    table = tmp_path / "targets.csv"
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([lines[0], *(x for n in lines[1:] for x in both(n))]))
+    made = FacePictures(columns=columns).load(str(tmp_path))
+    assert list(made.people) == ["ann", "bob"]
+    assert made.about["left_out"].startswith("20 rows read, 2 people; left out: 0 pictures")
+    days = ["ann\\day1\\1.png", "ann\\day2\\2.png"]
+    assert people_of_paths(days) == ["ann", "ann"]
+    assert people_of_paths(["ann/1.png", "bob/1.png", "2.png"]) == ["ann", "bob", ""]
+
+
+def both(line):
+    return [line.replace("ann/", f"shots\\{who}\\") for who in ("ann", "bob")]
 
 
 def test_bad_input(tmp_path):

@@ -131,8 +131,8 @@ def test_nanoseconds_since_1970_keep_their_last_digit(tmp_path):
 
 def test_repeated_times_keep_the_first_sample_and_are_counted(tmp_path):
     root = table(tmp_path, "t,x,y\n0,0.25,0.5\n0,0.9,0.9\n100,0.75,0.125\n100,0.75,0.125\n")
-    (recording,), repeated = GazeTable(columns=COLUMNS).read(root)
-    assert repeated == 2
+    (recording,), left_out = GazeTable(columns=COLUMNS).read(root)
+    assert "2 samples that repeat an earlier time" in left_out
     assert recording.gaze.x.tolist() == [0.25, 0.75]
 
 
@@ -215,7 +215,9 @@ def test_brackets_behind_a_name_may_be_left_out_and_say_the_unit(tmp_path):
 
 def test_what_has_to_be_said(tmp_path):
     root = table(tmp_path, TEXT)
-    with pytest.raises(ConfigError, match=r"columns: unit must be given; or preset, one of pupil"):
+    with pytest.raises(
+        ConfigError, match=r"columns: unit must be given; or preset, one of aria_mps, pupil"
+    ):
         gaze(root, {"t": "t", "x": "x", "y": "y", "t_unit": "s"})
     with pytest.raises(
         ConfigError, match=r"preset 'gazepoint' is gaze on a screen: use .*'stimuli'"
@@ -254,10 +256,12 @@ def test_a_person_who_is_left_out_needs_neither_table_nor_video(tmp_path):
     root = table(tmp_path, TEXT)
     (root / "p2").mkdir()
     (root / "p2" / "gaze.csv").write_text("broken")
-    (recording,), _ = GazeTable(columns=COLUMNS, people=("p1",)).read(root)
+    named = {"columns": COLUMNS, "files": "*/*.csv"}
+    (recording,), left_out = GazeTable(**named, people=("p1",)).read(root)
     assert recording.person == "p1"
+    assert "1 of 2 tables read, 1 person; left out: p2/gaze.csv (not in people)" in left_out
     with pytest.raises(DataError, match=r"has no recordings of p3; people there: p1, p2"):
-        GazeTable(columns=COLUMNS, people=("p1", "p3")).read(root)
+        GazeTable(**named, people=("p1", "p3")).read(root)
 
 
 def test_people_and_videos_by_the_names_of_files(tmp_path):
@@ -269,7 +273,7 @@ def test_people_and_videos_by_the_names_of_files(tmp_path):
     assert [r.person for r in found] == ["ann", "bob"]
     assert [r.video.name for r in found] == ["ann_day1.mp4", "bob_day1.mp4"]
     with pytest.raises(DataError, match=r"needs one scene video, './\*' has 2 \(ann_day1.mp4"):
-        GazeTable(columns=COLUMNS, files="{person}_*.csv").read(tmp_path)
+        GazeTable(columns=COLUMNS, files="{person}_day1_*.csv").read(tmp_path)
     with pytest.raises(
         ConfigError, match=r"'\{name\}' in '\{name\}.csv': allowed are \{person\} and \{rec"
     ):

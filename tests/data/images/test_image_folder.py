@@ -24,6 +24,8 @@ def root(tmp_path):
             picture.save(tmp_path / name / f"{i}.{'png' if i else 'JPG'}")
         (tmp_path / name / "notes.txt").write_text("not a picture")
     (tmp_path / ".hidden").mkdir()
+    (tmp_path / "__MACOSX").mkdir()
+    (tmp_path / "cat" / "._1.png").write_bytes(b"\0\5\x16\7")
     return tmp_path
 
 

@@ -1,5 +1,6 @@
 """Gaze on stimuli: places on the picture by every way of saying them, trials, splits, bad input."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ COLUMNS = {"t": "t", "x": "x", "y": "y", "unit": "px", "t_unit": "ms", "stimulus
 OPTIONS = {
     "tobii_pro_lab": {"unknown": "skip"},
     "gazepoint": {"place": "fill"},
+    "smi_begaze": {"place": "centre", "screen": SCREEN},
+    "imotions": {"place": "centre", "screen": SCREEN, "stimuli": "Stimuli"},
+    "tobii_studio": {"stimuli": "Media"},
     "eyelink_fixation_report": {
         "columns": {"stimulus": "bild"},
         "place": "centre",
@@ -39,7 +43,7 @@ def places(root, columns=COLUMNS, **options):
     return np.concatenate([np.stack([t.x, t.y], 1) for t in trials])
 
 
-@pytest.mark.parametrize("preset", list(OPTIONS))
+@pytest.mark.parametrize("preset", [n for n in OPTIONS if n not in ("gazepoint", "imotions")])
 def test_presets_put_gaze_where_it_was(tmp_path, preset):
     """Valid samples on the picture lie where the export was made from, within its rounding."""
     EXPORTS[preset](tmp_path)
@@ -47,16 +51,72 @@ def test_presets_put_gaze_where_it_was(tmp_path, preset):
     shown = PICTURES + (preset == "eyelink_fixation_report")
     assert len(trials) == PEOPLE * shown
     assert len({trial.person for trial in trials}) == PEOPLE
-    first = 0 if preset == "gazepoint" else 1
     for i, trial in enumerate(trials):
         p, number = divmod(i, shown)
-        made = look(10 * p + number + first, 2 * HZ)
+        made = look(10 * p + number + 1, 2 * HZ)
         if preset == "eyelink_fixation_report":
-            made = look(10 * p + number + first, 6 * HZ)[::HZ]
+            made = look(10 * p + number + 1, 6 * HZ)[::HZ]
         assert len(trial.rows) == len(made)
         got = np.stack([trial.x, trial.y], 1)[trial.shown]
         assert 0.6 * len(made) < len(got) < len(made)
         assert np.abs(got - made[trial.shown]).max() < 2e-3
+
+
+def test_gazepoint_fixations_are_the_makers(tmp_path):
+    """FPOGX and FPOGY are the mean so far; NAME_fixations.csv has the last row of each fixation."""
+    EXPORTS["gazepoint"](tmp_path)
+    trials, _ = Stimuli(preset="gazepoint", place="fill").read(tmp_path)
+    assert {trial.person for trial in trials} == {"User 1", "User 2"}
+    for trial in trials:
+        path = trial.rows.path.with_name(f"{trial.person}_fixations.csv")
+        with path.open(newline="") as file:
+            own = [r for r in csv.DictReader(file) if r["MEDIA_NAME"] == trial.stimulus.stem]
+        made = np.array([[float(row["FPOGX"]), float(row["FPOGY"])] for row in own], np.float32)
+        np.testing.assert_allclose(trial.points(50), made, atol=1e-6)
+
+
+def test_rows_of_other_sensors_of_imotions_are_no_gaze(tmp_path):
+    """Every other row is of another sensor; some are lost (-1)."""
+    EXPORTS["imotions"](tmp_path)
+    trials, _ = Stimuli(preset="imotions", **OPTIONS["imotions"]).read(tmp_path)
+    for i, trial in enumerate(trials):
+        p, number = divmod(i, PICTURES)
+        made = look(10 * p + number + 1, 2 * HZ).repeat(2, 0)
+        assert 30 < trial.shown.sum() <= 40
+        got = np.stack([trial.x, trial.y], 1)[trial.shown]
+        assert np.abs(got - made[trial.shown]).max() < 2e-3
+
+
+def test_pro_lab_fixations_are_the_makers(tmp_path):
+    """The means of samples are the places that the maker wrote beside each of them."""
+    EXPORTS["tobii_pro_lab"](tmp_path)
+    samples, _ = Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
+    columns = {"x": "Fixation point X [MCS norm]", "y": "Fixation point Y [MCS norm]"}
+    columns["kind"] = "fixation"
+    whole, _ = Stimuli(preset="tobii_pro_lab", unknown="skip", columns=columns).read(tmp_path)
+    for one, other in zip(samples, whole, strict=True):
+        np.testing.assert_allclose(one.points(50), other.points(50), atol=1e-4)
+
+
+def test_each_row_of_a_table_of_fixations_is_one(tmp_path):
+    """Of 80 rows without numbers none is left out, as samples would be."""
+    rows = [f"{200 * i},{8 * i},48,scene_00.png" for i in range(80)]
+    root = folder(tmp_path, "\n".join(["t,x,y,picture", *rows]))
+    columns = {**COLUMNS, "kind": "fixation"}
+    (trial,), _ = Stimuli(columns=columns, place="picture").read(root)
+    assert len(trial.points(50)) == 80
+
+
+def test_a_running_mean_needs_the_number_of_the_fixation(tmp_path):
+    """Row 4 is the last valid one of fixation 1; fixation 2 has none."""
+    rows = "0,64,48,a,1,1\n20,128,96,a,1,1\n40,192,144,a,1,1\n60,640,0,a,1,0\n80,0,0,a,2,0\n"
+    root = folder(tmp_path, f"t,x,y,picture,n,v\n{rows}".replace(",a,", ",scene_00.png,"))
+    columns = {**COLUMNS, "kind": "running mean"}
+    with pytest.raises(ConfigError, match="kind = 'running mean' needs fixation"):
+        Stimuli(columns=columns)
+    columns |= {"fixation": "n", "valid": "v"}
+    (trial,), _ = Stimuli(columns=columns, place="picture").read(root)
+    assert trial.points(50) == pytest.approx(np.array([[0.3, 0.3]]))
 
 
 OLD = {
@@ -81,7 +141,7 @@ OLD = {
 def test_names_of_older_pro_lab_exports(tmp_path, renamed):
     """Other names of the columns, gaze in the picture or on the screen: the same places."""
     EXPORTS["tobii_pro_lab"](tmp_path)
-    path = next(tmp_path.glob("*.tsv"))
+    path = next(tmp_path.glob("Data export*.tsv"))
     text = path.read_bytes().decode("utf-16")
     before, _ = Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
     for old, new in renamed.items():
@@ -113,7 +173,7 @@ def test_presets_become_samples(tmp_path, preset):
 def test_pro_lab_on_the_screen_needs_the_place_of_the_media(tmp_path):
     """Without it neither the columns of the screen fit, nor are they taken for the picture's."""
     EXPORTS["tobii_pro_lab"](tmp_path)
-    path = next(tmp_path.glob("*.tsv"))
+    path = next(tmp_path.glob("Data export*.tsv"))
     text = path.read_bytes().decode("utf-16").replace("[MCS norm]", "(gone)")
     path.write_text(text.replace("Presented Media width [px]", "gone"))
     with pytest.raises(DataError, match=r"lacks 'Gaze point X \[MCS norm\]' or .* width \[px\]'"):

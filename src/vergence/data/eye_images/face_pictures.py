@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from vergence.data.eye_images.camera import Camera, read_camera
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
 from vergence.data.eye_images.face_patches import patches_of
 from vergence.data.eye_images.landmarks import Find, landmarker
+from vergence.data.gaze_video.gaze_files import people_of_paths
 from vergence.data.io.checks import Check, CheckedFolder, Checks, data_folder, refuse_nan, watched
 from vergence.data.io.delimited_text import DelimitedTable, read_table
 from vergence.data.io.image_files import opened
@@ -56,7 +57,8 @@ class PictureColumns(NamedOptions, label="columns"):
         gaze: pitch (up) and yaw (to the image left) of the gaze, with `left` and `right`.
         pose: the same of the head; default: zeros.
         unit: of gaze and pose: deg or rad.
-        person: whose row it is; default: the first folder of the file's path.
+        person: whose row it is; default: the first folder of the file's path, or the first that
+            differs, where all files lie in one.
         session: a recording session or day; whole sessions are then dealt in order.
     """
 
@@ -164,7 +166,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         if self.columns.person:
             persons = np.array([name.strip() for name in table.text(self.columns.person)])
         else:
-            persons = np.array([Path(name).parts[0] if "/" in name else "" for name in files])
+            persons = np.array(people_of_paths(files))
         if (persons == "").any():
             row = int(np.argmax(persons == ""))
             raise DataError(
@@ -178,7 +180,8 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             columns, kept = self._eyes(root, table, rows)
             left_out += len(rows) - len(kept)
             read[person] = columns, sessions[rows[kept]]
-        return read, f"{left_out} pictures without a face or with an eye beyond the edge"
+        summary = f"{len(table)} rows read, {len(read)} people; left out: {left_out} pictures"
+        return read, f"{summary} without a face or with an eye beyond the edge"
 
     def _eyes(
         self, root: Path, table: DelimitedTable, rows: NDArray[np.int64]
@@ -273,8 +276,9 @@ def _cut(
 
 def _opened_row(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[Path, str]:
     text = table.text(name)[row]
-    file = root / text
-    if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
+    below = PureWindowsPath(text)  # takes both / and \
+    file = root / below.as_posix()
+    if not file.is_file() or below.is_absolute() or below.drive or ".." in below.parts:
         raise DataError(
             f"{table.path}: row {table.line(row)}: '{name}' is '{text}', and there is no such file "
             f"below {root}: put it there, or remove the row"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +57,8 @@ class GazeColumns(NamedOptions, label="columns"):
         valid_from: see `valid`.
         event: the kind of eye movement, in words: a fixation begins with "fix".
         fixation: a number of the fixation that a row belongs to.
+        kind: what x and y of a row are: sample; running mean (of the fixation so far, whose place
+            is its last valid row; needs `fixation`); fixation (the place of a whole fixation).
         person: whose row it is.
         stimulus: the file name of the picture or video that was shown.
         trial: a number of the showing; time may begin anew with it.
@@ -74,6 +76,7 @@ class GazeColumns(NamedOptions, label="columns"):
     valid_from: float = 0.5
     event: str = ""
     fixation: str = ""
+    kind: Literal["sample", "running mean", "fixation"] = "sample"
     person: str = ""
     stimulus: str = ""
     trial: str = ""
@@ -87,6 +90,11 @@ class GazeColumns(NamedOptions, label="columns"):
             given = getattr(self, name)
             if given and len(given) != count:
                 raise ConfigError(f"columns: {name} must be {count} texts, got {list(given)}")
+
+        if self.kind == "running mean" and not self.fixation:
+            raise ConfigError(
+                "columns: kind = 'running mean' needs fixation, the column of the fixation's number"
+            )
 
     def over(self, other: GazeColumns) -> GazeColumns:
         """These columns, and those of another record where none is given here."""
@@ -114,9 +122,9 @@ class GazeColumns(NamedOptions, label="columns"):
         wanted = [given] if isinstance(given, str) else list(given)[: 1 if role == "rows" else 4]
         return [name for name in wanted if name]
 
-    def needed(self) -> list[str]:
-        """Names that a file must have, whatever a preset leaves to it."""
-        return [name for role in NEEDED for name in self.listed(role)]
+    def lacking(self, header: Collection[str]) -> list[str]:
+        """Names that a file must have, whatever a preset leaves to it, and that a header lacks."""
+        return [n for role in NEEDED for n in self.listed(role) if not column(header, n)]
 
     def names(self, header: Collection[str], path: Path, optional: bool) -> dict[str, list[str]]:
         """Columns of a file for each role; roles that a preset gave may be `optional`.
@@ -134,7 +142,8 @@ class GazeColumns(NamedOptions, label="columns"):
                 if not there:
                     raise DataError(
                         f"{path}: no column '{name}' (columns.{role}){meant(name, header)}; its "
-                        f"header has {', '.join(header)[:300]}: write the name as it stands there"
+                        f"header has {', '.join(header)[:300]}: write the name as it stands "
+                        "there, or leave the table out with without = ['...'] if it is no gaze"
                     )
             found[role] = told
         return found
@@ -155,12 +164,21 @@ def column(header: Collection[str], name: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+def read_header(path: Path, kind: str = KIND) -> list[str]:
+    """The names of a table's columns.
+
+    Raises:
+        DataError: it is no table.
+    """
+    return list(read_table(path, [], kind, most=0).columns)
+
+
 @dataclass(frozen=True, eq=False)
 class GazeRows:
     """Rows of one gaze table in the file's order; all arrays have their length.
 
     `line` int64 is the line in the file; `ticks` the time, in the file's own unit, of which one is
-    `scale` seconds; `x`, `y` float64 in the file's unit, NaN where missing; `valid` bool; `event`
+    `scale` seconds; `x`, `y` float64 in `unit`, NaN where missing; `valid` bool; `event`
     int8 (`Event`); `fixation` float64, NaN = none; `media` float64 `[rows, 4]`, NaN = not told.
     """
 
@@ -178,6 +196,7 @@ class GazeRows:
     trial: NDArray[np.str_]
     media: NDArray[np.float64]
     names: Mapping[str, list[str]]
+    unit: str = field(default="px", kw_only=True)
 
     def __len__(self) -> int:
         return len(self.line)
@@ -268,7 +287,31 @@ def read_rows(
         media = np.stack([table.floats(name) for name in found["media"]], 1)
     line = np.array([table.line(i) for i in range(len(table))], np.int64)
     texts = (person, words("stimulus"), words("trial"))
-    return GazeRows(path, line, ticks, scale, x, y, valid, event, fixation, *texts, media, found)
+    if columns.kind == "running mean":
+        x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
+    if columns.kind == "fixation" and not found.get("fixation"):
+        fixation = np.arange(len(table), dtype=np.float64)
+    places = (x, y, valid, event, fixation)
+    return GazeRows(path, line, ticks, scale, *places, *texts, media, found, unit=columns.unit)
+
+
+def _last_of_fixations(
+    x: NDArray[np.float64], y: NDArray[np.float64], valid: NDArray[np.bool_], *keys: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Places of rows, each replaced by the last valid one of its fixation.
+
+    `keys` are the times and what tells one fixation from the next; numbers and times may begin
+    anew with a stimulus.
+    """
+    ticks, *marks = keys
+    begins = np.diff(ticks, prepend=ticks[:1]) < 0
+    for mark in marks:
+        begins[1:] |= mark[1:] != mark[:-1]
+    number, rows = np.cumsum(begins), np.arange(len(x))
+    ends = np.full(len(x), -1)
+    ends[number[valid]] = rows[valid]  # of several rows of one fixation, the last one stays
+    last = np.where(ends[number] >= 0, ends[number], rows)
+    return x[last], y[last]
 
 
 def _shown(table: DelimitedTable, found: Mapping[str, list[str]]) -> NDArray[np.bool_]:

@@ -1,36 +1,24 @@
-"""Presets: what makers' exports call their columns, and where that is written.
+"""Presets: what makers' exports call their columns, what those are, and where that is written.
 
-A preset is a named set of options of the data sets `gaze_table` and `stimuli`. Where a maker has
-changed its names there are several sets of columns, and the first that a file has is taken. Exports
-that are more than one table (scene video, frame times, camera) are read by the data set of their
-own, named in `reader`. Names were taken from the pages in `source`; no original files of
-`tobii_pro_lab`, `eyelink_asc`, `eyelink_fixation_report`, `gazepoint` and `tobii_glasses3` were at
-hand.
+A preset is a file in `presets`: a named set of options of the data sets `gaze_table` and `stimuli`.
+Where a maker has changed its names there are several sets of columns, and the first that a file has
+is used. Exports that are more than one table (scene video, frame times, camera) are read by the
+data set of their own, named in `reader`. Names were taken from the pages in `source`; no original
+files of Tobii Pro Lab, EyeLink, SMI and Tobii Pro Glasses 3 were at hand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
-from vergence.data.gaze_video.gaze_columns import GazeColumns
+from pydantic import ConfigDict, TypeAdapter
 
-PresetName = Literal[
-    "",
-    "pupil_player",
-    "pupil_neon",
-    "tobii_glasses3",
-    "tobii_pro_lab",
-    "eyelink_asc",
-    "eyelink_fixation_report",
-    "gazepoint",
-    "aria_mps",
-]
-
-
-DACS = ("DACS px", "DACS px", "px", "px")
-OLD_DACS = (" (DACSpx)", " (DACSpx)", "", "")
-"""What follows the names of the picture's edges on the screen."""
+from vergence.data.gaze_video.gaze_columns import GazeColumns, column, read_header
+from vergence.errors import ConfigError, DataError, meant
 
 
 @dataclass(frozen=True)
@@ -41,151 +29,129 @@ class GazePreset:
         title: the export, in words.
         data: the data set that reads it.
         source: the page or repository where the format is described.
-        files: the pattern of the tables' paths.
+        files: patterns of the tables' paths; the first that fits a file is used.
         columns: sets of columns, tried in this order; none where a reader of its own does it.
-        known_by: a name of a file, or names of columns, that no other export has.
+        known_by: names of columns that no other export has; none: the names of the files do it.
+        unlike: beginnings of names of columns that this export does not have.
         place: where gaze counts from, see `stimuli`; "" = the files do not tell.
         reader: the data set whose reader is used.
+        options: options that `vergence data import` writes, because the files do not tell them.
+        notes: what is to be looked at, by option.
     """
 
     title: str
-    data: Literal["gaze_table", "stimuli"]
+    data: str
     source: str
-    files: str
+    files: tuple[str, ...]
     columns: tuple[GazeColumns, ...] = ()
     known_by: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
     place: str = ""
     reader: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    # A misspelt key of a preset's file is an error.
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
+    def matches(self, header: Collection[str]) -> bool:
+        """Check that a table with these columns is of this export."""
+        other = any(name.startswith(start) for name in header for start in self.unlike)
+        return not other and all(column(header, name) for name in self.known_by)
 
-def _pro_lab() -> tuple[GazeColumns, ...]:
-    """Sets of columns of Tobii Pro Lab, old and new, the picture's own coordinates first.
+    def sets(self, own: GazeColumns) -> list[GazeColumns]:
+        """The sets of columns, with `own` in their places."""
+        return [own.over(columns) for columns in self.columns]
 
-    Time was in milliseconds and is in microseconds today. A medium is a file; a stimulus is what
-    the timeline calls it.
-    """
-    shown = "Presented Media"
-    edges = ("position X", "position Y", "width", "height")
-    new = (f"{shown} {edge} [{unit}]" for edge, unit in zip(edges, DACS, strict=True))
-    old = (f"{shown} {edge}{unit}" for edge, unit in zip(edges, OLD_DACS, strict=True))
-    places: dict[str, tuple[str, ...]] = {
-        "Gaze point X [MCS norm]": (),
-        "Gaze point X (MCSnorm)": (),
-        "Gaze point X [MCS px]": (),
-        "Gaze point X [DACS px]": tuple(new),
-        "Gaze point X": tuple(old),
-    }
-    return tuple(
-        GazeColumns(
-            t="Recording timestamp",
-            x=x,
-            y=x.replace(" X", " Y"),
-            unit="fraction" if "norm" in x else "px",
-            t_unit="auto",
-            event="Eye movement type",
-            fixation="Eye movement type index",
-            person="Participant name",
-            stimulus=stimulus,
-            trial="Recording name",
-            media=media,
-            rows=("Sensor", "Eye Tracker"),
-            missing=(-1.0,),
+    def fitting(self, own: GazeColumns, path: Path) -> GazeColumns:
+        """The first set of columns that a file has, with `own` in their places.
+
+        Raises:
+            DataError: it has none of them.
+        """
+        header = read_header(path, self.title)
+        lacking = []
+        for columns in self.sets(own):
+            lacks = columns.lacking(header)
+            if not lacks:
+                return columns
+            lacking.append(f"'{lacks[0]}'")
+        raise DataError(
+            f"{path} lacks {' or '.join(dict.fromkeys(lacking))}, one of which the {self.title} "
+            f"has; its header has {', '.join(header)[:300]}: export these columns too, or say "
+            "columns"
         )
-        for x, media in places.items()
-        for stimulus in (f"{shown} name", "Presented Stimulus name")
-    )
 
 
-PRESETS: dict[str, GazePreset] = {
-    "pupil_player": GazePreset(
-        "Pupil Player export (Pupil Core, Invisible)",
-        "gaze_table",
-        "https://docs.pupil-labs.com/core/software/pupil-player",
-        "**/gaze_positions.csv",
-        known_by=("gaze_timestamp", "world_index", "norm_pos_x"),
-        reader="pupil",
-    ),
-    "pupil_neon": GazePreset(
-        "Pupil Cloud time series with scene video (Neon, Invisible)",
-        "gaze_table",
-        "https://docs.pupil-labs.com/neon/data-collection/data-format",
-        "**/gaze.csv",
-        known_by=("timestamp [ns]", "gaze x [px]", "gaze y [px]"),
-        reader="pupil",
-    ),
-    "tobii_glasses3": GazePreset(
-        "Tobii Pro Glasses 3 recording",
-        "gaze_table",
-        "https://github.com/tobiipro/g3pylib",
-        "**/gazedata.gz",
-        reader="tobii",
-    ),
-    "aria_mps": GazePreset(
-        "Project Aria MPS eye gaze",
-        "gaze_table",
-        "https://facebookresearch.github.io/projectaria_tools/docs/data_formats/mps/mps_eye_gaze",
-        "**/*eye_gaze.csv",
-        known_by=("tracking_timestamp_us", "pitch_rads_cpf"),
-        reader="aria",
-    ),
-    "tobii_pro_lab": GazePreset(
-        "Tobii Pro Lab data export (screen project)",
-        "stimuli",
-        "https://gazeplotter.com/docs/upload-data/tobii-pro-lab and the Tobii Pro Lab user manual, "
-        "appendix on the data export",
-        "**/*.tsv",
-        _pro_lab(),
-        ("Recording timestamp", "Participant name"),
-        "picture",
-    ),
-    "eyelink_asc": GazePreset(
-        "EyeLink ASC file (edf2asc)",
-        "stimuli",
-        "EyeLink 1000 Plus user manual, section 4.9 (The ASC File Format): "
-        "https://manualshive.com/en/manual/eyelink/1000-plus/2457587?page=128; EyeLink Data Viewer "
-        "user manual, Protocol for EyeLink Data to Viewer Integration (TRIALID, !V IMGLOAD)",
-        "**/{person}.asc",
-        (GazeColumns(unit="px", t_unit="ms"),),
-    ),
-    "eyelink_fixation_report": GazePreset(
-        "EyeLink Data Viewer fixation report",
-        "stimuli",
-        "EyeLink Data Viewer user manual, Fixation Report: "
-        "https://manualzilla.com/doc/6905659/eyelink-data-viewer-user-s-manual",
-        "**/*.txt",
-        (
-            GazeColumns(
-                t="CURRENT_FIX_START",
-                x="CURRENT_FIX_X",
-                y="CURRENT_FIX_Y",
-                unit="px",
-                t_unit="ms",
-                fixation="CURRENT_FIX_INDEX",
-                person="RECORDING_SESSION_LABEL",
-                trial="TRIAL_INDEX",
-            ),
-        ),
-        ("CURRENT_FIX_X", "CURRENT_FIX_Y"),
-    ),
-    "gazepoint": GazePreset(
-        "Gazepoint Analysis export",
-        "stimuli",
-        "https://pmc.ncbi.nlm.nih.gov/articles/PMC7994908/table/Tab2/ and "
-        "https://cran.r-project.org/web/packages/gp3tools/index.html",
-        "**/{person}_all_gaze.csv",
-        (
-            GazeColumns(
-                t="TIME",
-                x="FPOGX",
-                y="FPOGY",
-                unit="fraction",
-                t_unit="s",
-                valid="FPOGV",
-                fixation="FPOGID",
-                stimulus="MEDIA_NAME",
-            ),
-        ),
-        ("FPOGX", "FPOGY", "FPOGV"),
-    ),
+def read_preset(path: Path) -> GazePreset:
+    """Read a preset's file; `shared` of it goes into every set of columns.
+
+    Raises:
+        ConfigError: it is missing, or is no preset.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        shared = table.pop("shared", {})
+        table["columns"] = [{**shared, **own} for own in table.get("columns", ())]
+        return TypeAdapter(GazePreset).validate_python(table)
+    except (OSError, TypeError, ValueError, ConfigError) as fault:
+        raise ConfigError(
+            f"{path} is no preset ({' '.join(str(fault).split())[:300]}): write it as the files in "
+            "src/vergence/data/gaze_video/presets"
+        ) from None
+
+
+PRESETS = {
+    path.stem: read_preset(path)
+    for path in sorted(Path(__file__).with_name("presets").glob("*.toml"))
 }
-assert set(PRESETS) == set(get_args(PresetName)) - {""}
+
+
+def preset_of(name: str, data: str) -> GazePreset:
+    """The preset of this name, or in this .toml file, for a data set.
+
+    Raises:
+        ConfigError: there is none, or it is for another data set.
+    """
+    if name.endswith(".toml"):
+        preset = read_preset(Path(name))
+    elif name in PRESETS:
+        preset = PRESETS[name]
+    else:
+        allowed = ", ".join(key for key, preset in PRESETS.items() if preset.data == data)
+        raise ConfigError(
+            f"{data}: preset must be one of {allowed}, or your own .toml file; got "
+            f"'{name}'{meant(name, PRESETS)}"
+        )
+    if preset.data != data:
+        where = "on a screen" if preset.data == "stimuli" else "in a scene video"
+        raise ConfigError(
+            f"{data}: preset '{name}' is gaze {where}: use the data set '{preset.data}'"
+        )
+    return preset
+
+
+def columns_of(
+    preset: str, data: str, own: GazeColumns, files: str, needed: Sequence[str]
+) -> tuple[GazePreset | None, Sequence[str], list[GazeColumns]]:
+    """The preset if one is named, the patterns of tables, and the sets of columns they may have.
+
+    Args:
+        preset: its name, or "".
+        data: the data set that reads the tables.
+        own: columns that are given.
+        files: the pattern that is given.
+        needed: columns without which there must be a preset.
+
+    Raises:
+        ConfigError: there is no such preset, or a column is not given.
+    """
+    if preset:
+        found = preset_of(preset, data)
+        return found, (files,) if files else found.files, found.sets(own)
+    names = ", ".join(name for name, known in PRESETS.items() if known.data == data)
+    own.check_needed(
+        needed,
+        f"or preset, one of {names}; see 'vergence data import', which finds them, and "
+        "docs/how-to/own_recordings.md",
+    )
+    return None, (files,) if files else (), [own]

@@ -37,7 +37,8 @@ from vergence.data.gaze_video.gaze_columns import (
     read_ticks,
     to_fractions,
 )
-from vergence.data.gaze_video.gaze_presets import PRESETS, PresetName
+from vergence.data.gaze_video.gaze_files import GazeFiles
+from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
@@ -57,7 +58,6 @@ READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
 WHERE = (
     "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
 )
-HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 MOSTLY = 0.9
 """Where more than this share of gaze lies outside the picture, the unit or the origin is wrong."""
 SAMPLING_S = (4e-4, 0.4)
@@ -72,9 +72,12 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
     """Windows of one's own recordings: gaze tables with scene videos.
 
     Attributes:
-        preset: a maker's export, in place of `columns`; options given beside it win.
+        preset: a maker's export, in place of `columns`, or a .toml file of the same form; options
+            given beside it win.
         columns: what is where in the tables.
-        files: pattern of the tables' paths below root, see `path_patterns.matching`.
+        files: pattern of the tables' paths below root, see `path_patterns.matching`; default: every
+            table that has the columns.
+        without: patterns of tables that are not read.
         videos: pattern of the videos' paths, with the parts of `files`.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
         start: the time at the video's first frame, in the table's unit; "first": that of the first
@@ -86,9 +89,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         clock: what to do where time goes back: refuse, or sort.
     """
 
-    preset: PresetName = ""
+    preset: str = ""
     columns: GazeColumns = field(default_factory=GazeColumns)
     files: str = ""
+    without: tuple[str, ...] = ()
     videos: str = ""
     origin: Origin = "top_left"
     start: float | str = 0.0
@@ -102,11 +106,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         if isinstance(self.columns, Mapping):
             object.__setattr__(self, "columns", GazeColumns(**self.columns))
         super().__post_init__()
-        if self.preset and PRESETS[self.preset].data != "gaze_table":
-            raise ConfigError(
-                f"gaze_table: preset '{self.preset}' is gaze on a screen: use the data set "
-                f"'{PRESETS[self.preset].data}'"
-            )
+        if self.preset:
+            preset_of(self.preset, "gaze_table")
         if self.fov_deg and (len(self.fov_deg) != 2 or not all(0 < a < 180 for a in self.fov_deg)):
             raise ConfigError(
                 f"fov_deg must be (horizontal, vertical), each 0 to 180 degrees, got {self.fov_deg}"
@@ -126,51 +127,78 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             DataError: a table or video cannot be used, or a person has too few clips.
         """
         folder = data_folder(root, "gaze_table", WHERE)
-        found, repeated = self.read(folder)
+        found, dropped = self.read(folder)
         for recording in found:
             check_overlap(recording)
-        dropped = f"{repeated} samples that repeat an earlier time"
         made = federation(self, found, folder, ABOUT)
-        left_out = f"{made.about['left_out']}, {dropped}"
+        left_out = f"{dropped}; {made.about['left_out']}"
         return replace(made, about={**made.about, "left_out": left_out})
 
-    def read(self, root: Path) -> tuple[list[Recording], int]:
-        """Every recording below a folder, and the number of samples dropped as repeated."""
-        if self.preset:
-            reader = PRESETS[self.preset].reader
-            if reader == "aria":
-                return [self._aria(place, root) for place in _aria_places(root)], 0
-            return READERS[reader](root), 0
+    def read(self, root: Path) -> tuple[list[Recording], str]:
+        """Every recording below a folder, and what was left out, in words."""
         needed = ("t", "x", "y", "unit", "t_unit")
-        self.columns.check_needed(needed, f"or preset, one of {', '.join(_own_presets())}; {HOW}")
-        if self.columns.unit == "deg" and not self.fov_deg:
-            raise ConfigError(
-                "unit = 'deg' needs fov_deg = [horizontal, vertical], the scene camera's field of "
-                "view in degrees"
-            )
-        found, repeated = [], 0
-        known: set[str] = set()
-        for path, parts in self._tables(root):
-            whose = parts.get("person") or named(path.parent, root)[1]
-            if not self.columns.person and self._leaves_out(whose):
-                known.add(whose)
-                continue
-            rows = read_rows(path, self.columns)
-            for person in sorted(set(rows.person.tolist())):
-                who = person or whose
+        preset, patterns, sets = columns_of(
+            self.preset, "gaze_table", self.columns, self.files, needed
+        )
+        if preset and preset.reader:
+            read = self._aria_recordings if preset.reader == "aria" else READERS[preset.reader]
+            found = read(root)
+            people = {recording.person for recording in found}
+            many = "people" if len(people) > 1 else "person"
+            return found, f"{len(found)} recordings read, {len(people)} {many}"
+        found, repeated, known = list[Recording](), 0, set[str]()
+        files, tables = self._tables(root, preset, patterns, sets, known)
+        for path, rows in tables:
+            # A maker's table of several recordings; time begins anew with each.
+            trials = rows.trial if preset else np.full(len(rows), "")
+            for person, trial in sorted({*zip(rows.person.tolist(), trials.tolist(), strict=True)}):
+                who = person or self._whose(root, path, files.tables[path])
                 known.add(who)
                 if self._leaves_out(who):
                     continue
-                own, video = rows.select(rows.person == person), self._video(root, path, parts, who)
+                own = rows.select((rows.person == person) & (trials == trial))
+                video = self._video(root, path, files.tables[path], who, trial)
                 own, again = in_time_order(own, self.clock, f"person {who}")
-                found.append(self._recording(root, path, who, own, video))
+                found.append(self._recording(root, path, who, own, video, trial))
                 repeated += again
         if strangers := [person for person in self.people if person not in known]:
             raise DataError(
                 f"{root} has no recordings of {', '.join(strangers)}; people there: "
                 f"{', '.join(sorted(known))}"
             )
-        return found, repeated
+        summary = files.summary({recording.person for recording in found})
+        return found, f"{summary}; {repeated} samples that repeat an earlier time"
+
+    def _whose(self, root: Path, path: Path, parts: Mapping[str, str]) -> str:
+        return parts.get("person") or named(path.parent, root)[1]
+
+    def _tables(
+        self,
+        root: Path,
+        preset: GazePreset | None,
+        patterns: Sequence[str],
+        sets: Sequence[GazeColumns],
+        known: set[str],
+    ) -> tuple[GazeFiles, list[tuple[Path, GazeRows]]]:
+        """Gaze tables below a folder; people who are left out by their files' names are `known`."""
+        frames = tuple(f"**/{name}" for name in self.frame_times[:1])
+        files = GazeFiles.of(root, patterns, (*self.without, *frames), sets, bool(self.files))
+        tables, unread = list[tuple[Path, GazeRows]](), dict[Path, str]()
+        for path, parts in files.tables.items():
+            whose = self._whose(root, path, parts)
+            if not any(columns.person for columns in sets) and self._leaves_out(whose):
+                known.add(whose)
+                unread[path] = "not in people"
+                continue
+            columns = preset.fitting(self.columns, path) if preset else self.columns
+            if columns.unit == "deg" and not self.fov_deg:
+                raise ConfigError(
+                    "unit = 'deg' needs fov_deg = [horizontal, vertical], the scene camera's field "
+                    "of view in degrees"
+                )
+            tables.append((path, read_rows(path, columns, optional=bool(preset))))
+        files = replace(files, left_out={**files.left_out, **unread})
+        return files.without_copies(tables)
 
     def _leaves_out(self, person: str) -> bool:
         return bool(self.people) and person not in self.people
@@ -186,17 +214,9 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
 
         return check_recordings(read, root, WHERE)
 
-    def _tables(self, root: Path) -> list[tuple[Path, dict[str, str]]]:
-        pattern = self.files or "**/*.csv"
-        frames = self.frame_times[0] if self.frame_times else ""
-        found = [(p, parts) for p, parts in matching(root, pattern, "files") if p.name != frames]
-        if not found:
-            raise DataError(
-                f"no gaze table in {root} fits files = '{pattern}': correct files; {HOW}"
-            )
-        return found
-
-    def _video(self, root: Path, table: Path, parts: dict[str, str], person: str) -> Path:
+    def _video(
+        self, root: Path, table: Path, parts: Mapping[str, str], person: str, trial: str
+    ) -> Path:
         if self.videos:
             pattern = filled(self.videos, parts)
             found = [path for path, _ in matching(root, pattern, "videos")]
@@ -204,7 +224,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             pattern = f"{table.parent.relative_to(root).as_posix()}/*"
             found = videos_in(table.parent)
             others = [p for p in found if not p.with_suffix(table.suffix).is_file()]
-            found = [p for p in found if p.stem == table.stem] or others
+            own = (trial, table.stem, person)
+            found = next(filter(None, ([p for p in found if p.stem == n] for n in own)), others)
         if len(found) != 1:
             listed = ", ".join(p.name for p in found[:5]) or "none"
             raise DataError(
@@ -217,7 +238,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return found[0]
 
     def _recording(
-        self, root: Path, path: Path, person: str, rows: GazeRows, video: Path
+        self, root: Path, path: Path, person: str, rows: GazeRows, video: Path, trial: str
     ) -> Recording:
         name = path.relative_to(root).with_suffix("").as_posix()
         times: NDArray[np.float64] | None = None
@@ -237,10 +258,11 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             raise DataError(
                 f"{path}: {outside.sum()} of {rows.valid.sum()} valid samples lie outside the "
                 f"picture, the first in row {rows.line[i]} ({rows.x[i]:g}, {rows.y[i]:g} "
-                f"{self.columns.unit}): correct columns.unit, origin or scene_size"
+                f"{rows.unit}): correct columns.unit, origin or scene_size"
             )
         gaze = Gaze.build(str(path), t_s, x, y, tracked=rows.valid, event=rows.event)
         many = f"{name}/{person}" if rows.names.get("person") else name
+        many = f"{many}/{trial}" if trial else many
         made = Recording(many, person, gaze, video, times)
         if SECONDS.get(self.columns.t_unit) == rows.scale and self.columns.t_unit != "datetime":
             check_time_unit(made, self.columns.t_unit)
@@ -249,14 +271,17 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
     def _fractions(
         self, rows: GazeRows, video: Path
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if self.columns.unit == "deg":
+        if rows.unit == "deg":
             down = -rows.y if self.origin in ("bottom_left", "centre_up") else rows.y
             return angles_to_fractions(rows.x, down, (self.fov_deg[0], self.fov_deg[1]), self.lens)
         size = self.scene_size
-        if size is None and self.columns.unit == "px":
+        if size is None and rows.unit == "px":
             footage = open_video(video)
             size = (footage.width, footage.height)
-        return to_fractions(rows.x, rows.y, self.columns.unit, size or (1, 1), self.origin)
+        return to_fractions(rows.x, rows.y, rows.unit, size or (1, 1), self.origin)
+
+    def _aria_recordings(self, root: Path) -> list[Recording]:
+        return [self._aria(folder, root) for folder in _aria_places(root)]
 
     def _aria(self, folder: Path, root: Path) -> Recording:
         """An Aria recording: exact from a VRS; from an mp4 by angles, as if from the camera."""
@@ -290,10 +315,6 @@ def _aria_places(root: Path) -> list[Path]:
     """Folders of recordings; of videos other than mp4 only those beside MPS gaze."""
     others = [p for p in places(root, *(f"*{ending}" for ending in VIDEOS)) if aria.mps_file(p)]
     return sorted({*places(root, "*.mp4", "*.vrs"), *others})
-
-
-def _own_presets() -> list[str]:
-    return [name for name, preset in PRESETS.items() if preset.data == "gaze_table"]
 
 
 def check_time_unit(recording: Recording, unit: str) -> None:

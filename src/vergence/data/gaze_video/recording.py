@@ -28,6 +28,7 @@ from vergence.data.gaze_video.temporal_splits import (
 )
 from vergence.data.gaze_video.vrs import VrsFootage
 from vergence.data.io.checks import Check, Checks, check_size, compare, watched
+from vergence.data.io.path_patterns import files_below
 from vergence.data.io.video import Footage, Video, rows_at
 from vergence.data.splits import Shares, check_shares
 from vergence.errors import ConfigError, DataError
@@ -375,7 +376,8 @@ def on_one_clock(
 
 def places(root: Path, *patterns: str) -> list[Path]:
     """Return the folders in or below `root` that hold a file of one of these patterns, in order."""
-    return sorted({path.parent for pattern in patterns for path in root.rglob(pattern)})
+    found = files_below(root)
+    return sorted({path.parent for path in found if any(map(path.match, patterns))})
 
 
 def named(folder: Path, root: Path | None) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from vergence.core.federation import Dataset, Federation
 from vergence.data.images.owner_images import Pictured
 from vergence.data.io.checks import Check, Checks, data_folder, watched
 from vergence.data.io.image_files import opened
+from vergence.data.io.path_patterns import NOT_DATA
 from vergence.data.zero_shot.owner import shared_out
 from vergence.data.zero_shot.semantics import plain
 from vergence.errors import DataError
@@ -70,12 +71,12 @@ def classes_of(folder: Path) -> dict[str, list[Path]]:
     """
     found: dict[str, list[Path]] = {}
     for home in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if home.name.startswith("."):
+        if NOT_DATA.fullmatch(home.name):
             continue
         paths = sorted(
             path
             for path in home.iterdir()
-            if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+            if path.suffix.lower() in ENDINGS and not NOT_DATA.fullmatch(path.name)
         )
         name = plain(home.name)
         if name in found:

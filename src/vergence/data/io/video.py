@@ -21,6 +21,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import ArrayLike, NDArray
 
+from vergence.data.io.path_patterns import NOT_DATA
 from vergence.errors import DataError
 
 VIDEOS = (
@@ -207,7 +208,8 @@ def _orientation(frame: VideoFrame) -> tuple[int, int, bool]:
 
 def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]) -> list[Path]:
     """Return the videos in a folder: those of the usual endings, else those of `VIDEOS`."""
-    found = sorted(p for p in folder.glob(f"{stem}.*") if p.suffix.lower() in VIDEOS)
+    there = sorted(p for p in folder.glob(f"{stem}.*") if not NOT_DATA.fullmatch(p.name))
+    found = [p for p in there if p.suffix.lower() in VIDEOS]
     return [p for p in found if p.suffix.lower() in usual] or found
 
 

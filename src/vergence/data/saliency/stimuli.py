@@ -1,10 +1,10 @@
 """Gaze on pictures or videos that were shown on a screen, from tables of any tracker.
 
 Say which column holds what (`columns`), or name a preset (`tobii_pro_lab`, `gazepoint`,
-`eyelink_fixation_report`, `eyelink_asc`; sources: `gaze_presets`). Pictures or videos lie in the
-folder `stimuli` below `root`, found by their names in the column `stimulus`, with or without their
-extension. Where the picture was on the screen is in the file (a picture's own coordinates, or its
-place row by row), or is said by `place`.
+`smi_begaze`, `eyelink_fixation_report`, `eyelink_asc`; sources: `gaze_presets`). Pictures or videos
+lie in the folder `stimuli` below `root`, tables anywhere below `root`. Pictures are found by their
+names in the column `stimulus`, with or without their extension. Where the picture was on the screen
+is in the file (a picture's own coordinates, or its place row by row), or is said by `place`.
 
 Licence: that of the recordings.
 """
@@ -29,12 +29,12 @@ from vergence.data.gaze_video.gaze_columns import (
     GazeColumns,
     GazeRows,
     Origin,
-    column,
     in_time_order,
     read_rows,
     to_fractions,
 )
-from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, PresetName
+from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, usual_person
+from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     GazeWindow,
     Recording,
@@ -50,17 +50,15 @@ from vergence.data.io.checks import (
     data_folder,
     read_pictures,
 )
-from vergence.data.io.delimited_text import MISSING, read_table
+from vergence.data.io.delimited_text import MISSING
 from vergence.data.io.image_files import opened
-from vergence.data.io.path_patterns import matching
+from vergence.data.io.path_patterns import files_below
 from vergence.data.io.video import VIDEOS
 from vergence.data.saliency.eyelink_asc import OWN_SIZE, read_asc
 from vergence.data.splits import PeopleOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
-PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
-HOW = "see 'vergence data import', which finds them, and docs/how-to/own_recordings.md"
 FIRST_FRAME = 100_000
 """Scenes of videos are numbered by the stimulus times this, and the window's first frame."""
 MOSTLY = 0.9
@@ -109,9 +107,12 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     """Gaze of one's own participants on the same pictures or videos; split by stimulus, for all.
 
     Attributes:
-        preset: a maker's export, in place of `columns`; options given beside it win.
+        preset: a maker's export, in place of `columns`, or a .toml file of the same form; options
+            given beside it win.
         columns: what is where in the tables.
-        files: pattern of the tables' paths below root, see `path_patterns.matching`.
+        files: pattern of the tables' paths below root, see `path_patterns.matching`; default: every
+            table that has the columns.
+        without: patterns of tables that are not read.
         stimuli: the folder of pictures or videos, below root or absolute.
         unknown: what to do with a stimulus that has no file there: error, or skip (counted).
         place: where x and y count: "picture" (in the picture), or on the screen, where the picture
@@ -132,9 +133,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         max_gap_ms: a frame without a measurement this near is not scored.
     """
 
-    preset: PresetName = ""
+    preset: str = ""
     columns: GazeColumns = field(default_factory=GazeColumns)
     files: str = ""
+    without: tuple[str, ...] = ()
     stimuli: str = "stimuli"
     unknown: Literal["error", "skip"] = "error"
     place: Literal["", "picture", "fill", "fit", "centre"] = ""
@@ -157,11 +159,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             object.__setattr__(self, "columns", GazeColumns(**self.columns))
         super().__post_init__()
         check_size(self.size)
-        if self.preset and PRESETS[self.preset].data != "stimuli":
-            raise ConfigError(
-                f"stimuli: preset '{self.preset}' is gaze in a scene video: use the data set "
-                f"'{PRESETS[self.preset].data}'"
-            )
+        if self.preset:
+            preset_of(self.preset, "stimuli")
         if self.points < 1:
             raise ConfigError(f"points must be 1 or more, got {self.points}")
 
@@ -210,13 +209,21 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
         """All trials below a folder, and what was left out, in words."""
+        needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
+        preset, patterns, sets = columns_of(
+            self.preset, "stimuli", self.columns, self.files, needed
+        )
+        pictures = root / self.stimuli
+        files = GazeFiles.of(root, patterns, self.without, sets, bool(self.files), pictures)
+        read = {path: self._rows(path, preset) for path in files.tables}
+        files, single = files.without_copies([(path, rows) for path, (rows, _) in read.items()])
         tables = [
-            (rows.select(rows.person == person), person or self._named(parts, path, root), screen)
-            for path, parts in self._tables(root)
-            for rows, screen in [self._rows(path)]
+            (rows.select(rows.person == person), who, read[path][1])
+            for path, rows in single
             for person in sorted(set(rows.person.tolist()))
+            for who in [person or files.tables[path].get("person") or usual_person(root, path)]
         ]
-        find = _StimulusFiles(root / self.stimuli)
+        find = _StimulusFiles(pictures)
         trials: list[StimulusTrial] = []
         missing: dict[str, int] = {}
         repeated = 0
@@ -244,8 +251,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         skipped = (
             ", ".join(f"{name} ({count})" for name, count in sorted(missing.items())) or "none"
         )
+        people = {trial.person for trial in trials}
         return trials, (
-            f"{repeated} samples that repeat an earlier time; stimuli without a file: {skipped}"
+            f"{files.summary(people)}; {repeated} samples that repeat an earlier time; stimuli "
+            f"without a file: {skipped}"
         )
 
     def _deal(self, names: Sequence[Path]) -> list[set[Path]]:
@@ -254,39 +263,21 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         tested, held, trained = np.split(order, [test, test + val])
         return [{names[i] for i in part} for part in (trained, held, tested)]
 
-    def _tables(self, root: Path) -> list[tuple[Path, dict[str, str]]]:
-        pattern = self.files or (PRESETS[self.preset].files if self.preset else "**/*.csv")
-        inside = root / self.stimuli
-        found = [f for f in matching(root, pattern, "files") if not f[0].is_relative_to(inside)]
-        if not found:
-            raise DataError(
-                f"no gaze table in {root} fits files = '{pattern}': correct files; {HOW}"
-            )
-        return found
-
-    def _named(self, parts: Mapping[str, str], path: Path, root: Path) -> str:
-        below = path.relative_to(root).parts
-        return parts.get("person") or (below[0] if len(below) > 1 else path.stem)
-
-    def _rows(self, path: Path) -> tuple[GazeRows, tuple[float, float] | None]:
+    def _rows(
+        self, path: Path, preset: GazePreset | None
+    ) -> tuple[GazeRows, tuple[float, float] | None]:
         if self.preset == "eyelink_asc":
             return read_asc(path, self.columns.stimulus)
-        if not self.preset:
-            columns = self.columns
-        else:
-            columns = fitting_columns(PRESETS[self.preset], self.columns, path)
-        needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
-        presets = ", ".join(name for name, p in PRESETS.items() if p.data == "stimuli")
-        columns.check_needed(needed, f"or preset, one of {presets}; {HOW}")
-        rows = read_rows(path, columns, optional=bool(self.preset))
+        columns = preset.fitting(self.columns, path) if preset else self.columns
+        rows = read_rows(path, columns, optional=bool(preset))
         return rows.select(~np.isin(np.char.lower(rows.stimulus), MISSING)), None
 
     def _fractions(
         self, rows: GazeRows, file: Path, screen: tuple[float, float] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Places as fractions of the picture from its top-left corner."""
-        unit = self._unit(rows)
-        place = self.place or (PRESETS[self.preset].place if self.preset else "")
+        unit = rows.unit
+        place = self.place or (preset_of(self.preset, "stimuli").place if self.preset else "")
         told = np.isfinite(rows.media).all(1)
         if told.any() and self.offset is None and not self.place:
             left, top, width, height = _whole_media(rows.media, file).T
@@ -318,12 +309,6 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             )
         left, top, width, height = self._box(place, file, screen)
         return (x * screen[0] - left) / width, (y * screen[1] - top) / height
-
-    def _unit(self, rows: GazeRows) -> str:
-        if self.columns.unit or not self.preset:
-            return self.columns.unit
-        known = {c.x: c.unit for c in PRESETS[self.preset].columns}
-        return known.get(rows.names.get("x", [""])[0], PRESETS[self.preset].columns[0].unit)
 
     def _box(
         self, place: str, file: Path, screen: tuple[float, float]
@@ -444,26 +429,6 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return out
 
 
-def fitting_columns(preset: GazePreset, given: GazeColumns, path: Path) -> GazeColumns:
-    """The first set of a preset's columns that a file has, with those given in their places.
-
-    Raises:
-        DataError: it has none of them.
-    """
-    header = list(read_table(path, [], preset.title, most=0).columns)
-    lacking = []
-    for columns in preset.columns:
-        whole = given.over(columns)
-        lacks = [name for name in whole.needed() if not column(header, name)]
-        if not lacks:
-            return whole
-        lacking.append(f"'{lacks[0]}'")
-    raise DataError(
-        f"{path} lacks {' or '.join(dict.fromkeys(lacking))}, one of which the {preset.title} "
-        f"has; its header has {', '.join(header)[:300]}: export these columns too, or say columns"
-    )
-
-
 def _showings(rows: GazeRows) -> list[GazeRows]:
     """Rows of each showing of a stimulus: the trial, and runs of rows where there is no number."""
     key = np.char.add(np.char.add(rows.trial, "\0"), rows.stimulus)
@@ -480,7 +445,7 @@ class _StimulusFiles:
                 f"no folder {folder} of pictures or videos: set stimuli, or put them there"
             )
         self.folder = folder
-        files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in PICTURES + VIDEOS]
+        files = [p for p in files_below(folder) if p.suffix.lower() in PICTURES + VIDEOS]
         self.named: dict[str, list[Path]] = {}
         for path in files:
             for key in {path.name.lower(), path.stem.lower()}:
