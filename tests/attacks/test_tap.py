@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from benchmarks.cut_poisoning import LIES
 from tests.engine.toys import STAMP
-from vergence.attacks.cut_poisoning import LIES
 from vergence.attacks.malicious_parties import heard_from, lying, tree, watched
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
