@@ -12,14 +12,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from vergence.core.aggregation import add_up
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, collect, compute, fit, proxies, step
+from vergence.core.conversation import Conversation, collect, compute, proxies, step
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import PublicData
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method, NoState
+from vergence.core.method import Exposure, NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
@@ -41,7 +39,7 @@ class Student:
 
 
 @dataclass(frozen=True)
-class FedDF(Method[Student, NoState]):
+class FedDF(UpdateMethod[Student, NoState]):
     """Average as FedAvg; then let the average imitate all clients' models on unlabelled samples.
 
     With z_k(x) the output of client k's model, U the server's samples, T the temperature:
@@ -81,10 +79,6 @@ class FedDF(Method[Student, NoState]):
     def server(self, task: Task) -> Student:
         """Start from the task's initial model."""
         return Student(task.init(), task.seed)
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def round(self, s: Student, cohort: Sequence[ClientId]) -> Conversation[Student]:
         """Let the cohort train, average, and let the average imitate everybody."""
@@ -140,14 +134,6 @@ class FedDF(Method[Student, NoState]):
     def distillation_objective(self, task: Task) -> DistillationPass:
         """Training objective of the student."""
         return DistillationPass(task.network, task.seed, task, self.temperature)
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
 
 
 class DistillationSchedule:

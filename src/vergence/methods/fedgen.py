@@ -132,10 +132,6 @@ class FedGen(Method[Teachers, NoState]):
         zero = generator * 0.0
         return Teachers(model, generator, zero, zero, known, head, task.seed)
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
-
     def generator_objective(self, task: Task) -> Consensus:
         """Training objective of the generator."""
         network = latents(task, self.noise, self.hidden)
