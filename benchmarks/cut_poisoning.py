@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from vergence.attacks.malicious_parties import Lie, lying
+from benchmarks.attacks.split_parties import Lie, lying
 from vergence.core.federation import Federation
 from vergence.core.requests import Forward
 from vergence.core.stages import stages_of
