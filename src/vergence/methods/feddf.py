@@ -20,6 +20,7 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.method import Exposure, NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
+from vergence.core.stages import WrappedTask
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.training.batches import batches
@@ -152,19 +153,12 @@ class DistillationSchedule:
 
 
 @dataclass(frozen=True)
-class DistillationPass(Task):
+class DistillationPass(WrappedTask):
     """The run's task and network, trained to imitate the outputs in the column `teachers`."""
 
-    whole: Task | None = None
     temperature: float = 1.0
 
     headline: ClassVar[str] = "imitation"
-
-    @property
-    def task(self) -> Task:
-        """The run's task."""
-        assert self.whole is not None
-        return self.whole
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's output."""
@@ -177,7 +171,3 @@ class DistillationPass(Task):
             for teacher in batch["teachers"].unbind(1)
         ]
         return torch.stack(apart).mean()
-
-    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score as the run's task does."""
-        return self.task.metrics(outputs, samples)
