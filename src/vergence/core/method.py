@@ -239,3 +239,30 @@ class UpdateMethod(Method[S, C]):
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0
         return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
+
+
+class BodyMethod(Method[Global, C]):
+    """Base of methods that share the body of the network; every client has a head of its own.
+
+    Subclasses have the option `head`: patterns of personal parameters; none: the model's own.
+    """
+
+    head: tuple[str, ...]
+
+    trees: ClassVar[Mapping[str, Tree]] = {"body": Tree("shared layers (body)")}
+
+    def server(self, task: Task) -> Global:
+        """Start from the body of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[0]))
+
+    def client(self, task: Task) -> C:
+        """Start with the head of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[1])  # type: ignore[return-value]
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
+        """Predict with the received body and one's own head."""
+        return c.params.put(msg["body"])  # type: ignore[attr-defined]
