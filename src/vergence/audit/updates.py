@@ -121,7 +121,10 @@ def updates_seen(
         tick(f"rounds held again: {name}")
     found.who = _victim(heard[plans[0][0]], person)
     _pictures(found, saved, data, plans, heard, size, tick)
-    session = another_session(data)
+    # In another session the same people train on what they were tested with.
+    session = replace(
+        data, people={n: Splits(s.test, s.val, s.train) for n, s in data.people.items()}
+    )
     for name, plan in plans:
         if plan.privacy.aggregation is not None:
             found.not_tried.append(
@@ -281,11 +284,6 @@ def average(batch: Batch) -> Batch:
     }
 
 
-def another_session(data: Federation) -> Federation:
-    """Return the same people, who train on what they were tested with."""
-    return replace(data, people={n: Splits(s.test, s.val, s.train) for n, s in data.people.items()})
-
-
 def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]:
     """Yield the rates at which the owner of an update, or of a mask, is found among those known."""
     last = max(update.round for update in one.updates)
@@ -295,7 +293,7 @@ def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]
         both = [who for who in before if who in after]
         if len(both) < 2:
             continue
-        for what, vector in (("an update", _entries), ("a mask", _bits)):
+        for what, vector in (("an update", lambda u: u.change.flat), ("a mask", _bits)):
             sides = [[vector(side[who]) for who in both] for side in (before, after)]
             if any(v is None for v in (*sides[0], *sides[1])):
                 continue
@@ -305,10 +303,6 @@ def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]
             rate = in_place(nearest(known_, asked_))
             finds = f"who: from {what}, asked in {where}; {name}"
             yield told(finds, rate, 1 / len(both), name.endswith(AS_IT_RAN))
-
-
-def _entries(update: ObservedUpdate) -> Tensor | None:
-    return update.change.flat
 
 
 def _bits(update: ObservedUpdate) -> Tensor | None:

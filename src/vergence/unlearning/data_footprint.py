@@ -70,7 +70,8 @@ def remains(run: Run, person: str) -> list[str]:
         )
         found += [f"{plural(count, 'line')} of {path.name}"] if count else []
     found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
-    return found + (["report.html, which a report makes again"] if _reported(folder) else [])
+    reported = (folder / "report.html").is_file()
+    return found + (["report.html, which a report makes again"] if reported else [])
 
 
 def rows(folder: Path, person: str) -> list[str]:
@@ -168,10 +169,6 @@ def _is_of(person: str, line: str) -> bool:
     """True if a line of such a list is of a person's turn, or names a book of this person's."""
     book = re.fullmatch(rf"{_about(person)}csv\n", line)
     return book is not None or next(iter(csv.reader([line])), [""])[0:1] == [person]
-
-
-def _reported(folder: Path) -> bool:
-    return (folder / "report.html").is_file()
 
 
 def _attacked(folder: Path, person: str) -> bool:
