@@ -4,6 +4,12 @@ python -m benchmarks.cut_poisoning --json cut_poisoning.json: SplitFed on the pe
 experiments/robust.toml; a fifth of them send changed smashed data beside true labels, in every
 batch. Without liars the cut changes nothing (SplitFed V1 is FedAvg), so that one clean row will do.
 `noticed` is the share of lying batches outside of the range that honest people's smashed data span.
+
+A server that serves a client batch by batch trains on what the client says its layers gave. The
+label beside is true, the protocol is kept, and the reply is finite: the guards find nothing. How
+much harm a lie does depends on how much of the network learns from it: the layers behind the cut.
+
+Source of the question: SplitFed thesis, section 5.1, "Robustness to model poisoning attacks".
 """
 
 import argparse
@@ -11,13 +17,14 @@ import csv
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Generator, Tensor
 
-from vergence.attacks.cut_poisoning import LIES
-from vergence.attacks.malicious_parties import lying
+from benchmarks.attacks.split_parties import Lie, lying
 from vergence.core.federation import Federation
 from vergence.core.requests import Forward
 from vergence.core.stages import stages_of
@@ -38,6 +45,34 @@ EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
 METHODS = {"splitfed": SplitFed, "splitfed_v2": SplitFedV2}
 ROOM = 0.25
 """By how much honest ranges are widened before anybody is suspected."""
+
+
+def noise(smashed: Tensor, draws: Generator) -> Tensor:
+    """Return Gaussian numbers of the batch's mean and deviation: nothing of any image."""
+    return smashed.mean() + smashed.std() * torch.randn(smashed.shape, generator=draws)
+
+
+def exchanged(smashed: Tensor, _: Generator) -> Tensor:
+    """Return the smashed data of the batch's other images: real, beside another's label."""
+    return smashed.roll(1, 0)
+
+
+def mirrored(smashed: Tensor, _: Generator) -> Tensor:
+    """Return every feature mirrored at the batch's mean of it: the label's opposite, so to say."""
+    return 2 * smashed.mean(0) - smashed
+
+
+def scaled(smashed: Tensor, _: Generator) -> Tensor:
+    """Return ten times the smashed data: loud, and outside of any honest range."""
+    return 10 * smashed
+
+
+LIES: Mapping[str, Lie] = {
+    "noise": noise,
+    "exchanged": exchanged,
+    "mirrored": mirrored,
+    "scaled": scaled,
+}
 
 
 def ready(seed: int, rounds: int, cut: str, method: str) -> tuple[Any, Task, Federation, Any]:

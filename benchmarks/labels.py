@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.attacks.split_parties import heard_from, tree, watched
 from vergence.attacks.label_inference import Follower, LabelInferenceAttack, Loss
-from vergence.attacks.malicious_parties import heard_from, tree, watched
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation
 from vergence.core.data import Samples

@@ -28,13 +28,13 @@ import torch
 
 from benchmarks.bench.machine import describe
 from benchmarks.bench.mpc import FAR, Subject, fresh
+from benchmarks.mpc.processes import free_ports
 from vergence.core.files import csv_of, write_whole
 from vergence.deployment.private_inference.agreement import PrivateFolder
 from vergence.deployment.private_inference.client import ask
 from vergence.deployment.private_inference.sharing import share_network
 from vergence.errors import StateError
 from vergence.privacy.inference.correlations import ComparisonMask, Holder
-from vergence.privacy.inference.processes import free_ports
 from vergence.privacy.inference.shared_network import SharedNetwork, records
 from vergence.privacy.secure_aggregation.masking import new_seed
 

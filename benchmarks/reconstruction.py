@@ -40,6 +40,7 @@ from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError
 from vergence.experiment.run import progress_bar
+from vergence.metrics.angles import angular_error_deg
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
 from vergence.privacy.dp import dp_sgd
@@ -53,6 +54,19 @@ SENDS = 10
 """Rounds in which a victim sends every image: the thesis's epochs."""
 DELTA, CLIP, FEATURES = 1e-5, 1.0, 32
 WHERE = {"real": "eyes/mpiigaze_p00_36x60", "crops": "eyes/mpiigaze_9x15"}
+
+
+def gaze_error(network: nn.Module, images: Tensor, gaze: Tensor) -> float:
+    """Return the mean angular error in degrees of a gaze network on images (found, or true).
+
+    Args:
+        network: from images to (pitch, yaw) in radians.
+        images: `[samples, 1, height, width]`.
+        gaze: `[samples, 2]`, radians.
+    """
+    network.eval()
+    with torch.no_grad():
+        return float(angular_error_deg(network(images), gaze).mean())
 
 
 @dataclass(frozen=True)
@@ -239,7 +253,7 @@ class Judges:
         return {
             "mse": float(score.mse(eyes.images, found).mean()),
             "ssim": float(score.ssim(eyes.images, found).mean()),
-            "gaze_deg": score.gaze_error(self.gaze, found, eyes.gaze),
+            "gaze_deg": gaze_error(self.gaze, found, eyes.gaze),
             "rank_1": rank and [rank.value, rank.low, rank.high],
         }
 
@@ -324,9 +338,7 @@ def model_error(row: Row, whole: Staged, eyes: Eyes) -> float:
     front, tail = parts(whole, row.cut)
     noise = torch.Generator().manual_seed(1)
     imitate = row.defence.imitation()
-    return score.gaze_error(
-        _Joined(lambda x: tail(imitate(front(x), noise))), eyes.images, eyes.gaze
-    )
+    return gaze_error(_Joined(lambda x: tail(imitate(front(x), noise))), eyes.images, eyes.gaze)
 
 
 class _Joined(nn.Module):

@@ -135,8 +135,7 @@ def system_calls(found: dict[str, ast.Module]) -> list[str]:
     """Uses of what one operating system has and another has not, outside `vergence/system`."""
     banned, left = lines_of(SYSTEM), []
     for name, tree in found.items():
-        # A computing party runs in SPU's own Python, which has no vergence.
-        if name.startswith(("system/", "privacy/inference/spu/")):
+        if name.startswith("system/"):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):

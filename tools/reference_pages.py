@@ -121,7 +121,7 @@ def api_of(package: str) -> str:
 
 def server_fields() -> str:
     """Every field that a server sends to clients of a secure sum, with its class."""
-    from vergence.deployment.server_fields import table
+    from tests.adversary.server_fields import table
 
     return (
         "# What a server may vary\n\nEach field that a server, main server or aggregator sends to "

@@ -14,16 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.mpc import mp_spdz_parties, spu_parties
+from benchmarks.mpc.network_variants import head, strongest, thinned
+from benchmarks.mpc.protocols import protocol
+from benchmarks.mpc.spu_parties import SAME, InferenceAnswer, InferenceQuestion, Say
 from vergence.core.data import Samples
 from vergence.core.params import Params
 from vergence.core.stages import Staged
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.models.lenet import LeNet
-from vergence.privacy.inference import mp_spdz_parties, spu_parties
-from vergence.privacy.inference.network import Layer, NetworkParts, head, parts, strongest, thinned
-from vergence.privacy.inference.protocols import protocol
-from vergence.privacy.inference.spu_parties import SAME, InferenceAnswer, InferenceQuestion, Say
+from vergence.privacy.inference.network import Layer, NetworkParts, parts
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.pruning import Pruning, built, shrunk
 

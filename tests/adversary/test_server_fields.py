@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.adversary import server_fields
 from tests.adversary.lies import circle, method, opened, question, turn, turns
+from tests.adversary.server_fields import FIELDS, NOTE, SAY
 from tests.engine.toys import table
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, quick_digest, unpack
-from vergence.deployment import server_fields
 from vergence.deployment.main_server import SessionRequest
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.deployment.server_fields import FIELDS, NOTE, SAY
 from vergence.engine.secure_sum_attempts import Answered, Asked
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig

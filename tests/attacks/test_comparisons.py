@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from vergence.attacks.comparisons import compared, exchanged, rebuilt
+from tests.attacks.comparisons import compared, exchanged, rebuilt
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.local_training import LocalTraining

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks.attacks.split_parties import heard_from, tree, watched
 from tests.engine.toys import STAMP
 from vergence.attacks.label_inference import Follower, LabelInferenceAttack
-from vergence.attacks.malicious_parties import heard_from, tree, watched
 from vergence.core.local_training import LocalTraining
 from vergence.core.requests import Step
 from vergence.core.stages import SMASHED, pieces

@@ -8,6 +8,7 @@ import torch
 from scipy.stats import binom, binomtest
 from torch import nn
 
+from benchmarks.reconstruction import gaze_error
 from vergence.attacks import score
 from vergence.attacks.score import Rate, least_epsilon, tpr_at
 from vergence.errors import ConfigError
@@ -125,7 +126,7 @@ def test_gaze_error_of_a_network_that_is_off_by_three_degrees():
             return images.flatten(1)[:, :2] + torch.tensor([math.radians(3), 0.0])
 
     images = torch.zeros(4, 1, 1, 2)
-    assert score.gaze_error(Off(), images, torch.zeros(4, 2)) == pytest.approx(3, abs=1e-4)
+    assert gaze_error(Off(), images, torch.zeros(4, 2)) == pytest.approx(3, abs=1e-4)
 
 
 def test_people_are_recognised_by_what_only_they_have():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks.attacks.split_parties import heard_from, lying, tree, watched
+from benchmarks.cut_poisoning import LIES
 from tests.engine.toys import STAMP
-from vergence.attacks.cut_poisoning import LIES
-from vergence.attacks.malicious_parties import heard_from, lying, tree, watched
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.engine.round_loop import Plan, run_rounds

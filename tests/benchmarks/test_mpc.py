@@ -22,10 +22,10 @@ from benchmarks.bench.mpc import (
     judged,
     work,
 )
+from benchmarks.mpc.spu_parties import InferenceAnswer
 from tests.benchmarks.commands import benched
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.models.lenet import LeNet
-from vergence.privacy.inference.spu_parties import InferenceAnswer
 
 
 @pytest.fixture

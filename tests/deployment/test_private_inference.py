@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.mpc.processes import free_ports
 from tests.privacy.inference.plain_cnn import IMAGE, plain_cnn
 from vergence.deployment import keys
 from vergence.deployment.private_inference import agreement, client, connection, party, sharing
@@ -37,7 +38,6 @@ from vergence.errors import ConfigError, DataError, StateError
 from vergence.models.small_cnn import SmallCnnNet
 from vergence.privacy.inference import correlations
 from vergence.privacy.inference.correlations import WORD, SeededDraws
-from vergence.privacy.inference.processes import free_ports
 
 NAMES = ("a", "b", "c")
 PATIENCE = 20.0

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from benchmarks.attacks.split_parties import watched
 from tests.engine.test_split import PEOPLE, SMALL, run
 from tests.engine.toys import table
-from vergence.attacks.malicious_parties import watched
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply
 from vergence.core.params import Params

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from vergence.attacks.training import learn
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
-from vergence.metrics.angles import angular_error_deg
 
 SIGMA, RADIUS, K1, K2 = 1.5, 5, 0.01, 0.03
 
@@ -142,19 +141,6 @@ def least_epsilon(true: Rate, false: Rate, delta: float = 1e-5) -> float:
         (1 - false.high - delta) / max(1 - true.low, 1e-300),
     ]
     return max(0.0, math.log(max(*ratios, 1.0)))
-
-
-def gaze_error(network: nn.Module, images: Tensor, gaze: Tensor) -> float:
-    """Return the mean angular error in degrees of a gaze network on images (found, or true).
-
-    Args:
-        network: from images to (pitch, yaw) in radians.
-        images: `[samples, 1, height, width]`.
-        gaze: `[samples, 2]`, radians.
-    """
-    network.eval()
-    with torch.no_grad():
-        return float(angular_error_deg(network(images), gaze).mean())
 
 
 class Classifier:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation
+from vergence.core.conversation import Conversation, fit
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
-from vergence.core.messages import Message, Reply
+from vergence.core.messages import Message, Reply, reply
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -163,13 +163,13 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """Tree of a name; of one that the method does not describe, an update by that name."""
         return {**Method.trees, **self.trees}.get(name, Tree(name))
 
-    @abstractmethod
     def server(self, task: Task) -> S:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round; default: the task's initial model."""
+        return Global(task.init())  # type: ignore[return-value]
 
-    @abstractmethod
     def client(self, task: Task) -> C:
-        """Return the state of a client that never took part."""
+        """Return the state of a client that never took part; default: it keeps nothing."""
+        return NoState()  # type: ignore[return-value]
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
@@ -224,3 +224,45 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def state_records(self, task: Task) -> tuple[type, ...]:
         """Return the dataclasses that this method's states are made of."""
         return type(self.server(task)), type(self.client(task))
+
+
+class UpdateMethod(Method[S, C]):
+    """Base of methods whose clients train from the model they are sent and reply with the update.
+
+    Subclasses have the option `weights`: replies count by samples, or equally.
+    """
+
+    weights: Literal["samples", "equal"]
+
+    def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
+        """Train from the received model."""
+        fitted = yield from fit(msg["model"], site.train, self.local)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
+
+
+class BodyMethod(Method[Global, C]):
+    """Base of methods that share the body of the network; every client has a head of its own.
+
+    Subclasses have the option `head`: patterns of personal parameters; none: the model's own.
+    """
+
+    head: tuple[str, ...]
+
+    trees: ClassVar[Mapping[str, Tree]] = {"body": Tree("shared layers (body)")}
+
+    def server(self, task: Task) -> Global:
+        """Start from the body of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[0]))
+
+    def client(self, task: Task) -> C:
+        """Start with the head of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[1])  # type: ignore[return-value]
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
+        """Predict with the received body and one's own head."""
+        return c.params.put(msg["body"])  # type: ignore[attr-defined]

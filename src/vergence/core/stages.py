@@ -66,21 +66,30 @@ class CutPoint(Model):
 
 
 @dataclass(frozen=True)
-class Piece(Task):
+class WrappedTask(Task):
+    """Base of objectives that stand in for a run's task, `whole`, during a part of training."""
+
+    whole: Task | None = None
+
+    @property
+    def task(self) -> Task:
+        """The run's task."""
+        assert self.whole is not None
+        return self.whole
+
+    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Score as the run's task does."""
+        return self.task.metrics(outputs, samples)
+
+
+@dataclass(frozen=True)
+class Piece(WrappedTask):
     """Some stages of a task's network, as one machine trains them.
 
     A batch holds the task's own columns, or what the stage before them gave as `smashed`
     `[batch, ...]`. The loss is the task's, or, where a batch brings the gradient of the output as
     `pull`, the product of both: its gradient is what the whole network's would be.
     """
-
-    whole: Task | None = None
-
-    @property
-    def task(self) -> Task:
-        """The task whose network this is a piece of."""
-        assert self.whole is not None
-        return self.whole
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Output of the last stage of the piece."""
@@ -91,10 +100,6 @@ class Piece(Task):
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss, or the product of output and `pull`."""
         return (output * batch[PULL]).sum() if PULL in batch else self.task.loss(output, batch)
-
-    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score as the task does."""
-        return self.task.metrics(outputs, samples)
 
 
 def staged(model: Model) -> Staged:

@@ -113,10 +113,6 @@ class ClientRunner:
             self.fresh = ClientState(self.worker.method.client(self.worker.task))
         return self.fresh
 
-    def _as_new(self, packed: Packed) -> bool:
-        """True if a state is that of a client that never took part, and holds no array."""
-        return not packed.arrays and packed.header == Packed(self.kept_fresh()).header
-
     def turns(
         self,
         task: ClientTask,
@@ -170,7 +166,9 @@ class ClientRunner:
         if after.empty or (answers and unchanged(before, after)):
             return None
         packed = Packed(after)
-        return None if task.file is None and self._as_new(packed) else packed
+        # A client that never took part and holds no array is as new: nothing is kept for it.
+        as_new = not packed.arrays and packed.header == Packed(self.kept_fresh()).header
+        return None if task.file is None and as_new else packed
 
     def _share(self, state: Any) -> float | None:
         """Personal share of a client's entries, None where there is none."""

@@ -53,10 +53,6 @@ class APFL(Method[Global, Mixed]):
     alpha_lr: Annotated[float, Gt(0)] | None = None
     weights: Literal["samples", "equal"] = "samples"
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> Mixed:
         """Start from the task's initial model, too."""
         return Mixed(task.init(), self.alpha)

@@ -36,10 +36,6 @@ class Centralised(Method[Global, DataCentre]):
 
     pooled: ClassVar[bool] = True
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> DataCentre:
         """Start with an empty optimiser."""
         return DataCentre(OptimizerState({}, 0))

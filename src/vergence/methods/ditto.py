@@ -41,10 +41,6 @@ class Ditto(Method[Global, DittoState]):
     mu: Annotated[float, Ge(0)] = 0.1
     weights: Literal["samples", "equal"] = "samples"
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> DittoState:
         """Start with none."""
         return DittoState(None)

@@ -58,10 +58,6 @@ class Earned(Method[Global, Mixing]):
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("settle",)
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> Mixing:
         """Start from the task's initial model, following the common one."""
         start = task.init()

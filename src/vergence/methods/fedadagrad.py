@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, aggregate
 from vergence.core.identifiers import ClientId
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Method, NoState
+from vergence.core.method import NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -27,7 +25,7 @@ class AdagradMoments:
 
 
 @dataclass(frozen=True)
-class FedAdagrad(Method[AdagradMoments, NoState]):
+class FedAdagrad(UpdateMethod[AdagradMoments, NoState]):
     """Take Adagrad's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- v + D^2;  model <- model + server_lr m / (sqrt(v) + tau)
@@ -51,10 +49,6 @@ class FedAdagrad(Method[AdagradMoments, NoState]):
         start = task.init()
         return AdagradMoments(start, start * 0.0, start * 0.0 + self.tau**2)
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
-
     def round(self, s: AdagradMoments, cohort: Sequence[ClientId]) -> Conversation[AdagradMoments]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
@@ -65,11 +59,3 @@ class FedAdagrad(Method[AdagradMoments, NoState]):
         second = s.second + update * update
         step = first / (second.like(second.flat.sqrt()) + self.tau)
         return AdagradMoments(s.model + self.server_lr * step, first, second)
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

@@ -7,11 +7,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, aggregate
 from vergence.core.identifiers import ClientId
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Method, NoState
+from vergence.core.method import NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -29,7 +27,7 @@ class AdamMoments:
 
 
 @dataclass(frozen=True)
-class FedAdam(Method[AdamMoments, NoState]):
+class FedAdam(UpdateMethod[AdamMoments, NoState]):
     """Take Adam's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- beta2 v + (1 - beta2) D^2;
@@ -64,10 +62,6 @@ class FedAdam(Method[AdamMoments, NoState]):
         floor = self.tau**2 if self.variant == "reddi" else 0.0
         return AdamMoments(start, start * 0.0, start * 0.0 + floor)
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
-
     def round(self, s: AdamMoments, cohort: Sequence[ClientId]) -> Conversation[AdamMoments]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
@@ -83,11 +77,3 @@ class FedAdam(Method[AdamMoments, NoState]):
             rate *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
         step = first / (second.like(second.flat.sqrt()) + self.tau)
         return AdamMoments(s.model + rate * step, first, second, steps)
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

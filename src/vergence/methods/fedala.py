@@ -65,10 +65,6 @@ class FedALA(Method[Global, AdaptiveAggregation]):
         "mix": "a mix of models",
     }
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> AdaptiveAggregation:
         """Start from the task's initial model, all common."""
         start = task.init()

@@ -10,7 +10,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Method
+from vergence.core.method import Exposure, Global, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -25,7 +25,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class FedAvgFT(Method[Global, Tuned]):
+class FedAvgFT(UpdateMethod[Global, Tuned]):
     """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
 
     Args:
@@ -41,10 +41,6 @@ class FedAvgFT(Method[Global, Tuned]):
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(), "tune": Exposure(trees=())}
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> Tuned:
         """Keep nothing until the end."""
         return Tuned(None)
@@ -53,14 +49,6 @@ class FedAvgFT(Method[Global, Tuned]):
         """Let the cohort train and add the mean update."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
-
-    def on_train(
-        self, c: Tuned, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[Tuned, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
         """Let everybody fine-tune."""

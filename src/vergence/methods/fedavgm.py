@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, aggregate
 from vergence.core.identifiers import ClientId
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Method, NoState
+from vergence.core.method import NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -26,7 +24,7 @@ class Moving:
 
 
 @dataclass(frozen=True)
-class FedAvgM(Method[Moving, NoState]):
+class FedAvgM(UpdateMethod[Moving, NoState]):
     """Take a momentum step on the server along the mean update D.
 
     v <- beta v + D;  model <- model + server_lr v
@@ -50,10 +48,6 @@ class FedAvgM(Method[Moving, NoState]):
         start = task.init()
         return Moving(start, start * 0.0)
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
-
     def round(self, s: Moving, cohort: Sequence[ClientId]) -> Conversation[Moving]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
@@ -62,11 +56,3 @@ class FedAvgM(Method[Moving, NoState]):
         update = got.mean("model")
         velocity = self.beta * s.velocity + update
         return Moving(s.model + self.server_lr * velocity, velocity)
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

@@ -11,7 +11,7 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Method, Tree
+from vergence.core.method import BodyMethod, Exposure, Global
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -28,7 +28,7 @@ class Untouched:
 
 
 @dataclass(frozen=True)
-class FedBABU(Method[Global, Untouched]):
+class FedBABU(BodyMethod[Untouched]):
     """Train and average the body only, the head as it was initialised; at the end fine-tune all.
 
     Args:
@@ -50,27 +50,16 @@ class FedBABU(Method[Global, Untouched]):
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
     }
-    trees: ClassVar[Mapping[str, Tree]] = {
-        "body": Tree("shared layers (body)"),
-    }
     keeps: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
         "head": "which layers are personal",
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
-    def server(self, task: Task) -> Global:
-        """Start from the body of the task's initial model."""
-        return Global(task.init().only(task.parts(*self.head)[0]))
-
     def client(self, task: Task) -> Untouched:
         """Start with the head of the task's initial model."""
         start = task.init()
         return Untouched(start, Mask.layers(start.layout, *task.parts(*self.head)[1]))
-
-    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send the body."""
-        return {"body": s.model}
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update of the body."""

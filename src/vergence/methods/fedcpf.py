@@ -141,10 +141,6 @@ class FedCPF(Method[Global, Personal]):
         "mask": "which numbers of the model are personal",
     }
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> Personal:
         """Start with nothing personal."""
         start = task.init()

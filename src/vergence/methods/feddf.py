@@ -12,16 +12,15 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from vergence.core.aggregation import add_up
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, collect, compute, fit, proxies, step
+from vergence.core.conversation import Conversation, collect, compute, proxies, step
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import PublicData
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method, NoState
+from vergence.core.method import Exposure, NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
+from vergence.core.stages import WrappedTask
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.training.batches import batches
@@ -41,7 +40,7 @@ class Student:
 
 
 @dataclass(frozen=True)
-class FedDF(Method[Student, NoState]):
+class FedDF(UpdateMethod[Student, NoState]):
     """Average as FedAvg; then let the average imitate all clients' models on unlabelled samples.
 
     With z_k(x) the output of client k's model, U the server's samples, T the temperature:
@@ -81,10 +80,6 @@ class FedDF(Method[Student, NoState]):
     def server(self, task: Task) -> Student:
         """Start from the task's initial model."""
         return Student(task.init(), task.seed)
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def round(self, s: Student, cohort: Sequence[ClientId]) -> Conversation[Student]:
         """Let the cohort train, average, and let the average imitate everybody."""
@@ -141,14 +136,6 @@ class FedDF(Method[Student, NoState]):
         """Training objective of the student."""
         return DistillationPass(task.network, task.seed, task, self.temperature)
 
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
-
 
 class DistillationSchedule:
     """Score of a student on labelled samples during training, where a method looks at them."""
@@ -166,19 +153,12 @@ class DistillationSchedule:
 
 
 @dataclass(frozen=True)
-class DistillationPass(Task):
+class DistillationPass(WrappedTask):
     """The run's task and network, trained to imitate the outputs in the column `teachers`."""
 
-    whole: Task | None = None
     temperature: float = 1.0
 
     headline: ClassVar[str] = "imitation"
-
-    @property
-    def task(self) -> Task:
-        """The run's task."""
-        assert self.whole is not None
-        return self.whole
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's output."""
@@ -191,7 +171,3 @@ class DistillationPass(Task):
             for teacher in batch["teachers"].unbind(1)
         ]
         return torch.stack(apart).mean()
-
-    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score as the run's task does."""
-        return self.task.metrics(outputs, samples)

@@ -25,6 +25,7 @@ from vergence.core.naming import called
 from vergence.core.objectives import Objective, each
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
+from vergence.core.stages import WrappedTask
 from vergence.core.tags import tagged
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
@@ -131,10 +132,6 @@ class FedGen(Method[Teachers, NoState]):
         known = Params.named(classes=torch.zeros(task.classes))
         zero = generator * 0.0
         return Teachers(model, generator, zero, zero, known, head, task.seed)
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def generator_objective(self, task: Task) -> Consensus:
         """Training objective of the generator."""
@@ -269,7 +266,7 @@ class Regularised(Objective):
 
 
 @dataclass(frozen=True)
-class Consensus(Task):
+class Consensus(WrappedTask):
     """Objective of the generator: features that heads, weighted by class, assign to their class.
 
     A batch holds `class` `[batch]`, `noise` `[batch, noise]`, `shares` a_k^y `[clients, batch]` and
@@ -277,17 +274,10 @@ class Consensus(Task):
     and `bias` `[clients + 1, out]`.
     """
 
-    whole: Task | None = None
     eta: float = 1.0
     adversarial: float = 0.0
 
     headline: ClassVar[str] = "loss"
-
-    @property
-    def task(self) -> Task:
-        """The run's task."""
-        assert self.whole is not None
-        return self.whole
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return made-up features `[batch, features]`."""

@@ -8,13 +8,11 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method, Tree
-from vergence.core.params import Params
-from vergence.core.task import Task
+from vergence.core.method import BodyMethod, Exposure, Global, Layers
 
 
 @dataclass(frozen=True)
-class FedPer(Method[Global, Layers]):
+class FedPer(BodyMethod[Layers]):
     """Train body and head together; average the bodies, keep the heads.
 
     Args:
@@ -30,21 +28,6 @@ class FedPer(Method[Global, Layers]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("body",))}
-    trees: ClassVar[Mapping[str, Tree]] = {
-        "body": Tree("shared layers (body)"),
-    }
-
-    def server(self, task: Task) -> Global:
-        """Start from the body of the task's initial model."""
-        return Global(task.init().only(task.parts(*self.head)[0]))
-
-    def client(self, task: Task) -> Layers:
-        """Start with the head of the task's initial model."""
-        return Layers(task.init(), task.parts(*self.head)[1])
-
-    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send the body."""
-        return {"body": s.model}
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update of the body."""
@@ -60,7 +43,3 @@ class FedPer(Method[Global, Layers]):
         weight = fitted.examples if self.weights == "samples" else 1.0
         mine = Layers(fitted.params, c.personal)
         return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
-
-    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
-        """Predict with the received body and one's own head."""
-        return c.params.put(msg["body"])

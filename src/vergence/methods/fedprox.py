@@ -11,7 +11,6 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
-from vergence.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,6 @@ class FedProx(Method[Global, NoState]):
 
     mu: Annotated[float, Ge(0)] = 0.1
     weights: Literal["samples", "equal"] = "samples"
-
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""

@@ -11,13 +11,11 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method, Tree
-from vergence.core.params import Params
-from vergence.core.task import Task
+from vergence.core.method import BodyMethod, Exposure, Global, Layers
 
 
 @dataclass(frozen=True)
-class FedRep(Method[Global, Layers]):
+class FedRep(BodyMethod[Layers]):
     """Train the head with the body fixed, then the body with the head fixed; average the bodies.
 
     Args:
@@ -42,22 +40,7 @@ class FedRep(Method[Global, Layers]):
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
     }
-    trees: ClassVar[Mapping[str, Tree]] = {
-        "body": Tree("shared layers (body)"),
-    }
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
-
-    def server(self, task: Task) -> Global:
-        """Start from the body of the task's initial model."""
-        return Global(task.init().only(task.parts(*self.head)[0]))
-
-    def client(self, task: Task) -> Layers:
-        """Start with the head of the task's initial model."""
-        return Layers(task.init(), task.parts(*self.head)[1])
-
-    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send the body."""
-        return {"body": s.model}
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update of the body."""
@@ -97,7 +80,3 @@ class FedRep(Method[Global, Layers]):
         start = c.params.put(msg["body"])
         fitted = yield from fit(start, site.train, local, trainable=c.mask)
         return Layers(fitted.params, c.personal), reply(metrics=fitted.metrics)
-
-    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
-        """Predict with the received body and one's own head."""
-        return c.params.put(msg["body"])

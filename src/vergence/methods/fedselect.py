@@ -84,10 +84,6 @@ class FedSelect(Method[Global, Selected]):
         """The limit in force."""
         return self.limit if self.limit is not None else {"paper": 0.5, "code": 0.8}[self.rule]
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> Selected:
         """Start with nothing personal."""
         start = task.init()

@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, aggregate
 from vergence.core.identifiers import ClientId
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Method, NoState
+from vergence.core.method import NoState, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -27,7 +25,7 @@ class YogiMoments:
 
 
 @dataclass(frozen=True)
-class FedYogi(Method[YogiMoments, NoState]):
+class FedYogi(UpdateMethod[YogiMoments, NoState]):
     """Take Yogi's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- v - (1 - beta2) D^2 sign(v - D^2);
@@ -54,10 +52,6 @@ class FedYogi(Method[YogiMoments, NoState]):
         start = task.init()
         return YogiMoments(start, start * 0.0, start * 0.0 + self.tau**2)
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
-
     def round(self, s: YogiMoments, cohort: Sequence[ClientId]) -> Conversation[YogiMoments]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
@@ -70,11 +64,3 @@ class FedYogi(Method[YogiMoments, NoState]):
         second = s.second - (1 - self.beta2) * square * sign
         step = first / (second.like(second.flat.sqrt()) + self.tau)
         return YogiMoments(s.model + self.server_lr * step, first, second)
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

@@ -14,7 +14,6 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
 from vergence.core.params import Params
-from vergence.core.task import Task
 from vergence.training.batches import batches, drawn
 
 
@@ -46,14 +45,6 @@ class PerFedAvg(Method[Global, NoState]):
     delta: Annotated[float, Gt(0)] = 0.001
     steps: Annotated[int, Ge(0)] = 1
     weights: Literal["samples", "equal"] = "equal"
-
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""

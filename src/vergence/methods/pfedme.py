@@ -52,10 +52,6 @@ class PFedMe(Method[Global, PFedMeState]):
     beta: Annotated[float, Gt(0)] = 1.0
     weights: Literal["samples", "equal"] = "equal"
 
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
     def client(self, task: Task) -> PFedMeState:
         """Start with none."""
         return PFedMeState(None)

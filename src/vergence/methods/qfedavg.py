@@ -11,7 +11,6 @@ from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
-from vergence.core.task import Task
 from vergence.errors import ConfigError
 
 SMALLEST = 1e-10
@@ -44,14 +43,6 @@ class QFedAvg(Method[Global, NoState]):
                 f"qfedavg: L = 1 / lr takes local.optimizer = 'sgd', got "
                 f"'{self.local.optimizer}'; use sgd, or give lipschitz = NUMBER"
             )
-
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the normalised sum of updates."""

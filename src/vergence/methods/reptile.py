@@ -13,7 +13,6 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
 from vergence.core.params import Params
-from vergence.core.task import Task
 from vergence.training.batches import drawn
 
 
@@ -46,14 +45,6 @@ class Reptile(Method[Global, NoState]):
     server_lr: Annotated[float, Gt(0)] = 1.0
     steps: Annotated[int, Ge(0)] = 5
     weights: Literal["samples", "equal"] = "equal"
-
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort hold its episodes and move towards the mean of where they end."""

@@ -86,11 +86,6 @@ class SiameseNet(nn.Module):
             self.predictor = _mlp(options.out, options.hidden, options.out)
             self.target = nn.ModuleList([deepcopy(self.encoder), deepcopy(self.projector)])
 
-    @property
-    def has_target(self) -> bool:
-        """True if this is BYOL's network."""
-        return hasattr(self, "target")
-
     def encode(self, eyes: Tensor) -> Tensor:
         """Return the codes `[rows, eyes, codes]`, as the Cross-Encoder's network does."""
         check_size(eyes, self.size)
@@ -103,7 +98,7 @@ class SiameseNet(nn.Module):
         draws = None if self.training else torch.Generator(eyes.device).manual_seed(0)
         both = torch.cat([view(images, draws), view(images, draws)])
         queries = keys = self.projector(_through(self.encoder, both))
-        if self.has_target:
+        if hasattr(self, "target"):  # BYOL's network
             with torch.no_grad():
                 if self.training:
                     self.follow()

@@ -1,4 +1,4 @@
-"""Processes: cores, forks, whatever ends with its parent, groups of children, and their costs."""
+"""Processes: cores, forks, whatever ends with its parent, and groups of children."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext
@@ -165,28 +165,3 @@ def uninterrupted() -> Iterator[None]:
 def ask_to_end(process: int) -> None:
     """Ask a process to end; on Windows it is ended."""
     os.kill(process, signal.SIGTERM)
-
-
-class Costs(NamedTuple):
-    """Processor seconds and peak memory (kB) of a process that has ended."""
-
-    processor_s: float
-    peak_kb: int
-
-
-def tells_costs() -> bool:
-    """True where a system tells what a process used."""
-    return hasattr(os, "wait4")
-
-
-def ended(child: subprocess.Popen[bytes]) -> Costs | None:
-    """Costs of a child that has ended, None if it runs; sets its exit code.
-
-    Raises:
-        AttributeError: not `tells_costs`.
-    """
-    number, status, usage = os.wait4(child.pid, os.WNOHANG)
-    if not number:
-        return None
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return Costs(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.options import Share
-from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.metrics.calibration import AngleCorrection
@@ -22,11 +21,11 @@ from vergence.metrics.personal_priors import (
     attached_to_all,
     offsets,
     prior_of,
-    suited,
     whole_prior,
     with_one_prior,
 )
 from vergence.models.eye_changes import EyeChanges
+from vergence.tasks.base import PriorTask
 
 MEAN, DEVIATION = 0.5, 0.25
 """Of pixel values in [0, 1]."""
@@ -43,7 +42,7 @@ Angles = Float[Tensor, "samples 2"]
 
 
 @dataclass(frozen=True)
-class GazeAngle(Task):
+class GazeAngle(PriorTask):
     """Predict (pitch, yaw) in radians from a grey eye image and the head pose.
 
     It reads the columns `image` uint8 `[n, 1, H, W]`, `pose` float32 `[n, 2]` and, as the label,
@@ -132,16 +131,6 @@ class GazeAngle(Task):
             )
         return self.correction.apply(output, batch["side"])
 
-    @property
-    def own_prior(self) -> bool:
-        """True if outputs depend on a person's own prior."""
-        return bool(self.personal_prior)
-
-    @property
-    def own_choice(self) -> bool:
-        """True if a person's validation data choose how much of the prior is used."""
-        return self.personal_prior == "chosen"
-
     def prepare(self, federation: Federation) -> Federation:
         """Give everybody the mean and spread of their own gaze, as `personal_prior` says."""
         if not self.personal_prior:
@@ -155,16 +144,6 @@ class GazeAngle(Task):
         common = torch.stack([CENTRE, SPREAD])
         through = self.prior_in == "training"
         return attached_to_all(federation, made, common, through)
-
-    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """A person's data with as much of the prior as their validation data choose for a model."""
-        if not self.own_choice:
-            return splits
-        return suited(splits, outputs(splits.val), self.loss_with_prior)
-
-    def loss_with_prior(self, output: Angles, batch: Batch) -> Tensor:
-        """Loss of outputs that have no prior yet, with that of the batch."""
-        return self.loss(self.with_prior(output, batch), batch)
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
@@ -24,12 +23,12 @@ from vergence.metrics.personal_priors import (
     common_map,
     cross_fitted,
     prior_of,
-    suited,
     whole_prior,
     with_one_prior,
 )
 from vergence.metrics.saliency_f1 import FULL_GRID, Hits, harmonic, hits, over_clips, pixel_f1
 from vergence.models import motion
+from vergence.tasks.base import PriorTask
 
 EPS = 1e-10
 """Inside the logarithms of the reverse KL, as in the official GLC code."""
@@ -50,7 +49,7 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GazeMap(Task):
+class GazeMap(PriorTask):
     """Predict one probability map per frame from frames (video, images) or frozen features.
 
     It reads the columns `frame_ids` int64 `[n, T]`, `points` float32 `[n, T, P, 2]` (P fixations
@@ -275,16 +274,6 @@ class GazeMap(Task):
                         f"{len(points)} {part} samples; leave {person} out or choose another split"
                     )
 
-    @property
-    def own_prior(self) -> bool:
-        """True if outputs depend on a person's own prior."""
-        return bool(self.personal_prior)
-
-    @property
-    def own_choice(self) -> bool:
-        """True if a person's validation data choose the exponent."""
-        return self.personal_prior == "chosen"
-
     def prepare(self, federation: Federation) -> Federation:
         """Give everybody the logarithm of their own prior, as `personal_prior` says."""
         if not self.personal_prior:
@@ -301,16 +290,6 @@ class GazeMap(Task):
     def _common(self, grid: tuple[int, int]) -> Tensor:
         common = common_map(*grid).log()
         return torch.zeros_like(common) if self.own_choice else common
-
-    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """A person's data with the exponent that their validation data choose for a model."""
-        if not self.own_choice:
-            return splits
-        return suited(splits, outputs(splits.val), self.loss_with_prior)
-
-    def loss_with_prior(self, output: Logits, batch: Batch) -> Tensor:
-        """Loss of outputs that have no prior yet, with that of the batch."""
-        return self.loss(self.with_prior(output, batch), batch)
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.mpc.network_variants import head, strongest, thinned
 from vergence.core.masks import Mask
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
 from vergence.models.resnet_preact import ResNetPreact
-from vergence.privacy.inference.network import head, parts, strongest, thinned
+from vergence.privacy.inference.network import parts
 from vergence.training.pruning import Pruning, shrunk
 
 IMAGE = torch.rand(1, 1, 36, 60, generator=torch.manual_seed(0))

@@ -104,10 +104,6 @@ class CFedVS(Method[Communities, NoState]):
         proxies = Params.named(**{f"proxy{i}": clip for i, clip in enumerate(clips)})
         return Communities(joined([task.init()] * self.clusters, self.common(task)), proxies)
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing: the server knows who is in which group."""
-        return NoState()
-
     def offer(self, s: Communities, client: ClientId) -> Mapping[str, Params]:
         """Send the model of one's group; to those in none, that of the largest."""
         return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}

@@ -79,10 +79,6 @@ class FedGroup(Method[Grouped, NoState]):
         start = task.init()
         return Grouped(joined([start] * self.clusters), start, getattr(task, "seed", 0))
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing: the server knows who is in which group."""
-        return NoState()
-
     def offer(self, s: Grouped, client: ClientId) -> Mapping[str, Params]:
         """Send the model of one's group; to those in none, that of the largest."""
         return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}

@@ -93,10 +93,6 @@ class IFCA(Method[Models, NoState]):
         again = [[drawn(j, start) for j in range(m)] for start in range(self.restarts * (m > 1))]
         return Models(joined(first, common), tuple(joined(models, common) for models in again))
 
-    def client(self, task: Task) -> NoState:
-        """Keep nothing between rounds."""
-        return NoState()
-
     def offer(self, s: Models, client: ClientId) -> Mapping[str, Params]:
         """Send all models."""
         return {"models": s.models}

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from vergence.core.client import ClientContext
 from vergence.core.data import Batch
 from vergence.core.messages import Message
-from vergence.core.task import Task
-from vergence.data.zero_shot.semantics import of_task
 from vergence.methods.generative.teacher import Owner, TeacherMethod
 
 
@@ -33,11 +29,6 @@ class PeZsl(TeacherMethod):
     Differs: the teacher starts from another initial model than the student; in a black box G has a
     gradient, which the authors' programme cuts off; `student` and `estimates` are ours.
     """
-
-    def meanings(self, task: Task) -> tuple[Tensor, str]:
-        """Return the vectors of the names of classes, and their fingerprint."""
-        found = of_task(task, self.semantics, self.prompt)
-        return found.vectors, found.fingerprint
 
     def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
         """Return as many real samples as made-up ones, drawn anew for every question."""

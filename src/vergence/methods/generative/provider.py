@@ -27,6 +27,7 @@ from vergence.core.requests import Network
 from vergence.core.stages import PULL, SMASHED, Piece
 from vergence.core.tags import tagged
 from vergence.core.task import Task
+from vergence.data.zero_shot.semantics import of_task
 from vergence.methods.generative.losses import (
     SCORES,
     STUDENT,
@@ -120,9 +121,10 @@ class Taught(Method[Provided, O]):
     def verb(self) -> str:
         """Verb of the requests to an owner while the generator learns."""
 
-    @abstractmethod
     def meanings(self, task: Task) -> tuple[Tensor, str]:
         """Return the vectors `[classes, d]` of the names of classes, and their fingerprint."""
+        found = of_task(task, self.semantics, self.prompt)
+        return found.vectors, found.fingerprint
 
     def judge(self, task: Task) -> Piece:
         """Piece of the network that made-up samples enter."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, mean
@@ -15,7 +14,6 @@ from vergence.core.data import Batch
 from vergence.core.messages import Message, Reply
 from vergence.core.params import Params
 from vergence.core.task import Task
-from vergence.data.zero_shot.semantics import of_task
 from vergence.errors import ConfigError
 from vergence.methods.generative.losses import REAL, Guidance
 from vergence.methods.generative.teacher import Owner, TeacherMethod
@@ -73,11 +71,6 @@ class SgZsl(TeacherMethod):
     def looks(self) -> bool:
         """True if made-up samples are compared with single real ones, at every question."""
         return self.compares and self.compare == "samples"
-
-    def meanings(self, task: Task) -> tuple[Tensor, str]:
-        """Return the vectors of the names of classes, and their fingerprint."""
-        found = of_task(task, self.semantics, self.prompt)
-        return found.vectors, found.fingerprint
 
     def guidance(self, task: Task) -> Guidance:
         """Objective that an owner computes on made-up samples."""

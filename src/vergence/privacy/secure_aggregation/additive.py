@@ -160,8 +160,7 @@ class Contributor(Participant[AdditiveParams]):
         for name in (first, *others):
             data = sent(words) if name == first else seeds[name]
             box = sealed(digest, "part", self.name, openings[name], data)
-            part = SharePart(digest, self.name, name, box)
-            parts.append(replace(part, signature=self.sign(part.signed)))
+            parts.append(self._signed(SharePart(digest, self.name, name, box)))
         self.spent.spend_row(terms, self.words)
         return Contribution(digest, self.name, tuple(parts))
 
@@ -208,9 +207,6 @@ class Aggregator(Participant[AdditiveParams]):
                 (Relayed, self._look),
                 (Lookups, self._reveal_passing),
             ]
-
-    def _signed(self, message):  # noqa: ANN001, ANN202 - whatever comes goes
-        return replace(message, signature=self.sign(message.signed))
 
     def _open(self, message: Invitation) -> Opening:
         self.spent.begin(self.terms)

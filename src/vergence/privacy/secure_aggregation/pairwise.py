@@ -26,8 +26,7 @@ sum of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
-from dataclasses import replace
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,9 +117,6 @@ class PairwiseClient(Participant[PairwiseParams]):
             (Agreements, self._unmask),
         ]
 
-    def _signed(self, message: Any) -> Any:
-        return replace(message, signature=self.sign(message.signed))
-
     def _advert(self, message: Invitation) -> Advert:
         return self._signed(Advert(message.terms, self.name, *self._publics()))
 
@@ -193,17 +189,14 @@ class PairwiseClient(Participant[PairwiseParams]):
             raise Refused("lists: somebody is there twice, or was not there before")
         if self.name not in names:
             raise Refused("lists: my own words are not there")
-        self._enough(names)
+        if len(names) < self.terms.threshold:
+            raise Aborted(f"too few: {len(names)} are left, and {self.terms.threshold} are needed")
         self.names = names
         signed = statement("agreed", self.terms.digest, self.name, self._shown())
         return Agreed(self.terms.digest, self.name, self.sign(signed))
 
     def _shown(self) -> bytes:
         return shown(self.terms.digest, self.adverts, self.held, self.names)
-
-    def _enough(self, names: Collection[str]) -> None:
-        if len(names) < self.terms.threshold:
-            raise Aborted(f"too few: {len(names)} are left, and {self.terms.threshold} are needed")
 
     def _unmask(self, agreements: Agreements) -> Unmask:
         if not set(agreements.signatures) <= self.names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -180,6 +180,7 @@ class Invitation:
     terms: bytes
 
 
+M = TypeVar("M", bound=Any)
 T = TypeVar("T", bound=SessionParams)
 
 
@@ -190,7 +191,11 @@ class Participant(Generic[T]):
     """
 
     terms: T
+    sign: Sign
     steps: list[tuple[type, Callable[[Any], Any]]]
+
+    def _signed(self, message: M) -> M:
+        return replace(message, signature=self.sign(message.signed))
 
     def answer(self, message: Any) -> Any:
         """Return the answer to a message.

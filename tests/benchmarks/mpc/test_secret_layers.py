@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.mpc.beaver_triples import AuthenticatedShare, TripleTable
+from benchmarks.mpc.fixed_point import PRIME, FixedPoint, signed
+from benchmarks.mpc.network_variants import strongest, thinned
+from benchmarks.mpc.secret_layers import affine, max_pool, patches, relu
 from vergence.models.lenet import LeNet
-from vergence.privacy.inference.beaver_triples import AuthenticatedShare, TripleTable
-from vergence.privacy.inference.fixed_point import PRIME, FixedPoint, signed
-from vergence.privacy.inference.network import parts, strongest, thinned
-from vergence.privacy.inference.secret_layers import affine, max_pool, patches, relu
+from vergence.privacy.inference.network import parts
 from vergence.privacy.secure_aggregation.session import Aborted
 
 FORM = FixedPoint(20)

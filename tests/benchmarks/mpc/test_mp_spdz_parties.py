@@ -16,12 +16,8 @@ import torch
 
 from benchmarks.bench import mpc
 from benchmarks.bench.mpc import CASES, Case, Subject, arithmetic, judged, work
-from tests.benchmarks.commands import benched
-from tests.privacy import plain_compiler
-from vergence.errors import ConfigError, StateError
-from vergence.models.lenet import LeNet
-from vergence.privacy.inference import mp_spdz_parties
-from vergence.privacy.inference.mp_spdz_parties import (
+from benchmarks.mpc import mp_spdz_parties
+from benchmarks.mpc.mp_spdz_parties import (
     BITS,
     FRACTION,
     _write,
@@ -30,8 +26,12 @@ from vergence.privacy.inference.mp_spdz_parties import (
     fixed,
     infer,
 )
-from vergence.privacy.inference.protocols import PROTOCOLS
-from vergence.privacy.inference.spu_parties import InferenceQuestion
+from benchmarks.mpc.protocols import PROTOCOLS
+from benchmarks.mpc.spu_parties import InferenceQuestion
+from tests.benchmarks.commands import benched
+from tests.benchmarks.mpc import plain_compiler
+from vergence.errors import ConfigError, StateError
+from vergence.models.lenet import LeNet
 
 PLACE = Path(os.environ.get("VERGENCE_MP_SPDZ", "/nowhere"))
 MALICIOUS = {name: found for name, found in PROTOCOLS.items() if found.party}

@@ -11,7 +11,7 @@ import numpy as np
 from torch import from_numpy
 from torch.nn.functional import conv2d
 
-from vergence.privacy.inference.mp_spdz_parties import PROGRAM
+from benchmarks.mpc.mp_spdz_parties import PROGRAM
 
 memory = np.zeros(0, np.int64)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.mpc.fixed_point import BITS, PRIME, STATISTICAL, Field, drawn
 from vergence.errors import ConfigError
-from vergence.privacy.inference.fixed_point import BITS, PRIME, STATISTICAL, Field, drawn
 from vergence.privacy.secure_aggregation.session import Aborted
 
 Send = Callable[[str, Field], Field]

@@ -20,11 +20,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.mpc.processes import LOG, Costs, free_ports, last_line, run_parties
+from benchmarks.mpc.protocols import protocol
+from benchmarks.mpc.spu_parties import InferenceAnswer, InferenceQuestion, Say
 from vergence.errors import ConfigError, StateError
-from vergence.privacy.inference.processes import LOG, free_ports, last_line, run_parties
-from vergence.privacy.inference.protocols import protocol
-from vergence.privacy.inference.spu_parties import InferenceAnswer, InferenceQuestion, Say
-from vergence.system.processes import Costs
 
 PROGRAM = Path(__file__).parent / "mp_spdz" / "network.py"
 FRACTION = 20

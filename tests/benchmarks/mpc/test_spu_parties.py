@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from benchmarks.bench.mpc import CASES, Case, Subject, arithmetic, work
+from benchmarks.mpc import spu_parties
+from benchmarks.mpc.processes import free_ports
+from benchmarks.mpc.protocols import PROTOCOLS, protocol
+from benchmarks.mpc.spu_parties import InferenceQuestion, check_python, infer
 from tests.conftest import ROOT
 from vergence.errors import ConfigError, StateError
 from vergence.models.lenet import LeNet
-from vergence.privacy.inference import spu_parties
-from vergence.privacy.inference.processes import free_ports
-from vergence.privacy.inference.protocols import PROTOCOLS, protocol
-from vergence.privacy.inference.spu_parties import InferenceQuestion, check_python, infer
 
 PYTHON = Path(os.environ.get("VERGENCE_SPU", ROOT / ".venv-spu" / "bin" / "python"))
 UNSAFE = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
@@ -79,7 +79,7 @@ def test_free_ports_differ():
     assert len(set(free_ports(5))) == 5
 
 
-@pytest.mark.parametrize("folder", ["spu", "mp_spdz"])
+@pytest.mark.parametrize("folder", ["spu_scripts", "mp_spdz"])
 def test_what_runs_elsewhere_neither_pickles_nor_needs_vergence(folder):
     """Whoever can put a file into a party's folder must not run code there."""
     files = [f for f in (spu_parties.HERE.parent / folder).glob("*.py") if f.stat().st_size]

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from vergence.errors import StateError
-from vergence.system.processes import Costs, ended, tells_costs
 
 LOG = "log.txt"
 """What a party said, in its folder."""
 BETWEEN = 0.1
+
+
+class Costs(NamedTuple):
+    """Processor seconds and peak memory (kB) of a process that has ended."""
+
+    processor_s: float
+    peak_kb: int
+
+
+def tells_costs() -> bool:
+    """True where a system tells what a process used."""
+    return hasattr(os, "wait4")
+
+
+def ended(child: subprocess.Popen[bytes]) -> Costs | None:
+    """Costs of a child that has ended, None if it runs; sets its exit code.
+
+    Raises:
+        AttributeError: not `tells_costs`.
+    """
+    number, status, usage = os.wait4(child.pid, os.WNOHANG)
+    if not number:
+        return None
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return Costs(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 
 
 def run_parties(

@@ -19,12 +19,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.mpc.processes import LOG, free_ports, last_line, run_parties
+from benchmarks.mpc.protocols import protocol
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.inference.network import NetworkParts
-from vergence.privacy.inference.processes import LOG, free_ports, last_line, run_parties
-from vergence.privacy.inference.protocols import protocol
 
-HERE = Path(__file__).parent / "spu"
+HERE = Path(__file__).parent / "spu_scripts"
 FRACTION = 22
 """Bits after the point in SPU's 64-bit ring: sums of products must stay below 2^18. With SPU's own
 18 bits answers of about 1 are off by 1e-4."""

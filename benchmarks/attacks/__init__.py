@@ -1,0 +1,1 @@
+"""Parts of attacks that benchmarks alone carry out."""
