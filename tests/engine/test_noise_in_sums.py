@@ -185,7 +185,8 @@ def test_grids_on_which_shares_do_not_add_up_are_refused(user, why):
 
 def test_explain_and_results_say_from_whom_people_are_hidden(tmp_path):
     plan, people = Plan(rounds=1, privacy=PADS), People(people=12).load()
-    (line, _) = foretold(plan, FedAvg(), ToyTask(Linear()), people)
+    (line, useful, _) = foretold(plan, FedAvg(), ToyTask(Linear()), people)
+    assert "all 12 people together may say" in useful
     assert "the server while at least 7 people" in line  # more than half of 12
     assert "noise of at least 2 x 0.5" in line
     assert f"{2 * 0.5 * math.sqrt(12 / 7) / 12:.3g} in every entry" in line

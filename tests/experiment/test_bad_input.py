@@ -315,7 +315,9 @@ def test_predict_for_a_newcomer_needs_a_shared_model(trained, tmp_path):
 
 
 def test_predict_with_a_run_of_another_task(tmp_path):
-    vergence("predict", run(tmp_path, ONE), CLIP).complains(2, "another task", "gaze maps only")
+    vergence("predict", run(tmp_path, ONE), CLIP).complains(
+        2, "the task 'toy'", "gaze_map and gaze_angle"
+    )
 
 
 def test_predict_with_a_folder_of_several_methods(trained):

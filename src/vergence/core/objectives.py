@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,19 +43,23 @@ class FeatureAlignment(Objective):
         return task.loss(output, batch) + self.weight * apart.square().mean()
 
 
-def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
+def each(task: Task, output: Any, batch: Batch) -> Tensor:
     """Return the losses of a batch's samples, `[batch]`, each as the task would alone.
 
-    One after the other where a loss looks at values to decide, or draws numbers.
+    One after the other where a loss looks at values to decide, or draws numbers, and where an
+    output is more than a tensor: entries without a row for each sample are the same for all.
     """
     told = {name: batch[name] for name in task.labels or batch}
 
-    def alone(output: Any, told: Batch) -> Tensor:
-        one = mapped(lambda part: part[None], output)
-        return task.loss(one, {name: column[None] for name, column in told.items()})
+    def alone(output: Tensor, told: Batch) -> Tensor:
+        return task.loss(output[None], {name: column[None] for name, column in told.items()})
 
-    try:
-        return vmap(alone)(output, told)
-    except RuntimeError:
-        rows = ({name: column[at] for name, column in told.items()} for at in range(len(output)))
-        return torch.stack([alone(one, row) for one, row in zip(output, rows, strict=True)])
+    with suppress(RuntimeError):
+        if isinstance(output, Tensor):
+            return vmap(alone)(output, told)
+    samples, losses = len(next(iter(told.values()))), []
+    for at in range(samples):
+        rows = slice(at, at + 1)
+        one = mapped(lambda p, rows=rows: p[rows] if p.shape[:1] == (samples,) else p, output)
+        losses.append(task.loss(one, {name: column[rows] for name, column in told.items()}))
+    return torch.stack(losses)

@@ -186,10 +186,11 @@ def family(pairs: Sequence[ComparedMethod]) -> int:
 
 
 def best(study: StudyResults, metric: str) -> Run | None:
-    """The trained method with the best mean over people; None: nobody has the metric."""
+    """The trained method with the best finite mean over people; None: there is none."""
     sign = -1 if metric in study.lower_is_better else 1
-    there = [run for run in study.runs if metric in run.estimates]
-    return max(there, key=lambda run: sign * run.estimates[metric].mean, default=None)
+    there = [r for r in study.runs if metric in r.estimates]
+    finite = [r for r in there if math.isfinite(r.estimates[metric].mean)]
+    return max(finite, key=lambda run: sign * run.estimates[metric].mean, default=None)
 
 
 def rank(study: StudyResults, metric: str | None = None, unit: Unit = "person") -> Ranked | None:

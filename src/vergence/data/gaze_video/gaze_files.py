@@ -7,6 +7,7 @@ Tables are told from other files by their kind and not by their place: they may 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
@@ -151,24 +152,31 @@ def no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -> st
 
 
 def _copies(tables: Sequence[tuple[Path, GazeRows]]) -> list[Path]:
-    """Tables nearly all of whose samples stand in the other ones, which are not copies."""
-    rows = []
-    for _, table in tables:
+    """Tables whose samples stand in one other table, or that hold whole other tables alone.
+
+    Coarse gaze of many people has the same samples by accident, so that the other tables together
+    say nothing. Large tables go first (one of all people beside theirs), then long names
+    ("P01 (1).csv").
+    """
+    samples: dict[Path, set[tuple[str, float]]] = {}
+    for path, table in tables:
         # One number of a sample; another sample has the same one by accident alone.
         sample = table.ticks * table.scale + np.e * table.x + np.pi * table.y
-        rows.append(np.unique(np.round(sample[table.valid], 9)))
-    if len(rows) < 2:
-        return []
-    _, number = np.unique(np.concatenate(rows), return_inverse=True)
-    own = np.split(number, np.cumsum([len(part) for part in rows])[:-1])
-    holders = np.bincount(number)
+        valid = table.valid & np.isfinite(sample)
+        pictures, numbers = table.stimulus[valid], np.round(sample[valid], 9)
+        samples[path] = set(zip(pictures.tolist(), numbers.tolist(), strict=True))
+    held = Counter(each for own in samples.values() for each in own)
     copies = []
-    # Large ones first (a table of all people beside theirs), then long names ("P01 (1).csv").
-    order = sorted(range(len(rows)), key=lambda i: (len(rows[i]), len(str(tables[i][0]))))
-    for i in reversed(order):
-        if len(own[i]) >= FEWEST and (holders[own[i]] > 1).mean() > REPEATED:
-            holders[own[i]] -= 1
-            copies.append(tables[i][0])
+    for path in sorted(samples, key=lambda p: (len(samples[p]), len(str(p))), reverse=True):
+        own = samples[path]
+        need = REPEATED * len(own)
+        if len(own) < FEWEST or sum(held[each] > 1 for each in own) <= need:
+            continue
+        others = [part for other, part in samples.items() if other != path and len(part & own)]
+        inside = [part for part in others if len(part & own) > REPEATED * len(part)]
+        if max(len(part & own) for part in others) > need or len(own & set().union(*inside)) > need:
+            copies.append(path)
+            held.subtract(samples.pop(path))
     return copies
 
 

@@ -32,6 +32,8 @@ OUTLIERS = (1e3, -1e3, 0.0)
 ROUNDING = 1e-4
 """Relative difference between batches of unequal sizes, and of lengths of gradients."""
 GRADIENT = "in its gradient"
+CLOSED, SHIFT = 1e-3, 0.1
+"""Deviation of a parameter that may close a branch, and of what is added to it for the probe."""
 
 
 def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
@@ -72,7 +74,7 @@ class MixingProbe:
 
     def __init__(self, task: Task, batch: Batch) -> None:
         self.task, self.output = task, None
-        self.module: nn.Module | None = task.module()
+        self.module: nn.Module | None = opened(task.module())
         if not same(self._outputs(batch)[""], self._outputs(batch)[""]):
             self.module = None  # each batch changes it: every pass has a new one
         later, other = self._outputs(batch, batch), self._outputs(replaced(batch, 0, 0.0), batch)
@@ -111,9 +113,11 @@ class MixingProbe:
         own = slopes(output, samples, lambda rows: each(self.task, rows, batch).sum())
         whole, bent = (slopes(made, samples, loss) for made in (output, other))
         lengths = whole.norm(dim=1)
-        turned = (whole * bent).sum(1) < (1 - 10 * ROUNDING) * lengths * bent.norm(dim=1)
+        parallel = 1 - 10 * ROUNDING
+        turned = (whole * bent).sum(1) < parallel * lengths * bent.norm(dim=1)
+        turned |= (whole * own).sum(1) < parallel * lengths * own.norm(dim=1)
         lost = (lengths > 0) & ~(own.norm(dim=1) > ROUNDING * lengths)
-        if bool(turned[1:].any()) or bool(lost.any()):
+        if bool((turned | lost)[1:].any()) or bool(lost[0]):
             raise ConfigError(
                 "dp: the loss of a batch is no mean of losses of single samples, which DP-SGD "
                 "would train instead; use a loss that compares no samples with each other, or hide "
@@ -125,7 +129,7 @@ class MixingProbe:
 
         Of one batch of a few samples also the lengths of their gradients.
         """
-        module = self.module or self.task.module()
+        module = self.module or opened(self.task.module())
         for layer in module.modules():
             layer.training = dropout or not isinstance(layer, _DropoutNd)
         seen: dict[str, Tensor] = {}
@@ -174,6 +178,20 @@ class MixingProbe:
                 f"{differs[0] or 'between its layers'}; normalise and compare over features, not "
                 "over the samples of a batch (dimension 0), or hide whole people with privacy.user"
             )
+
+
+def opened(module: nn.Module) -> nn.Module:
+    """Return a network whose parameters of one value alone, as a gate of zero, are moved.
+
+    Behind a head or a gate that begins at zero nothing would be seen of the layers.
+    """
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if float(parameter.std(unbiased=False)) <= CLOSED:
+                noise = torch.randn(parameter.shape, generator=draw)
+                parameter.add_(SHIFT * noise.to(parameter))
+    return module
 
 
 def replaced(batch: Batch, at: int, factor: float) -> Batch:
