@@ -392,9 +392,11 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
         if not whole or not KIND.search(reason):
             raise
         kind = str(columns[whole[0]].dtype).removeprefix("torch.")
-        mend = _as_type(": give floating-point numbers", whole[0], "float32")
-        if "class probabilities" in reason:  # one output: cross-entropy would mix the samples
-            mend = ": give the network an output for each class, or take a loss of one output"
+        mend = (  # with one output cross-entropy would compare the samples of a batch
+            ": give the network an output for each class, or take a loss of one output"
+            if "class probabilities" in reason
+            else _as_type(": give floating-point numbers", whole[0], "float32")
+        )
         raise ConfigError(
             f"{what} does not take {whole[0]!r}, which is {kind} ({reason}){mend}"
         ) from error

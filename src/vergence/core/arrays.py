@@ -435,7 +435,11 @@ def by_person(
     if len(unknown):
         raise DataError(f"{person!r} is missing in row {unknown[0]}: say whose it is, or drop it")
     may_lack = [wanted[name] for name in missing if name in wanted]
-    empty = [c for c in used if any(c == held or _among(c, held) for held in may_lack)]
+    empty = [
+        c
+        for c in used
+        if any(c == held or (isinstance(held, list) and c in held) for held in may_lack)
+    ]
     as_text(frame[person].drop_duplicates().tolist(), "people")
     found = {}
     for who, rows in frame.groupby(person, sort=False, observed=True):
@@ -468,10 +472,6 @@ def _are_several(held: Any, frame: Any) -> bool:
     if isinstance(held, str) or (isinstance(held, tuple) and held in list(frame.columns)):
         return False
     return isinstance(held, Iterable)
-
-
-def _among(name: Any, held: Any) -> bool:
-    return isinstance(held, list) and name in held
 
 
 def _side(held: Any) -> Any:

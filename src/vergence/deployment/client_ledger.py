@@ -39,7 +39,8 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
     """
     for message in (request.message, *request.then):
         done, turn = message.round, request.kind == "turn"
-        last = has_finish(method) or not turn
+        # A method may exchange messages with clients once more after the last round.
+        last = type(method).finish is not Method.finish or not turn
         if done > plan.rounds or (done == plan.rounds and not last):
             raise StateError(f"plan: round {done} is asked for, and this run has {plan.rounds}")
         own = plan.progress(done) if turn else 0.0
@@ -261,11 +262,6 @@ class ClientLedger:
             whole = json.dumps(asdict(record)).encode()
             write_whole(self.path, whole, lasting=True, secret=True)
             self.record = record
-
-
-def has_finish(method: Method) -> bool:
-    """True if a method exchanges messages with clients once more after the last round."""
-    return type(method).finish is not Method.finish
 
 
 def fingerprints(trees: Mapping[str, Params]) -> dict[str, str]:

@@ -54,7 +54,8 @@ class Gaze:
         checks = {
             "the time is not a finite number": ~np.isfinite(self.t_s),
             "the time goes back": np.diff(self.t_s, prepend=self.t_s[:1]) < 0,
-            "gaze is NaN although the sample is marked valid": self.valid & ~self._finite(),
+            "gaze is NaN although the sample is marked valid": self.valid
+            & ~(np.isfinite(self.x) & np.isfinite(self.y)),
             "valid gaze lies outside [0, 1]": self.valid & self._outside(),
         }
         for fault, rows in checks.items():
@@ -163,9 +164,6 @@ class Gaze:
             dt_ms=dt,
             source=self.source,
         )
-
-    def _finite(self) -> NDArray[np.bool_]:
-        return np.isfinite(self.x) & np.isfinite(self.y)
 
     def _outside(self) -> NDArray[np.bool_]:
         return (self.x < 0) | (self.x > 1) | (self.y < 0) | (self.y > 1)

@@ -141,8 +141,11 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             self.preset, "gaze_table", self.columns, self.files, needed
         )
         if preset and preset.reader:
-            read = self._aria_recordings if preset.reader == "aria" else READERS[preset.reader]
-            found = read(root)
+            found = (
+                [self._aria(folder, root) for folder in _aria_places(root)]
+                if preset.reader == "aria"
+                else READERS[preset.reader](root)
+            )
             people = {recording.person for recording in found}
             many = "people" if len(people) > 1 else "person"
             return found, f"{len(found)} recordings read, {len(people)} {many}"
@@ -279,9 +282,6 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             footage = open_video(video)
             size = (footage.width, footage.height)
         return to_fractions(rows.x, rows.y, rows.unit, size or (1, 1), self.origin)
-
-    def _aria_recordings(self, root: Path) -> list[Recording]:
-        return [self._aria(folder, root) for folder in _aria_places(root)]
 
     def _aria(self, folder: Path, root: Path) -> Recording:
         """An Aria recording: exact from a VRS; from an mp4 by angles, as if from the camera."""

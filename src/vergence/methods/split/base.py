@@ -344,18 +344,16 @@ def opened(sent: Params) -> Tensor:
 def heard(client: ClientId, sent: Params) -> Conversation[Tensor]:
     """Unpack raw data of a client, or silence the client: no guard looks into raw data."""
     names = list(sent)
-    fits = names == ["values"] or (names == ["values", "scale"] and _is_scale(sent["scale"]))
-    if not fits:
+    scale = sent["scale"] if names == ["values", "scale"] else None
+    # A scale is four bytes, as integers.
+    if names != ["values"] and (
+        scale is None or scale.numel() * scale.element_size() != 4 or scale.is_floating_point()
+    ):
         yield from silence(client, f"names: it sent {', '.join(names) or 'nothing'} as raw data")
     values = opened(sent)
     if len(names) > 1 and not is_finite(values):
         yield from silence(client, "finite: it sent NaN or infinity")
     return values
-
-
-def _is_scale(scale: Tensor) -> bool:
-    """True if these are the four bytes of a scale, as integers."""
-    return scale.numel() * scale.element_size() == 4 and not scale.is_floating_point()
 
 
 def columns(client: ClientId, sent: Params, smashed: Tensor) -> Conversation[dict[str, Tensor]]:

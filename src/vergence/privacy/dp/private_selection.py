@@ -56,7 +56,8 @@ class PrivateMaskSelector:
         entry = Release(mark, mark, self.each, 1.0, count)
         book = ReleaseLog(self.folder / book_of(self.seed, client))
         if entry.mark not in book:
-            if not count or not self._affords(book, entry):
+            after = spent([*book.entries, entry], self.policy)
+            if not (count and after <= self.policy.epsilon * (1 + 1e-9)):
                 return Mask.none(score.layout)
             if not kept.exists():  # else its process died before it paid, and nobody saw it
                 draws = self.secret.child(client, mark).draws()
@@ -65,10 +66,6 @@ class PrivateMaskSelector:
             book.enter(entry)
         mask: Mask = unpack_file(kept)
         return mask
-
-    def _affords(self, book: ReleaseLog, entry: Release) -> bool:
-        """True if a client's budget allows another choice."""
-        return spent([*book.entries, entry], self.policy) <= self.policy.epsilon * (1 + 1e-9)
 
 
 def spent(entries: Sequence[Release], policy: MaskBudget) -> float:

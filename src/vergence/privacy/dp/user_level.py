@@ -90,12 +90,10 @@ class UserLevel:
         norm = math.sqrt(sum(float(u.flat.double().square().sum()) for u in kept.values()))
         factor = (1.0 if norm <= self.clip else self.clip / norm * (1 - 1e-9)) / among
         trees = {
-            n: u.like(self._on_grid(u.flat.double() * factor).to(u.flat)) for n, u in kept.items()
+            n: u.like(((u.flat.double() * factor / self.step).trunc() * self.step).to(u.flat))
+            for n, u in kept.items()
         }
         return Reply(trees, 1.0, answer.metrics)
-
-    def _on_grid(self, values: Tensor) -> Tensor:
-        return (values / self.step).trunc() * self.step
 
     def integers(self, update: Tensor) -> Integers:
         """Return a tree of a bounded reply, or a sum of them, as integers: what is summed securely.

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -334,7 +334,8 @@ class Aggregator(Participant[AdditiveParams]):
         self._spend()
         bits = looked_up(table, shown, terms.count_bits).tobytes()
         self.seed, self.table = b"", None
-        counts = in_order((self.showed, *message.boxes))
+        # A digest of messages of one step, however they arrived.
+        counts = transcript(b"", *by_sender((self.showed, *message.boxes)))
         self.said = self._signed(LookedUp(terms.digest, self.name, bits, self.before, counts))
         return self.said
 
@@ -383,11 +384,6 @@ def tables(
 def by_sender(messages: Iterable[T]) -> list[T]:
     """Messages in the order of their senders' names."""
     return sorted(messages, key=lambda message: message.sender)
-
-
-def in_order(messages: Iterable[Any]) -> bytes:
-    """Digest of messages of one step, however they arrived."""
-    return transcript(b"", *by_sender(messages))
 
 
 def agreed_on(

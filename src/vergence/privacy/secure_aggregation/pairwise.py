@@ -252,16 +252,17 @@ class PairwiseServer:
         if name not in self.due or name in self.heard:
             said = "answered before" if name in self.heard else "is not due to answer"
             raise Refused(f"order: '{name}' {said}")
-        signed = self._agreed(name) if isinstance(message, Agreed) else message.signed
+        signed = (
+            statement("agreed", self.terms.digest, name, self._shown())
+            if isinstance(message, Agreed)
+            else message.signed
+        )
         check(signed, message.signature, name, self.register)
         self._fits(message)
         if isinstance(message, Masked):
             np.add(self.total, received(message.words), self.total)
             message = None  # only the sum is kept
         self.heard[name] = message
-
-    def _agreed(self, name: str) -> bytes:
-        return statement("agreed", self.terms.digest, name, self._shown())
 
     def _shown(self) -> bytes:
         return shown(self.terms.digest, self.adverts, self.shares, self.names)
