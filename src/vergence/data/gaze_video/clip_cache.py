@@ -48,7 +48,7 @@ from vergence.errors import ConfigError, DataError
 from vergence.system.file_access import BINARY
 from vergence.system.file_locks import lock, lock_shared, try_lock, try_lock_shared_by_none
 
-VERSION = 3
+VERSION = 4
 """Part of every key: raise it when the same video should give other pixels."""
 LIMIT_GB = 20.0
 SLICES, SLICE_BYTES = 4, 1 << 16
@@ -130,15 +130,17 @@ def open_video(path: Path) -> Video:
 
     def read() -> dict[str, NDArray]:
         video = Video.open(path)
-        size = np.array([video.width, video.height])
+        # Numbers of one kind each: pixels and signs are whole, the start is not.
+        shown = np.array([video.width, video.height, *map(int, video.orientation)])
         start = np.array([video.start_s])
-        return {"times_s": video.times_s, "pts": video.pts, "size": size, "start_s": start}
+        return {"times_s": video.times_s, "pts": video.pts, "shown": shown, "start_s": start}
 
     key = {"version": VERSION, "av": av.__version__, "video": identity(path)}
     made = cached("frame-times", key, read)
-    width, height = made["size"].tolist()
+    width, height, across, down, turned = made["shown"].tolist()
     (start,) = made["start_s"].tolist()
-    return Video(path, made["times_s"], width, height, made["pts"], start_s=start)
+    orientation = (across, down, bool(turned))
+    return Video(path, made["times_s"], width, height, made["pts"], orientation, start_s=start)
 
 
 def load_clips(

@@ -29,6 +29,9 @@ VIDEOS = (
     *(".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"),
 )
 """Endings of files that are taken for videos, in small letters; the six usual ones first."""
+Orientation = tuple[int, int, bool]
+"""1 or -1 for the ways in which x and y are read, and whether they change places."""
+UPRIGHT: Orientation = (1, 1, False)
 SEEK_OVER_S = 2.0
 """Gaps longer than this are skipped by a seek instead of by decoding through them."""
 
@@ -59,6 +62,7 @@ class Video(Footage):
     """A video file: its upright size and the time of every frame, in seconds."""
 
     pts: NDArray[np.int64]
+    orientation: Orientation = UPRIGHT
 
     @staticmethod
     def open(path: Path) -> Video:
@@ -88,13 +92,15 @@ class Video(Footage):
                 "copy or download it again"
             )
         shown = [p.pts for p in packets if p.pts is not None and not p.is_discard]
-        if _turned(path):
+        orientation = _orientation_of(path)
+        if orientation[2]:
             width, height = height, width
         pts = np.unique(np.array(shown, np.int64))
         if not len(pts) or base is None:
             raise DataError(f"video {path} has no frames; give a video with at least one frame")
         times = np.asarray((pts - pts[0]) * float(base), np.float64)
-        return Video(path, times, width, height, pts, start_s=float(pts[0] * base))
+        start_s = float(pts[0] * base)
+        return Video(path, times, width, height, pts, orientation, start_s=start_s)
 
     @staticmethod
     def check_header(path: Path) -> None:
@@ -144,7 +150,7 @@ class Video(Footage):
                     if pts - (self.pts[0] if frame is None else frame.pts or 0) > far:
                         frame, decoder = self._seek(container, stream, pts, far)
                     frame = self._advance(frame, decoder, pts, int(row))
-                    yield rgb(frame, width, height)
+                    yield rgb(frame, width, height, self.orientation)
         except FFmpegError as error:
             raise _unreadable(self.path, error) from None
 
@@ -181,9 +187,14 @@ class Video(Footage):
         return frame
 
 
-def rgb(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
-    """Return the upright picture: phones store it as the sensor lies, and how to show it."""
-    across, down, turned = _orientation(frame)
+def rgb(
+    frame: VideoFrame, width: int, height: int, orientation: Orientation | None = None
+) -> NDArray[np.uint8]:
+    """Return the upright picture: phones store it as the sensor lies, and how to show it.
+
+    `orientation` is that of the video; None: the frame is asked.
+    """
+    across, down, turned = orientation or _orientation(frame)
     if turned:
         width, height = height, width
     stored = frame.to_ndarray(format="rgb24", width=width, height=height)
@@ -191,7 +202,7 @@ def rgb(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(shown[::down, ::across], np.uint8)
 
 
-def _orientation(frame: VideoFrame) -> tuple[int, int, bool]:
+def _orientation(frame: VideoFrame) -> Orientation:
     """Return 1 or -1 for the ways in which x and y are read, and whether they change places.
 
     The frame's display matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y).
@@ -199,7 +210,7 @@ def _orientation(frame: VideoFrame) -> tuple[int, int, bool]:
     """
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
-        return 1, 1, False
+        return UPRIGHT
     (a, b, _), (c, d, _), _ = np.frombuffer(matrix, np.int32).reshape(3, 3).tolist()
     turned = abs(b) > abs(a)
     x, y = (c, b) if turned else (a, d)
@@ -213,12 +224,12 @@ def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]
     return [p for p in found if p.suffix.lower() in usual] or found
 
 
-def _turned(path: Path) -> bool:
-    """Return true if width and height change places in the upright first frame of a video."""
+def _orientation_of(path: Path) -> Orientation:
+    """Return how a video is shown, by its first frame."""
     with suppress(FFmpegError), av.open(str(path)) as container:  # reading will say what is wrong
         for frame in container.decode(video=0):
-            return _orientation(frame)[2]
-    return False
+            return _orientation(frame)
+    return UPRIGHT
 
 
 def rows_at(
