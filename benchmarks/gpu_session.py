@@ -40,13 +40,13 @@ def rows(file: Path = ROWS) -> list[Record]:
     Raises:
         ValueError: a row lacks a key, or two rows have one name.
     """
-    found = tomllib.loads(file.read_text(encoding="utf-8"))["row"]
-    for row in found:
+    plan = tomllib.loads(file.read_text(encoding="utf-8"))["row"]
+    for row in plan:
         if lacking := {"name", "about", "command", "limit_s"} - row.keys():
             raise ValueError(f"{file.name}: row {row} lacks {', '.join(sorted(lacking))}")
-    if len({row["name"] for row in found}) < len(found):
+    if len({row["name"] for row in plan}) < len(plan):
         raise ValueError(f"{file.name}: two rows have one name")
-    return found
+    return plan
 
 
 def code() -> str:
@@ -60,11 +60,11 @@ def code() -> str:
     return whole.hexdigest()[:16]
 
 
-def due(found: Sequence[Record], before: Mapping[str, Record], machine: Record) -> list[Record]:
+def due(plan: Sequence[Record], before: Mapping[str, Record], machine: Record) -> list[Record]:
     """Rows to run: those that did not go well on this code and this kind of GPU."""
     return [
         row
-        for row in found
+        for row in plan
         if before.get(row["name"], {}).get("exit") != 0
         or any(before[row["name"]].get(key) != machine[key] for key in ("gpu", "code"))
     ]
@@ -92,7 +92,7 @@ def run(row: Record, limit_s: float) -> Record:
     return {"exit": code, "seconds": round(time.monotonic() - began, 1), "output": lines}
 
 
-def page(records: Mapping[str, Record], found: Sequence[Record]) -> str:
+def page(records: Mapping[str, Record], plan: Sequence[Record]) -> str:
     """The page: a table of all rows, then what each printed."""
     parts = [
         "# What ran on a GPU\n",
@@ -102,7 +102,7 @@ def page(records: Mapping[str, Record], found: Sequence[Record]) -> str:
         "| row | what | result | seconds | GPU, torch | date | code |",
         "|---|---|---|---:|---|---|---|",
     ]
-    for row in found:
+    for row in plan:
         record = records.get(row["name"])
         cells = ["not run yet", "", "", "", ""]
         if record:
@@ -111,7 +111,7 @@ def page(records: Mapping[str, Record], found: Sequence[Record]) -> str:
             machine = f"{record['gpu']}, {record['torch']}"
             cells = [state, str(record["seconds"]), machine, record["date"], record["code"]]
         parts.append("| " + " | ".join([row["name"], row["about"], *cells]) + " |")
-    for row in found:
+    for row in plan:
         if record := records.get(row["name"]):
             shown = "python " + " ".join(row["command"])
             printed = "\n".join(record["output"])
@@ -132,10 +132,10 @@ def session(minutes: float, only: Sequence[str], out: Path) -> int:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "code": code(),
     }
-    found, records = rows(), read(RESULTS / "gpu_session.json") | read(out / "gpu_session.json")
+    plan, records = rows(), read(RESULTS / "gpu_session.json") | read(out / "gpu_session.json")
     out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * minutes
-    waiting = [row for row in due(found, records, machine) if not only or row["name"] in only]
+    waiting = [row for row in due(plan, records, machine) if not only or row["name"] in only]
     print(f"{machine['gpu']}, torch {machine['torch']}: {len(waiting)} rows to run", flush=True)
     failed = False
     for row in waiting:
@@ -150,7 +150,7 @@ def session(minutes: float, only: Sequence[str], out: Path) -> int:
         failed |= record["exit"] != 0
         text = json.dumps(records, indent=1) + "\n"
         (out / "gpu_session.json").write_text(text, encoding="utf-8")
-        (out / "gpu_session.md").write_text(page(records, found), encoding="utf-8")
+        (out / "gpu_session.md").write_text(page(records, plan), encoding="utf-8")
     return int(failed)
 
 

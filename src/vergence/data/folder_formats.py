@@ -71,27 +71,27 @@ class FoundFormat:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> FoundFormat:
+def find_format(root: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> FoundFormat:
     """The one format of gaze recordings in a folder.
 
     Args:
         root: the folder.
-        given: options that are known already: with a preset, or columns of time, x and y, nothing
-            is guessed.
+        settings: options that are known already: with a preset, or columns of time, x and y,
+            nothing is guessed.
 
     Raises:
         DataError: there is none, there are several, or a table does not say enough.
         ConfigError: the preset is none.
     """
-    columns = given.get("columns", {})
+    columns = settings.get("columns", {})
     columns = columns if isinstance(columns, Mapping) else {}
-    preset = str(given.get("preset", ""))
+    preset = str(settings.get("preset", ""))
     tables = [path for path in files_below(root) if path.suffix.lower() in TABLES]
-    if files := given.get("files"):
+    if files := settings.get("files"):
         # Where none fits, the reader says so.
         tables = [path for path, _ in matching(root, files, "files")] or tables
     unread = {
-        path for one in given.get("without", ()) for path, _ in matching(root, one, "without")
+        path for one in settings.get("without", ()) for path, _ in matching(root, one, "without")
     }
     headers: dict[Path, list[str]] = {}
     for path in tables:
@@ -100,13 +100,17 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
     if preset in PRESETS or preset.endswith(".toml"):
         made = PRESETS[preset] if preset in PRESETS else read_preset(Path(preset))
         said = [path for path, header in headers.items() if made.matches(header)]
-        return _preset(preset, made, root, given, said if made.known_by else [], "as said", "--set")
+        return _preset(
+            preset, made, root, settings, said if made.known_by else [], "as said", "--set"
+        )
     if {"t", "x", "y"} <= columns.keys():
         said = FoundFormat(PLAIN, "gaze_table", "as said", "--set")
         if "stimulus" in columns:
-            said = replace(said, title=PLAIN_STIMULI, data="stimuli", options=_shown(root, given))
-        return _grouped(said, root, given)
-    if found := _by_presets(root, given, headers):
+            said = replace(
+                said, title=PLAIN_STIMULI, data="stimuli", options=_shown(root, settings)
+            )
+        return _grouped(said, root, settings)
+    if found := _by_presets(root, settings, headers):
         return found
     if not tables:
         kinds = Counter(path.suffix or path.name for path in files_below(root)).most_common(5)
@@ -114,11 +118,11 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
             f"{root} holds no gaze: no table ({', '.join(TABLES)}) and no file of a known tracker; "
             f"found {', '.join(f'{count} {kind}' for kind, count in kinds) or 'nothing'}"
         )
-    return _grouped(_guess(root, tables, headers, given), root, given)
+    return _grouped(_guess(root, tables, headers, settings), root, settings)
 
 
 def _by_presets(
-    root: Path, given: Mapping[str, Any], headers: Mapping[Path, list[str]]
+    root: Path, settings: Mapping[str, Any], headers: Mapping[Path, list[str]]
 ) -> FoundFormat | None:
     """The preset with a file or columns that no other has.
 
@@ -155,14 +159,14 @@ def _by_presets(
     why = f"{len(paths)} tables with {', '.join(preset.known_by)}"
     if not paths:
         why = f"{len(by_name[name])} {by_name[name][0].name}"
-    return _preset(name, preset, root, given, paths, "", why)
+    return _preset(name, preset, root, settings, paths, "", why)
 
 
 def _preset(
     name: str,
     preset: GazePreset,
     root: Path,
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     tables: Sequence[Path],
     sure: str,
     why: str,
@@ -175,7 +179,7 @@ def _preset(
         return FoundFormat(preset.title, preset.data, sure or "certain", why)
     options, notes = {"preset": name, **preset.options}, dict(preset.notes)
     if preset.data == "stimuli":
-        options |= _shown(root, given)
+        options |= _shown(root, settings)
     fitting = [matching(root, pattern, "files") for pattern in preset.files]
     known = {path: parts for found in fitting for path, parts in found if path in tables}
     if tables and not known:
@@ -187,13 +191,13 @@ def _preset(
         options["without"] = _relative(root, others)
     people = {known[path].get("person") for path in known if path in read}
     lost = [p for p in tables if p not in read and known.get(p, {}).get("person") not in people]
-    if lost and "files" not in given:
+    if lost and "files" not in settings:
         notes["files"] = (
             f"{', '.join(_relative(root, lost))}: not read, because of the name; say "
             "--set federation.files='PATTERN' if it should be"
         )
     if preset.data == "stimuli" and tables and not any(c.stimulus for c in preset.columns):
-        options["columns"] = {"stimulus": _picture_column(root, tables[0], given)}
+        options["columns"] = {"stimulus": _picture_column(root, tables[0], settings)}
     if name == "aria_mps" and not any(path.suffix == ".vrs" for path in files_below(root)):
         options |= {"start": "first", "lens": "equidistant"}
         notes["fov_deg start lens"] = (
@@ -204,13 +208,13 @@ def _preset(
     return FoundFormat(preset.title, preset.data, sure, why, options, notes)
 
 
-def _picture_column(root: Path, path: Path, given: Mapping[str, Any]) -> str:
+def _picture_column(root: Path, path: Path, settings: Mapping[str, Any]) -> str:
     """The column of a table that names the pictures, where a maker leaves that to the user.
 
     Raises:
         DataError: none does.
     """
-    if stimulus := _stimulus_column(_sample(path), root, given):
+    if stimulus := _stimulus_column(_sample(path), root, settings):
         return stimulus
     raise DataError(
         f"{path}: no column names the pictures in {root}: add the trial variable with the "
@@ -223,13 +227,13 @@ def _relative(root: Path, paths: Iterable[Path]) -> list[str]:
     return [re.sub("[{}]", "*", path.relative_to(root).as_posix()) for path in paths]
 
 
-def _grouped(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundFormat:
+def _grouped(found: FoundFormat, root: Path, settings: Mapping[str, Any]) -> FoundFormat:
     """The format, with the pattern that says whose each table is, and tables that are not read.
 
-    It stays as it is where `files` is given.
+    It stays as it is where `files` is set.
     """
-    columns = {**found.options.get("columns", {}), **given.get("columns", {})}
-    if "files" in given:
+    columns = {**found.options.get("columns", {}), **settings.get("columns", {})}
+    if "files" in settings:
         return found
     sets = [GazeColumns(**columns)]
     paths = [path for path in files_below(root) if path.suffix.lower() in TABLES]
@@ -270,9 +274,9 @@ def _grouped(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundF
     return replace(found, options={**found.options, **options}, notes=notes)
 
 
-def _shown(root: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(root: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The folder below root that holds the pictures or videos shown, if none is given."""
-    if "stimuli" in given:
+    if "stimuli" in settings:
         return {}
     files = files_below(root)
     folders = Counter(p.parent for p in files if p.suffix.lower() in PICTURES)
@@ -290,11 +294,11 @@ def _sample(path: Path, rows: int = LOOKED_AT) -> DelimitedTable:
     return read_table(path, [], "table", most=rows)
 
 
-def _stimulus_column(table: DelimitedTable, root: Path, given: Mapping[str, Any]) -> str:
+def _stimulus_column(table: DelimitedTable, root: Path, settings: Mapping[str, Any]) -> str:
     """The column that is given, or most of whose cells name a picture or video in the folder."""
-    if stimulus := given.get("columns", {}).get("stimulus"):
+    if stimulus := settings.get("columns", {}).get("stimulus"):
         return str(stimulus)
-    shown = files_below(root / str(given.get("stimuli", "")))
+    shown = files_below(root / str(settings.get("stimuli", "")))
     known = {p.name.lower() for p in shown if p.suffix.lower() in PICTURES + VIDEOS}
     known |= {PureWindowsPath(name).stem for name in known}
     best = ("", 0.5)
@@ -316,7 +320,7 @@ def _guess(
     root: Path,
     tables: Sequence[Path],
     headers: Mapping[Path, list[str]],
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> FoundFormat:
     """Columns of plain tables, by their names and numbers, but for those that are given.
 
@@ -339,7 +343,7 @@ def _guess(
             f"{', '.join(_relative(root, others))}: gaze in other columns than {path.name}, which "
             "is not read; give it a folder of its own, or the same names of columns"
         )
-    stimulus = _stimulus_column(table, root, given)
+    stimulus = _stimulus_column(table, root, settings)
     for role, rule in (("person", PERSON), ("valid", VALID)):
         named = [n for n in table.columns if rule.match(_spaced(n)) and n != stimulus]
         if len(named) > 1:
@@ -348,7 +352,7 @@ def _guess(
     why = f"{path.name} has {', '.join(roles.values())}"
     if stimulus:
         columns["stimulus"] = stimulus
-        shown = {**_shown(root, given), "place": "picture", "columns": columns}
+        shown = {**_shown(root, settings), "place": "picture", "columns": columns}
         notes["place"] = (
             "x and y are taken to count in the picture (place = 'picture'); where they count on "
             "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"

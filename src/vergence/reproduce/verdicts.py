@@ -238,49 +238,51 @@ def _instead(
     return {"instead": words, "destroyed": lost}
 
 
-def _word(found: Sequence[Difference]) -> tuple[str, str]:
-    if any(math.isnan(d.lo) for d in found):
-        return "not testable here", _alone(found)
-    against = [d for d in found if d.word == "opposite" and not d.instead]
-    open_ = [d for d in found if d.word == "none"]
+def _word(differences: Sequence[Difference]) -> tuple[str, str]:
+    if any(math.isnan(d.lo) for d in differences):
+        return "not testable here", _alone(differences)
+    against = [d for d in differences if d.word == "opposite" and not d.instead]
+    open_ = [d for d in differences if d.word == "none"]
     if against:
         return "contradicted", f"opposite found against {_rivals(against)}{_destroyed(against)}"
-    if barred := _barred(found):
+    if barred := _barred(differences):
         return barred
     if open_:
         return "not shown", f"no difference shown here against {_rivals(open_)}; {_plan(open_)}"
-    return "holds", f"every interval excludes 0 on the claimed side{_destroyed(found)}"
+    return "holds", f"every interval excludes 0 on the claimed side{_destroyed(differences)}"
 
 
-def _barred(found: Sequence[Difference]) -> tuple[str, str] | None:
+def _barred(differences: Sequence[Difference]) -> tuple[str, str] | None:
     """Words in the place of a verdict, and against whom; None where one may be given."""
-    told = [(d.instead, f"{', '.join(d.these)} against {d.rival}") for d in found if d.instead]
+    told = [
+        (d.instead, f"{', '.join(d.these)} against {d.rival}") for d in differences if d.instead
+    ]
     return (told[0][0], "; ".join(f"{pair}: {words}" for words, pair in told)) if told else None
 
 
-def _destroyed(found: Sequence[Difference]) -> str:
+def _destroyed(differences: Sequence[Difference]) -> str:
     """Clause on rows that lose by name, as they have finished below a constant answer."""
-    names = dict.fromkeys(d.destroyed for d in found if d.destroyed)
+    names = dict.fromkeys(d.destroyed for d in differences if d.destroyed)
     return "".join(f"; {name}: worse than a constant" for name in names)
 
 
-def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[str, str]:
+def _alike(claim: Claim, differences: Sequence[Difference]) -> tuple[str, str]:
     limit = claim.within
     told = f"within {limit:g}"
     if claim.everybody:
-        most = max(found, key=lambda d: d.most)
+        most = max(differences, key=lambda d: d.most)
         if most.most <= limit:
             return "holds", f"for everybody {told}; at most {most.most:.2g}"
         return "contradicted", f"{most.most:.2g} apart from {most.rival}"
-    if any(math.isnan(d.alike + d.lo) for d in found):
-        return "not testable here", _alone(found)
-    if barred := _barred(found):
+    if any(math.isnan(d.alike + d.lo) for d in differences):
+        return "not testable here", _alone(differences)
+    if barred := _barred(differences):
         return barred
-    ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in found)
-    apart = [d for d in found if d.lo > limit or d.hi < -limit]
+    ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in differences)
+    apart = [d for d in differences if d.lo > limit or d.hi < -limit]
     if apart:
         return "contradicted", f"not {told} of {_rivals(apart)}: {ps}"
-    open_ = [d for d in found if d.alike >= ALPHA]
+    open_ = [d for d in differences if d.alike >= ALPHA]
     if open_:
         return "not shown", f"not shown to be {told} of {_rivals(open_)}: {ps}; {_plan(open_)}"
     return "holds", f"{told}: {ps}"

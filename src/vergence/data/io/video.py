@@ -225,7 +225,7 @@ def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]
 
 
 def _orientation_of(path: Path) -> Orientation:
-    """Return how a video is shown, by its first frame."""
+    """Return the orientation of a video, which its first frame has."""
     with suppress(FFmpegError), av.open(str(path)) as container:  # reading will say what is wrong
         for frame in container.decode(video=0):
             return _orientation(frame)

@@ -78,9 +78,9 @@ def usefulness(ratio: float, people: int, who: str = "people") -> str:
     )
 
 
-def outlook(found: Sequence[Promise]) -> list[str]:
+def outlook(forecasts: Sequence[Promise]) -> list[str]:
     """Sentences on whether the noise behind promises leaves anything to learn."""
-    guarantees = (each.guarantee for each in found)
+    guarantees = (each.guarantee for each in forecasts)
     return [
         usefulness(each.ratio, each.people, "labs" if each.unit == "lab" else "people")
         for each in guarantees
