@@ -175,7 +175,7 @@ class Clipper:
         Raises:
             ConfigError: layers do not give the gradients of samples, and `alone` is lacking.
         """
-        fault = self.fault or NOT_BY_LAYERS.get(self.module, "")
+        fault, self.compared = self.fault or NOT_BY_LAYERS.get(self.module, ""), False
         caught, self.caught, self.fault, self.watching = self.caught, {}, "", False
         fault = fault or self._by_layers(losses, into, caught)
         if fault and alone is None:
@@ -185,7 +185,7 @@ class Clipper:
             )
         if fault:
             NOT_BY_LAYERS[self.module] = fault
-        if alone is not None and NOT_BY_LAYERS.get(self.module, "no sum was compared yet"):
+        if alone is not None and (fault or not self.compared):
             self._one_by_one(len(losses), into, alone)
         self.watching = True
 
@@ -222,6 +222,7 @@ class Clipper:
         seen = UNCOMPARED.get(self.module, [])
         if first and seen and (not seen[-1] or len(seen) >= COMPARISONS):
             NOT_BY_LAYERS[self.module] = ""
+        self.compared = self.compared or not first
         return ""
 
     def _factors(self, norms: Tensor) -> Tensor:
@@ -253,12 +254,13 @@ class Clipper:
         )
         floor, zero = FLOOR * float(self.norms.sum()), set[str]()
         for (name, found), gradient in zip(sums.items(), wanted, strict=True):
-            zero |= set() if gradient.norm() > floor else {name}
+            zero |= set() if gradient.any() else {name}
             if not float((found - gradient).norm()) <= CLOSE * float(gradient.norm()) + floor:
                 return f"'{name}' is used beside its layer"
         # Behind a head or a gate that begins at zero gradients come later: those are compared then.
         compared = UNCOMPARED.setdefault(self.module, [])
         compared.append(zero & compared[-1] if compared else zero)
+        self.compared = True
         return ""
 
     def _one_by_one(
