@@ -23,7 +23,7 @@ from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
-from vergence.video.predict import predicted, true_gaze
+from vergence.video.predict_maps import predicted, true_gaze
 
 WINDOW = 8
 """Frames that the windowed head sees again at every frame, to give the newest one's map."""
@@ -64,9 +64,9 @@ def aria_scores(folder: Path) -> dict[str, float]:
     heats, points = [], []
     for video in sorted(SAMPLE.rglob("*.mp4")):
         footage = Video.open(video)
-        frames = {**wanted, "frames": min(wanted["frames"], len(footage.times_s))}
-        heats.append(torch.from_numpy(predicted(trained, footage, frames, None)))
-        gaze = true_gaze(video, footage) or []
+        shape = {**wanted, "frames": min(wanted["frames"], len(footage.times_s))}
+        heats.append(torch.from_numpy(predicted(trained, footage, shape, None)))
+        gaze = true_gaze(trained, video, footage) or []
         points.append(torch.tensor([p or (torch.nan, torch.nan) for p in gaze]))
     logits = torch.cat(heats).log()[:, None] * trained.task.temperature
     samples = Samples({"points": torch.cat(points).float()[:, None, None]})

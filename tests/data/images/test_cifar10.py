@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -79,9 +80,9 @@ def test_every_record_is_dealt_once_with_its_label_and_colours(tmp_path, write):
 def write_subset(folder, *, classes=CLASSES, shift=0, counts=(60, 20), broken=False):
     for part, count in zip(("train", "test"), counts, strict=True):
         labels, files = np.arange(count) % 10, []
-        for label in labels:
+        for index, label in enumerate(labels):
             body = io.BytesIO()
-            colour = (255 if label % 2 else 0, 0, 25 * label)
+            colour = (255 if label % 2 else 0, index + 60 * (part == "test"), 25 * label)
             Image.new("RGB", (32, 32), tuple(map(int, colour))).save(body, "JPEG", quality=95)
             files.append(body.getvalue()[: 100 if broken else None])
         np.savez(
@@ -98,15 +99,15 @@ def test_pages_name_the_files_of_the_subset_as_they_are_looked_for(page):
     text = Path(page).read_text(encoding="utf-8")
     for part in ("train", "test"):
         said = set(re.findall(rf"cifar10_{part}_\w+\.npz", text))
-        assert len(said) == 1
-        assert SUBSET.fullmatch(said.pop().replace("_N_", "_16_"))
+        assert said
+        assert all(SUBSET.fullmatch(name.replace("_N_", "_16_")) for name in said)
 
 
 def test_a_folder_of_jpeg_files_is_no_subset(tmp_path):
     for part in ("train", "test"):
         (tmp_path / part / "cat").mkdir(parents=True)
         Image.new("RGB", (32, 32)).save(tmp_path / part / "cat" / "1.jpeg")
-    with pytest.raises(DataError, match=r"0 of cifar10_train_N_jpeg\.npz, where one is needed"):
+    with pytest.raises(DataError, match=r"no cifar10_train_N_jpeg\.npz"):
         Cifar10().load(str(tmp_path))
 
 
@@ -125,6 +126,42 @@ def test_the_subset_is_decoded_once_and_then_kept(tmp_path, monkeypatch):
         assert torch.equal(one.train.columns["image"], other.train.columns["image"])
 
 
+def test_several_files_of_a_part_are_read_together(tmp_path):
+    write_subset(tmp_path)
+    whole = Cifar10(people=1, split="iid").load(str(tmp_path)).people
+    for part, count in (("train", 60), ("test", 20)):
+        path = tmp_path / f"cifar10_{part}_{count}_jpeg.npz"
+        with np.load(path) as arrays:
+            blob, labels, offsets, classes = (
+                arrays[k] for k in ("blob", "labels", "offsets", "classes")
+            )
+        path.unlink()
+        for name, rows in (("", range(12)), ("rest_0_", range(12, count))):
+            a, b = rows[0], rows[-1] + 1
+            np.savez(
+                tmp_path / f"cifar10_{part}_{name}{b - a}_jpeg.npz",
+                classes=classes,
+                blob=blob[offsets[a] : offsets[b]],
+                labels=labels[a:b],
+                offsets=offsets[a : b + 1] - offsets[a],
+            )
+    assert [line.ok for line in check(tmp_path)] == [True] * 4
+    cut = Cifar10(people=1, split="iid").load(str(tmp_path))
+    assert "60 + 20 images, JPEG" in cut.about["files"]
+    for person, splits in cut.people.items():
+        for part in ("train", "test"):
+            ours, theirs = getattr(splits, part).columns, getattr(whole[person], part).columns
+            assert all(torch.equal(ours[k], theirs[k]) for k in ("image", "label"))
+
+
+def test_an_image_in_two_files_is_refused(tmp_path):
+    """As when a smaller subset lies beside the one it was taken from."""
+    write_subset(tmp_path)
+    shutil.copy(tmp_path / "cifar10_train_60_jpeg.npz", tmp_path / "cifar10_train_a_60_jpeg.npz")
+    with pytest.raises(DataError, match=r"an image is in cifar10_train_60_jpeg\.npz too; keep one"):
+        Cifar10(people=2).load(str(tmp_path))
+
+
 def fewer(folder):
     (folder / "cifar10_test_20_jpeg.npz").unlink()
 
@@ -135,7 +172,7 @@ def fewer(folder):
         ({"shift": 1}, "offsets do not cut blob into 60 images"),
         ({"broken": True}, "cannot decode an image"),
         ({"classes": CLASSES[::-1]}, "classes must be airplane"),
-        (fewer, "0 of cifar10_test_N_jpeg.npz"),
+        (fewer, "no cifar10_test_N_jpeg.npz"),
     ],
 )
 def test_a_damaged_subset_is_refused(tmp_path, change, says):
@@ -208,7 +245,7 @@ def test_a_folder_without_any_layout_is_refused(tmp_path):
 def test_the_labels_of_the_subset_at_hand():
     read, told, counts = found(research_data("cifar10"))
     assert {part: len(read(part).labels) for part in counts} == counts
-    assert "20,000 + 5,000 images, JPEG" in told
+    assert f"{counts['train']:,} + {counts['test']:,} images, JPEG" in told
 
 
 @pytest.mark.data

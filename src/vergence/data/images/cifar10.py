@@ -2,10 +2,11 @@
 
 Layout of `root`, or of a folder of the published name in it: `data_batch_1.bin` to
 `data_batch_5.bin` and `test_batch.bin` (binary version, `cifar-10-batches-bin`), or the same names
-without `.bin` (Python version, `cifar-10-batches-py`). Or a subset, in `root` itself: two
-npz files, `cifar10_train_N_jpeg.npz` and `cifar10_test_N_jpeg.npz` with N images each, in which
-lie JPEG files: `blob`, the bytes of all of them one behind the other, `offsets` (N + 1), where they
-begin and end, `labels`, and `classes`, the names. A folder of JPEG files is read by `image_folder`.
+without `.bin` (Python version, `cifar-10-batches-py`). Or JPEG images, in `root` itself: one or
+several npz files of each part, `cifar10_train_N_jpeg.npz` and `cifar10_test_N_jpeg.npz` with N
+images each (`cifar10_train_rest_0_N_jpeg.npz` is one more), which are read together. Each holds
+`blob`, the bytes of all JPEG files one behind the other, `offsets` (N + 1), where they begin and
+end, `labels`, and `classes`, the names. A folder of JPEG files is read by `image_folder`.
 JPEG is lossy: scores on it are not quite those on the originals.
 
 Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
@@ -85,18 +86,17 @@ def found(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, 
         for home in (folder, folder / name):
             if (home / f"{FILES['train'][0]}{suffix}").is_file():
                 return partial(_published, home, suffix), name, COUNTS
-    subset, counts = {}, {}
+    jpegs, counts = {}, {}
     for part in COUNTS:
         named = [SUBSET.fullmatch(path.name) for path in sorted(folder.glob(f"cifar10_{part}_*"))]
-        there = [match for match in named if match]
-        if len(there) != 1:
+        jpegs[part] = [folder / match[0] for match in named if match]
+        counts[part] = sum(int(match[1]) for match in named if match)
+        if not jpegs[part]:
             raise DataError(
-                f"{folder} holds neither version and {len(there)} of cifar10_{part}_N_jpeg.npz, "
-                f"where one is needed: {WHERE}"
+                f"{folder} holds neither version and no cifar10_{part}_N_jpeg.npz: {WHERE}"
             )
-        subset[part], counts[part] = folder / there[0][0], int(there[0][1])
-    told = f"subset of {counts['train']:,} + {counts['test']:,} images, JPEG, which is lossy"
-    return lambda part: _subset(subset[part]), told, counts
+    files = f"{counts['train']:,} + {counts['test']:,} images, JPEG, which is lossy"
+    return lambda part: _jpegs(jpegs[part]), files, counts
 
 
 def _published(home: Path, suffix: str, part: str) -> PartitionPart:
@@ -104,8 +104,27 @@ def _published(home: Path, suffix: str, part: str) -> PartitionPart:
     return part_of(paths, LABELS, len(CLASSES), WHERE)
 
 
-def _subset(path: Path) -> PartitionPart:
-    """Return a part of the subset; its images are decoded once and kept in the cache."""
+def _jpegs(paths: list[Path]) -> PartitionPart:
+    """Return the images of all npz files of a part.
+
+    Raises:
+        DataError: an image is in two of the files, as when one is a subset of the other.
+    """
+    parts, first_in = [], dict[bytes, Path]()
+    for path in paths:
+        part, hashes = _npz(path)
+        for name in hashes:
+            if first_in.setdefault(name, path) != path:
+                raise DataError(
+                    f"{path}: an image is in {first_in[name].name} too; keep one of the two files"
+                )
+        parts.append(part)
+    labels = np.concatenate([part.labels for part in parts])
+    return PartitionPart(labels, lambda: torch.cat([part.images() for part in parts]))
+
+
+def _npz(path: Path) -> tuple[PartitionPart, list[bytes]]:
+    """Return the images of one file, decoded once and kept in the cache, and their hashes."""
     arrays = read_npz(
         path, {"blob": 1, "offsets": 1, "labels": 1, "classes": 1}, WHERE, text=["classes"]
     )
@@ -120,14 +139,15 @@ def _subset(path: Path) -> PartitionPart:
         raise DataError(f"{path}: offsets do not cut blob into {len(labels):,} images: {WHERE}")
     sha = hashlib.sha256(arrays["blob"].tobytes() + offsets.tobytes()).hexdigest()
 
+    files = [arrays["blob"][a:b].tobytes() for a, b in pairwise(offsets)]
+
     def decode() -> dict[str, np.ndarray]:
-        files = (arrays["blob"][a:b].tobytes() for a, b in pairwise(offsets))
         return {"image": np.stack([_decoded(file, path) for file in files])}
 
     def images() -> Tensor:
         return torch.from_numpy(cached("cifar10", {"jpeg": sha}, decode)["image"])
 
-    return PartitionPart(labels, images)
+    return PartitionPart(labels, images), [hashlib.sha256(file).digest() for file in files]
 
 
 def _decoded(data: bytes, path: Path) -> np.ndarray:
