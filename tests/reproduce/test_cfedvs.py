@@ -135,7 +135,10 @@ def test_figures_of_groups_run(tmp_path):
     """IFCA and FedGroup beside CFed-VS, whose runs both figures share."""
     few = ("federation.people=6", "local.steps=1")
     found = make(["cfedvs/fig4.5", "cfedvs/fig4.6"], tmp_path, *few)
-    assert "not testable here" not in {v.word for o in found.values() for v in o.verdicts}
+    first, second, third = (v for outcome in found.values() for v in outcome.verdicts)
+    assert first.word == second.word == "not testable here"
+    assert first.reason.startswith("all 2 seeds differ alike")
+    assert third.word == "same run", "of SumMe m - 1 groups are none, which is one model for all"
     near = found["cfedvs/fig4.6"].evidence.scores
     assert near["cfedvs with 1 class"][summaries.SILHOUETTE]["groups"] > 0.8, "three communities"
     rivals = found["cfedvs/fig4.5"].evidence.scores

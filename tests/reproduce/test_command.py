@@ -347,7 +347,7 @@ def test_the_headline_scores_people_who_took_no_part(tmp_path):
     page = markdown(found, None)
     assert "- tuned: nothing" in page
     assert "a data centre has everybody's data in every round" in page
-    assert "0 not testable." in page
+    assert "0 hold, 0 contradicted, 0 not shown, 3 not learned." in page
     assert "| adaptive FL (FedAdam as printed) left out |" in page
     folds = sorted(p.name for p in (tmp_path / "adaptive/runs/left_out").rglob("folds/*"))
     assert folds == ["p00", "p01", "p02"]

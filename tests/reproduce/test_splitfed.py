@@ -83,7 +83,8 @@ def test_fl_and_splitfed_have_equal_bits(done):
     """The thesis shows 0.28 degrees between them; here all three people's errors are equal."""
     found = done[1]["splitfed/table4.7"]
     assert errors(found, row("splitfed", "2")) == errors(found, row("fedavg", "2"))
-    assert set(words(found).values()) == {"holds"}
+    # Equal bits hold of any model; equal errors say nothing where both know no more than a mean.
+    assert list(words(found).values()) == ["neither learned", "holds"]
     assert "for everybody within 1e-06; at most 0" in found.verdicts[1].reason
     stamps = " ".join(found.stamps)
     for stamp in ("fast: 1 of 5 seeds", "generated data", "changed settings"):
@@ -98,8 +99,7 @@ def test_averages_by_several_parties_are_those_by_one(tmp_path):
     """Four people: a sum needs three, and one is left out."""
     wish = replace(TINY, sets=(*TINY.sets, "federation.people=4"))
     found = make(["splitfed/table4.2"], tmp_path, wish)[0]["splitfed/table4.2"]
-    told = words(found)
-    assert {word for text, word in told.items() if "as long" not in text} == {"holds"}
+    assert list(words(found).values()) == ["neither learned", "holds", "holds", "not testable here"]
     parties = ("2", "2, 3 parties", "2, 4 parties")
     assert set(found.evidence.scores) >= {row("splitfed", number) for number in parties}
     ran = (tmp_path / RUNS / "sfl_2_3_parties/leave-one-out/folds/p00/config.toml").read_text()
