@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -73,14 +74,20 @@ def test_the_command_exits_with_0(command):
         pytest.skip(f"{NOT_RUN[command.note]}: {command.text}")
     if command.text.startswith("pytest "):
         pytest.skip(f"these tests run by themselves: {command.text}")
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-ec", command.text],
         cwd=ROOT,
         env=environment(),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
-        check=False,
-    )
-    told = (done.stdout + done.stderr)[-2000:]
-    assert done.returncode == 0, f"`{command.text}` exits with {done.returncode}:\n{told}"
+        start_new_session=True,
+    ) as running:
+        try:
+            printed, _ = running.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            # The shell alone would die: what it began would go on and slow all later tests.
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    code = running.returncode
+    assert code == 0, f"`{command.text}` exits with {code}:\n{printed[-2000:]}"
