@@ -148,7 +148,10 @@ def serve(
                 folder, "INSECURE: nothing is encrypted, and any node may connect", "insecure"
             )
         control = start_link(group, host, port, root)
-        admitted = {} if insecure else admit_keys(folder, control)
+        admitted = {
+            public: control.admit(public.stem, public.read_bytes())
+            for public in ([] if insecure else sorted((folder / "keys").glob("*.pub")))
+        }
         group.start("run", APPS, "server", f"127.0.0.1:{port}", group.secret, root or "")
         run = control.start()
         folders.tell(
@@ -205,14 +208,6 @@ def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> 
     control = FlowerControl(f"127.0.0.1:{port}", root, extra[KEY])
     wait_for(control.answers, group, "link")
     return control
-
-
-def admit_keys(folder: Path, control: FlowerControl) -> dict[Path, int]:
-    """Let the clients' keys in; return Flower's number for each key file."""
-    return {
-        public: control.admit(public.stem, public.read_bytes())
-        for public in sorted((folder / "keys").glob("*.pub"))
-    }
 
 
 def expel_revoked(folder: Path, control: FlowerControl, admitted: dict[Path, int]) -> None:

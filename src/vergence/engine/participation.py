@@ -139,7 +139,7 @@ class Participation(NamedOptions):
         for a share of them, everybody is looked at.
         """
         present: Sequence[str] = clients
-        if self._absences(round):
+        if self.trace or self.rhythm or any(since <= round for since in self.gone.values()):
             if isinstance(self.cohort, int):
                 tried = self._try(clients, round, stream)
                 if tried is not None:
@@ -154,10 +154,6 @@ class Participation(NamedOptions):
         generator = stream.child("cohort", round).numpy()
         drawn: list[int] = generator.choice(len(present), size, replace=False).tolist()
         return [present[i] for i in sorted(drawn)]
-
-    def _absences(self, round: int) -> bool:
-        """True if anybody can be away in this round."""
-        return bool(self.trace) or self.rhythm or any(s <= round for s in self.gone.values())
 
     def _try(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str] | None:
         """Draw clients one after another until enough of them are present.

@@ -230,23 +230,19 @@ def chosen(
     front, again, last = parts[0], parts[0].forward, 0
     client, server = _twice(front), parts[1]
     if kind == U_SHAPE:
-        last = parts[2].forward + parts[2].backward
-        client, server = _joined(client, parts[2]), _twice(server)
+        tail, server = parts[2], _twice(server)
+        last = tail.forward + tail.backward
+        client = Work(  # the client works on its two parts one after the other
+            client.parameters + tail.parameters,
+            client.forward + tail.forward,
+            client.backward + tail.backward,
+            max(client.kept, tail.kept),
+        )
     return CutChoice(kind, after, values, labels, client, server, again, last)
 
 
 def _twice(part: Work) -> Work:
     return Work(part.parameters, 2 * part.forward, part.backward, part.kept)
-
-
-def _joined(front: Work, tail: Work) -> Work:
-    """Both are the client's, one at a time."""
-    return Work(
-        front.parameters + tail.parameters,
-        front.forward + tail.forward,
-        front.backward + tail.backward,
-        max(front.kept, tail.kept),
-    )
 
 
 def beside(back: Task, batch: Batch) -> int:

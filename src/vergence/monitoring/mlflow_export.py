@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -235,8 +236,11 @@ class SentMetrics:
         told = table(self.path / "rounds.csv", growing=True)
         told = told[told.seed == self.seed]
         once = told.drop_duplicates("round").set_index("round")
+        # MLflow allows few characters in a metric's name, and 250 of them.
         measured = {
-            mlflow_name(f"{point}/{metric}"): dict(zip(own["round"], own.value, strict=True))
+            re.sub(r"[^\w\-. /]", "_", f"{point}/{metric}")[:250]: dict(
+                zip(own["round"], own.value, strict=True)
+            )
             for (point, metric), own in told.groupby(["evaluation", "metric"], sort=False)
         }
         costs = {f"cost/{name}": once[name].dropna().to_dict() for name in COSTS}
@@ -285,11 +289,6 @@ def of_nobody(results: Mapping[str, Any]) -> dict[str, Any]:
     }
     rest = {k: v for k, v in results.items() if k not in ("people", "fairness")}
     return {**rest, "metrics": metrics, "privacy": privacy}
-
-
-def mlflow_name(name: str) -> str:
-    """Return a metric's name with the characters that MLflow allows."""
-    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)[:250]
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from vergence.reports.plots.style import colours, inline, save
 from vergence.results.baselines import kind
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
-from vergence.results.significance import ComparedMethod, best, judge
+from vergence.results.significance import best, judge
 from vergence.studies import class_partition
 from vergence.studies.compare import (
     ANYTHING,
@@ -199,7 +199,16 @@ def _context(study: StudyResults) -> dict[str, Any]:
         "headline": metric_name(study.headline),
         "lower": study.headline in study.lower_is_better,
         "table": _table(study, listed),
-        "pairs": [_pair(study, j) for j in judged],
+        "pairs": [
+            {
+                "a": study.run(j.pair.a).title,
+                "b": study.run(j.pair.b).title,
+                "cells": [*paired_cells(j.pair), chance(j.holm)],
+                "different": j.different,
+                "word": j.word,
+            }
+            for j in judged
+        ],
         "people": [_people(study, metric) for metric in first.estimates],
         "figures": list(_figures(study)),
         "trouble": list(_trouble(study)),
@@ -285,16 +294,6 @@ def _hover(e: tuple[float, ...], places: int) -> str:
     return (
         f"95 % interval {number(lo, places)} to {number(hi, places)}; worst {number(worst, places)}"
     )
-
-
-def _pair(study: StudyResults, j: ComparedMethod) -> dict[str, Any]:
-    return {
-        "a": study.run(j.pair.a).title,
-        "b": study.run(j.pair.b).title,
-        "cells": [*paired_cells(j.pair), chance(j.holm)],
-        "different": j.different,
-        "word": j.word,
-    }
 
 
 def _people(study: StudyResults, metric: str) -> dict[str, Any]:

@@ -225,7 +225,12 @@ def gather(
     verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
     told = facts(parts, results)
     marks = (*stamps(where, wish, told), *alike(table, parts, results))
-    noisy = noisy_people(parts, results) if table.figure == "noise" else {}
+    noisy = {
+        run.label + planned.part.suffix: len(planned.experiment.noise.chosen(run.people))
+        for planned, result in ran(parts, results)
+        if table.figure == "noise" and planned.experiment is not None
+        for run in result.study.runs
+    }
     return ReproducedTable(table, where, marks, told, evidence, verdicts, results, noisy)
 
 
@@ -254,18 +259,6 @@ def ran(
 ) -> list[tuple[Planned, PartResult]]:
     """Return the parts that ran, with their results."""
     return [(p, results[key]) for p in parts if (key := (p.part.name, p.part.protocol)) in results]
-
-
-def noisy_people(
-    parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]
-) -> dict[str, int]:
-    """Return of every row how many people have noisy training data."""
-    return {
-        run.label + planned.part.suffix: len(planned.experiment.noise.chosen(run.people))
-        for planned, result in ran(parts, results)
-        if planned.experiment is not None
-        for run in result.study.runs
-    }
 
 
 def stamps(where: Ground, wish: Wish, told: dict[str, Any]) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def test_noise_on_a_clipped_smashed_vector():
 def test_the_book_stops_before_it_overspends():
     book, step = Ledger(), Charge(6.31, 1.0, 1)
     rounds = 0
-    while book.affords(step, 2.0, DELTA):
+    while book.charged(step).epsilon(DELTA) <= 2.0:
         book, rounds = book.charged(step), rounds + 1
     assert rounds == 10
     assert book.charges == (Charge(6.31, 1.0, 10),)

@@ -117,11 +117,6 @@ def fit_plane(
     return screen(least_squares(miss, np.zeros(6), xtol=1e-12, ftol=1e-12).x)
 
 
-def fit_quadratic(directions: NDArray, targets: NDArray) -> Quadratic:
-    """Fit points `[n, 2]` to (pitch, yaw) of the directions `[n, 3]` by least squares."""
-    return Quadratic(np.linalg.lstsq(_terms(directions), targets, rcond=None)[0])
-
-
 def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[str, PoseFit]:
     """Fit both models to points looked at; the one with the smaller error comes first.
 
@@ -144,7 +139,11 @@ def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[s
     plane = fit_plane(arrays[0], arrays[1], arrays[2])
     fitted = {
         "plane": _judged(fit_plane, arrays, plane),
-        "quadratic": _judged(lambda _, gaze, seen: fit_quadratic(gaze, seen), arrays, plane),
+        "quadratic": _judged(
+            lambda _, gaze, seen: Quadratic(np.linalg.lstsq(_terms(gaze), seen, rcond=None)[0]),
+            arrays,
+            plane,
+        ),
     }
     return dict(sorted(fitted.items(), key=lambda item: item[1].error_cm))
 

@@ -222,7 +222,8 @@ def dealt_federation(
             )
     told = {**about, "split": said}
     if options.clients:
-        told |= {"clients": options.grouping, "groups": _members(groups)}
+        members = (f"{client} ({len(who)}) = {', '.join(who)}" for client, who in groups.items())
+        told |= {"clients": options.grouping, "groups": "; ".join(members)}
     return cut.federation(clients, told, why)
 
 
@@ -260,9 +261,3 @@ def _clips_of(client: str, members: Sequence[str], official: OfficialClips | Non
     hint = "deal people to clients (clients = 5), or name others as people"
     ok = bool(train and test)
     return Check(client, found, "1 or more each", ok, "" if ok else hint)
-
-
-def _members(groups: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(
-        f"{client} ({len(members)}) = {', '.join(members)}" for client, members in groups.items()
-    )

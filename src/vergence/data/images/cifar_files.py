@@ -7,14 +7,12 @@ import pickle
 import pickletools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vergence.data.images.partition import PartitionPart
 from vergence.data.io.checks import need_file
@@ -203,11 +201,7 @@ def part_of(paths: Sequence[Path], labels: Labels, classes: int, where: str) -> 
             raise DataError(f"{path}: labels must be 0 to {classes - 1}, got {wrong[0]}: {where}")
     pixels = [rows for _, rows in read]
     own = np.concatenate([own for own, _ in read]).astype(np.int64)
-    return PartitionPart(own, partial(_images, pixels))
-
-
-def _images(pixels: Sequence[NDArray[np.uint8]]) -> Tensor:
-    return torch.from_numpy(np.concatenate(pixels).reshape(-1, *SHAPE))
+    return PartitionPart(own, lambda: torch.from_numpy(np.concatenate(pixels).reshape(-1, *SHAPE)))
 
 
 def binary(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np.uint8]]:

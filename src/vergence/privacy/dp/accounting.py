@@ -73,10 +73,6 @@ class Ledger:
         """Epsilon of all charges together; 0 if nothing was spent."""
         return epsilon(self.charges, delta, by)
 
-    def affords(self, charge: Charge, target: float, delta: float) -> bool:
-        """True if one more charge stays within the budget; ask before every step."""
-        return self.charged(charge).epsilon(delta) <= target
-
 
 def epsilon(charges: Sequence[Charge], delta: float, by: Accountant = "prv") -> float:
     """Return epsilon of some charges together at this delta, of one unit added or removed.
