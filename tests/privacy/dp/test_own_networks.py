@@ -341,6 +341,56 @@ def test_networks_that_keep_samples_apart_are_taken(name):
     refuse_mixing(task_of(build), samples(shape), 6)
 
 
+BRANCHES = {
+    "a decoder of the encoder's weight": lambda net, h: F.linear(h, net.body.weight.T),
+    "a weight beside its layer": lambda net, h: h @ net.body.weight,
+    "a cosine": lambda net, h: F.linear(F.normalize(h), F.normalize(net.body.weight)),
+    "another layer": lambda net, h: net.more(h),
+}
+
+
+class Closed(nn.Module):
+    """No gradient reaches the branch, or anything below the head, before what is zero moves."""
+
+    def __init__(self, branch, zero):
+        super().__init__()
+        self.branch, self.body, self.more = branch, nn.Linear(6, 6), nn.Linear(6, 6)
+        self.open, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+        for parameter in getattr(self, zero).parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x):
+        h = torch.tanh(self.body(x))
+        return self.out(h + self.open(BRANCHES[self.branch](self, h)))
+
+
+@pytest.mark.parametrize("zero", ["open", "out"])
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_clipped_sums_stay_right_when_what_begins_at_zero_moves(branch, zero):
+    task = task_of(lambda: Closed(branch, zero))
+    module, batch = calm(task.module()), samples(VECTOR).take(torch.arange(9))
+    for _ in range(6):
+        wanted = one_by_one(task, module, batch, 0.4)
+        into = {name: torch.full_like(g, math.nan) for name, g in wanted.items()}
+        with Clipper(module, 0.4) as clipper:
+            clipped_sum(clipper, task, batch, into)
+        for name, gradient in wanted.items():
+            torch.testing.assert_close(into[name], gradient, rtol=1e-5, atol=1e-5)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter -= 0.3 * wanted[name]
+
+
+def test_mixing_behind_a_head_that_begins_at_zero_is_refused():
+    def build():
+        net = Mixing("centred")
+        nn.init.zeros_(net.out.weight)
+        return net
+
+    with pytest.raises(ConfigError, match=r"dp: one sample of a batch .*privacy\.user"):
+        refuse_mixing(task_of(build), samples(VECTOR), 8)
+
+
 def test_weights_that_two_layers_share_count_once():
     net, batch = Tied(), samples(VECTOR).take(torch.arange(9))
     task = task_of(TiedByHand)  # its loss alone
@@ -351,7 +401,7 @@ def test_weights_that_two_layers_share_count_once():
     with Clipper(net, 0.4) as clipper:
         clipper.gradients(loss(batch), into, alone)
     for name, gradient in wanted.items():
-        torch.testing.assert_close(into[name], gradient, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(into[name], gradient, rtol=1e-5, atol=1e-5)
     with Clipper(net, 0.4) as clipper, pytest.raises(ConfigError, match="cannot be told apart"):
         clipper.gradients(loss(batch), into)
 
