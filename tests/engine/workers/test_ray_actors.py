@@ -277,6 +277,7 @@ class TestMachines:
             at = f"127.0.0.1:{free.getsockname()[1]}"
         monkeypatch.setenv("RAY_AUTH_MODE", "token")
         monkeypatch.setenv("RAY_AUTH_TOKEN", "ab" * 32)
+        monkeypatch.setenv("RAY_worker_niceness", "0")
         monkeypatch.setenv("PYTHONPATH", ROOTS)
         monkeypatch.setenv(ray_actors.ADDRESS, at)
         folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
