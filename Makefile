@@ -21,8 +21,9 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 	$(PIP) -e .
 	@touch .venv/demo
 
-.venv/done: .venv/demo
+.venv/done: .venv/demo papers/pyproject.toml
 	$(PIP) -e ".[dev,deploy,dp,cluster,mlflow]"
+	$(PIP) -e ./papers
 	# Reads VRS files; its viewer and notebooks (224 MB of dependencies) are not needed for that.
 	$(PIP) --no-deps projectaria-tools
 	@touch .venv/done

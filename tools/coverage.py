@@ -33,15 +33,15 @@ if str(ROOT) not in sys.path:
 
 from vergence.cli.app import app  # noqa: E402
 from vergence.errors import ConfigError  # noqa: E402
-from vergence.reproduce.catalog import ELSEWHERE, MEASURED  # noqa: E402
-from vergence.reproduce.command import tables  # noqa: E402
+from vergence_papers.catalog import ELSEWHERE, MEASURED  # noqa: E402
+from vergence_papers.command import tables  # noqa: E402
 
 TABLE = ROOT / "docs" / "reference" / "coverage.csv"
 COLUMNS = ["id", "priority", "verdict", "evidence"]
 DONE, AGAINST, OPEN = VERDICTS = ("done", "decided against", "open")
 PRIORITIES = ("P0", "P1", "P2")
 MISSING = "missing:"
-FILES = ("benchmarks/", "docs/", "experiments/", "src/", "tests/", "tools/")
+FILES = ("benchmarks/", "docs/", "experiments/", "papers/", "src/", "tests/", "tools/")
 
 
 class Row(NamedTuple):

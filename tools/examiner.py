@@ -5,7 +5,7 @@
 A page `docs/results/NAME.md` that prints a verdict needs `docs/results/data/NAME/scores.csv` (every
 number that verdicts rest on) and `claims.csv` (which rows are compared, in what). Priors, learned,
 finished, intervals and words are computed here with formulas of their own: nothing of
-`vergence.results` or `vergence.reproduce` is imported. A page without these files may say `open`.
+`vergence.results` or `vergence_papers` is imported. A page without these files may say `open`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 from scipy.special import stdtrit
 
 from vergence.metrics.sample_size import MOST, people_needed
-from vergence.reproduce.verdicts import KINDS, kind_of
+from vergence_papers.verdicts import KINDS, kind_of
 
 COUNTED = tuple(dict.fromkeys(KINDS.values()))
 """Columns of the table of counts."""

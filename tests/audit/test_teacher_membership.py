@@ -4,12 +4,12 @@ import csv
 import tomllib
 
 import pytest
+from vergence_papers.sgzsl.protocol import blind
 
 from tests.cli.commands import run, vergence
 from vergence.audit.teacher_membership import cut
 from vergence.experiment.schema import check
 from vergence.methods.generative.provider import Taught
-from vergence.reproduce.protocols.membership import blind
 
 PAGE = """
 task       = { name = "zero_shot" }

@@ -5,13 +5,16 @@ import io
 import json
 
 import pytest
+from cyclopts import App
 
 from tests.cli.commands import ONE, run, vergence, write
+from vergence.cli import extensions
 from vergence.cli.app import app
 from vergence.cli.commands import DAILY, GROUPS, help_page, spellings
 from vergence.cli.suggestions import GROUPED, OTHERS
 from vergence.core.federation import Dataset
 from vergence.core.method import Method
+from vergence.errors import ConfigError
 from vergence.experiment.packaged import packaged
 from vergence.experiment.registry import names
 from vergence.experiment.schema import load
@@ -82,6 +85,16 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(args, words):
 @pytest.mark.parametrize("words", [("bench",), ("bench", "--help"), ("bench", "mpc", "aby3")])
 def test_a_command_that_left_names_the_new_one(words):
     vergence(*words).complains(2, "no command 'bench' any more", "`python -m benchmarks.bench`")
+
+
+def test_reproduce_without_the_papers_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(extensions, "entry_points", lambda **_: ())
+    alone = App(name="vergence")
+    alone.command("vergence.cli.extensions:reproduce")
+    for words in (["--list"], ["fedcpf/table1", "--on", "osie", "--seeds", "3"]):
+        with pytest.raises(ConfigError, match=r"install vergence-papers.*pip install \./papers"):
+            alone(["reproduce", *words], exit_on_error=False)
+    assert first_line(alone["reproduce"].help) == first_line(app["reproduce"].help)
 
 
 @pytest.mark.parametrize("old", sorted(GROUPED))

@@ -18,8 +18,8 @@ from tests.data.originals import ego4d_lists, ego4d_tree, egtea_lists, egtea_tre
 from vergence.data.gaze_video.ego4d import Ego4d
 from vergence.data.gaze_video.egtea import Egtea
 from vergence.experiment.schema import load
-from vergence.reproduce.data_sets import GROUNDS
-from vergence.reproduce.printed import numbers
+from vergence_papers.data_sets import GROUNDS
+from vergence_papers.printed import numbers
 
 ROOT = Path(__file__).parents[2]
 

@@ -46,7 +46,7 @@ def test_the_command_exists(command):
     assert command.note in {"", *NOT_RUN}, f"unknown note '# {command.note}'"
     program, *words = shlex.split(command.text)
     for word in words:
-        if word.startswith(("benchmarks/", "docs/", "experiments/", "src/", "tests/")):
+        if word.startswith(("benchmarks/", "docs/", "experiments/", "papers/", "src/", "tests/")):
             assert (ROOT / word).exists(), word
     if program == "vergence":
         app.parse_args(words, exit_on_error=False, print_error=False)

@@ -12,9 +12,9 @@ from vergence.data.images.partition import TABLE_3_1
 from vergence.experiment.run import start
 from vergence.experiment.schema import load, merge
 from vergence.methods.split.base import BatchwiseSplit
-from vergence.reproduce.data_sets import GROUNDS
 from vergence.results.write import person_means
 from vergence.wire.codecs import Compression
+from vergence_papers.data_sets import GROUNDS
 
 MODELS = {
     "1": (520, 1_826_556),

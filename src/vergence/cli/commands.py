@@ -94,7 +94,7 @@ DAILY = (
     ),
     Command(
         "reproduce",
-        "vergence.cli.runs:reproduce",
+        "vergence.cli.extensions:reproduce",
         "Run a paper's tables again, beside its numbers, with a verdict on every claim.",
     ),
     Command(

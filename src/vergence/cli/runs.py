@@ -360,54 +360,6 @@ def export(
     write(folder, out_, out, person, seed, CallShape(frames, batch))
 
 
-@starting
-def reproduce(
-    *tables: str,
-    list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
-    check_paper: Annotated[bool, Parameter(negative="")] = False,
-    on: str | None = None,
-    root: str | None = None,
-    seeds: int | None = None,
-    rounds: int | None = None,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
-    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
-) -> None:
-    """Run a paper's tables again, beside its numbers, with a verdict on every claim.
-
-    Args:
-        tables: such as fedcpf/table1; fedcpf, adaptive, splitfed or apfl for all of one.
-        list_: print every table id and its state.
-        check_paper: compute the printed numbers again instead of running anything.
-        on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive, splitfed),
-            fashion_mnist (apfl).
-        root: its folder.
-        seeds: how many, 5 by default; fewer is stamped fast.
-        rounds: instead of the data set's own number.
-        out_: default runs/reproduce/DATASET; the same command goes on.
-        set_: `a.b=c` overrides a value of every experiment.
-    """
-    from vergence.reproduce import command as papers
-    from vergence.reproduce.running import SEEDS, Wish
-
-    given = {
-        "--on": on,
-        "--root": root,
-        "--seeds": seeds,
-        "--rounds": rounds,
-        "--set": set_ or None,
-    }
-    if list_:
-        also = {"a table": tables or None, "--check-paper": check_paper or None}
-        papers.unread("--list", {**also, **given})
-        papers.listing(out, out_)
-    elif check_paper:
-        papers.unread("--check-paper", {**given, "--out": out_})
-        papers.check_paper(tables, out)
-    else:
-        wish = Wish(root, SEEDS if seeds is None else seeds, rounds, tuple(set_))
-        papers.reproduce(tables, out, on=on, wish=wish, out=out_)
-
-
 def methods(name: str | None = None) -> None:
     """List the methods and what the server needs of each reply, or one method's options.
 

@@ -1,0 +1,1 @@
+"""The paper on adaptive federated learning of gaze."""

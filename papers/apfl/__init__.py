@@ -1,0 +1,1 @@
+"""The AP-FL chapter of the Durham thesis."""

@@ -1,0 +1,1 @@
+"""The CFed-VS chapter of the Durham thesis."""

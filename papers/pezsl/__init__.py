@@ -1,0 +1,1 @@
+"""The PE-ZSL chapter of the Durham thesis."""

@@ -1,0 +1,1 @@
+"""The SG-ZSL chapter of the Durham thesis."""

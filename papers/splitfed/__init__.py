@@ -1,0 +1,1 @@
+"""The SplitFed gaze thesis."""

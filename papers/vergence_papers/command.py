@@ -1,0 +1,365 @@
+"""`vergence reproduce`: a paper's tables run again, and a verdict on every claim."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.core.files import parse_json
+from vergence.core.naming import plural
+from vergence.errors import ConfigError, PartialRun, nearest
+from vergence.experiment.schema import Experiment
+from vergence.reports.plots.style import save
+from vergence.results.read import Run
+from vergence.results.verdict_rules import Curve, steepest, training_curve
+from vergence.studies.comparability import agree
+from vergence_papers import figures, outcome
+from vergence_papers.catalog import ELSEWHERE, MEASURED
+from vergence_papers.claims import PRIOR, PaperTable, TablePart, UntrainedTable
+from vergence_papers.data_sets import DEFAULT, GROUNDS, Ground, at_hand, ground
+from vergence_papers.finding import Finding
+from vergence_papers.generated_samples import pictured
+from vergence_papers.outcome import ReproducedTable
+from vergence_papers.printed import paper_tables
+from vergence_papers.running import (
+    SEEDS,
+    PartResult,
+    Planned,
+    Wish,
+    left_out,
+    matrix,
+    plan,
+    priors_of,
+    within,
+)
+from vergence_papers.teachers import judged
+from vergence_papers.verdicts import Evidence, judge, tally
+
+
+def of_papers(module: str, name: str) -> dict[str, Any]:
+    """Paper -> an attribute of one of its own modules, for the papers that have this module."""
+    return {
+        paper: getattr(import_module(f"vergence_papers.{paper}.{module}"), name)
+        for paper in DEFAULT
+        if find_spec(f"vergence_papers.{paper}.{module}")
+    }
+
+
+TABLES: dict[str, PaperTable] = {t.id: t for name in DEFAULT for t in paper_tables(name)}
+UNTRAINED: dict[str, UntrainedTable] = {
+    table.id: table for tables in of_papers("untrained", "TABLES").values() for table in tables
+}
+PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {
+    "within": within,
+    "matrix": matrix,
+    "leave_one_out": left_out,
+    "taught": judged,
+    "pictured": pictured,
+}
+"""Protocol -> how a part is run under it."""
+for own in of_papers("protocol", "PROTOCOLS").values():
+    PROTOCOLS |= own
+HOME = Path("runs/reproduce")
+DECLARED = "methods"
+"""The folder of tables that are read off the methods."""
+
+
+def tables(ids: Sequence[str]) -> list[PaperTable]:
+    """Return the tables of these ids that rest on runs; a paper's name stands for all of its own.
+
+    Raises:
+        ConfigError: an id that is unknown, or that a command of its own measures.
+    """
+    if not ids:
+        raise ConfigError("name a table, such as fedcpf/table1; `vergence reproduce --list`")
+    found: dict[str, PaperTable] = {}
+    for name in ids:
+        own = [t for t in TABLES.values() if name in (t.id, t.paper)]
+        if not own and name in UNTRAINED:
+            continue
+        if not own and name in ELSEWHERE:
+            raise ConfigError(f"{name} is a picture of the method: `{ELSEWHERE[name]}`")
+        if not own and name in MEASURED:
+            raise ConfigError(f"{name} has a command of its own: `{MEASURED[name]}`")
+        if not own:
+            known = [*TABLES, *UNTRAINED, *DEFAULT]
+            raise ConfigError(f"no table '{name}'{nearest(name, known)}")
+        found |= {t.id: t for t in own}
+    return list(found.values())
+
+
+def untrained_tables(ids: Sequence[str]) -> list[UntrainedTable]:
+    """Return the tables of these ids that rest on no runs; a paper's name stands for its own."""
+    return [table for table in UNTRAINED.values() if {table.id, table.paper} & {*ids}]
+
+
+def unread(option: str, given: Mapping[str, object]) -> None:
+    """Refuse what an option that runs nothing would leave unread; None is not given.
+
+    Raises:
+        ConfigError: names it.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ConfigError(f"{option} runs nothing and does not read {', '.join(names)}; drop it")
+
+
+def reproduce(
+    ids: Sequence[str],
+    console: Console,
+    *,
+    on: str | None = None,
+    wish: Wish = Wish(),  # noqa: B008
+    out: Path | None = None,
+) -> list[ReproducedTable]:
+    """Run the tables, or go on with them; print each and write it to OUT/ID.
+
+    Raises:
+        ConfigError: an id, data set, folder or setting that cannot be used.
+        StateError: OUT holds the same table with other settings.
+        PartialRun: interrupted; the same command goes on.
+    """
+    wanted = [(table, ground(table.paper, on)) for table in tables(ids)]
+    plans = {table.id: [plan(part, where, wish) for part in table.parts] for table, where in wanted}
+    untrained = untrained_tables(ids)
+    if untrained and not wanted and not any(table.uses_data for table in untrained):
+        unread(
+            untrained[0].id,
+            {"--on": on, "--root": wish.root, "--rounds": wish.rounds, "--set": wish.sets or None},
+        )
+    for one in untrained:
+        where = ground(one.paper, on) if one.uses_data else None
+        folder = out or HOME / (where.name if where else DECLARED)
+        one.write(where, wish, folder / one.id, console)
+    done = []
+    for table, where in wanted:
+        home = out or HOME / where.name
+        results = run_parts(plans[table.id], home / table.paper / "runs")
+        found = gather(table, where, wish, plans[table.id], results)
+        drawn = figures.draw(found)
+        name = f"{table.id.rpartition('/')[2]}.png" if drawn else None
+        outcome.write(found, home / table.id, name)
+        if drawn and name:
+            save(drawn, home / table.id / name)
+        outcome.show(found, console)
+        console.print(f"written: {home / table.id}", soft_wrap=True)
+        done.append(found)
+    return done
+
+
+def run_parts(parts: Sequence[Planned], folder: Path) -> dict[tuple[str, str], PartResult]:
+    """Run every part that can run, each in its own folder.
+
+    Raises:
+        PartialRun: interrupted; the same command goes on.
+    """
+    found = {}
+    for planned in parts:
+        part = planned.part
+        if planned.experiment is None:
+            continue
+        try:
+            found[part.name, part.protocol] = PROTOCOLS[part.protocol](
+                part, planned.experiment, folder / part.name
+            )
+        except PartialRun as error:  # a fold of a part is no run that anybody began
+            reason = str(error).partition(";")[0]
+            raise PartialRun(
+                f"{reason}; what is done is kept: give the same command again"
+            ) from None
+    return found
+
+
+def gather(
+    table: PaperTable,
+    where: Ground,
+    wish: Wish,
+    parts: Sequence[Planned],
+    results: dict[tuple[str, str], PartResult],
+) -> ReproducedTable:
+    """Judge the claims of a table on what its parts gave."""
+    scores: dict[str, Any] = {}
+    lower: frozenset[str] = frozenset()
+    for result in results.values():
+        scores |= result.scores
+        lower |= result.lower or result.study.lower_is_better
+    for result in results.values():
+        if result.lower:  # scores of other people, or of another metric, than the priors are
+            continue
+        for prior, people in priors_of(result.study).items():
+            scores.setdefault(prior, people)
+    images: dict[str, int] = {}
+    runs: dict[str, Run] = {}
+    curves: dict[str, Curve] = {}
+    for planned, result in ran(parts, results):
+        images |= result.images
+        own = {run.label + planned.part.suffix: run for run in result.study.runs}
+        runs |= {label: run for label, run in own.items() if label in result.scores}
+        gained = {label: training_curve(run, run.headline) for label, run in own.items()}
+        most = steepest(gained.values())
+        trained = (label for label in result.scores if not label.endswith(PRIOR))
+        curves |= {label: gained.get(label, most) for label in trained}
+    evidence = Evidence(
+        scores,
+        lower,
+        {k: v for p in parts for k, v in p.missing.items()},
+        {k: v for p in parts for k, v in p.barred.items()},
+        runs,
+        curves,
+        images,
+    )
+    verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
+    told = facts(parts, results)
+    marks = (*stamps(where, wish, told), *alike(table, parts, results))
+    noisy = {
+        run.label + planned.part.suffix: len(planned.experiment.noise.chosen(run.people))
+        for planned, result in ran(parts, results)
+        if table.figure == "noise" and planned.experiment is not None
+        for run in result.study.runs
+    }
+    return ReproducedTable(table, where, marks, told, evidence, verdicts, results, noisy)
+
+
+def alike(
+    table: PaperTable, parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]
+) -> list[str]:
+    """Check that the runs of a table may be judged against each other; tell what differs by design.
+
+    Raises:
+        ConfigError: a field differs that should not.
+    """
+    runs = [
+        Run(run.folder, run.label + planned.part.suffix, run.results)
+        for planned, result in ran(parts, results)
+        for run in result.study.runs
+    ]
+    try:
+        return [f"by design, {note}" for note in agree(runs, table.apart)]
+    except ConfigError as error:
+        reason = str(error).rpartition(", or compare all")[0]
+        raise ConfigError(f"{table.id}: {reason}") from None
+
+
+def ran(
+    parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]
+) -> list[tuple[Planned, PartResult]]:
+    """Return the parts that ran, with their results."""
+    return [(p, results[key]) for p in parts if (key := (p.part.name, p.part.protocol)) in results]
+
+
+def stamps(where: Ground, wish: Wish, told: dict[str, Any]) -> tuple[str, ...]:
+    """Stamps that every output of a table must carry in plain sight."""
+    found = []
+    if told["seeds"] < SEEDS:
+        found.append(f"fast: {told['seeds']} of {SEEDS} seeds")
+    if told["rounds"] < where.rounds:
+        found.append(f"fast: {told['rounds']} of {where.rounds} rounds")
+    if where.kind == "generated":
+        found.append("generated data: shows what the methods do, not what people do")
+    if where.kind == "toy":
+        found.append("toy data: tries the machinery, says nothing about gaze")
+    changed = [item for item in wish.sets if not item.startswith("run.workers=")]
+    if changed:
+        found.append(f"changed settings: {', '.join(changed)}")
+    return tuple(found)
+
+
+def facts(parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]) -> dict[str, Any]:
+    """Return data, people, seeds, rounds, budget, machine and command.
+
+    Raises:
+        ConfigError: no part of the table could run.
+    """
+    if not results:
+        reason = next((why for p in parts for why in p.missing.values()), "no part")
+        raise ConfigError(f"nothing of this table can run: {reason}")
+    experiment = next(p.experiment for p in parts if p.experiment is not None)
+    runs = [run for result in results.values() for run in result.study.runs]
+    first = runs[0]
+    box_, data = first.provenance["environment"], first.provenance["data"]
+    local = experiment.table["local"]
+    steps = local.get("steps")
+    work = plural(steps, "step") if steps else plural(local["epochs"], "epoch")
+    return {
+        "data": data["name"],
+        "data_sha256": data["sha256"],
+        "people": len(first.people),
+        "seeds": len(first.seeds),
+        "rounds": first.results["rounds"],
+        "budget": f"{work} of batch {local['batch']} per person and round",
+        "experiment": {k: v for k, v in experiment.table.items() if k != "methods"},
+        "machine": f"{box_['platform'].split('-')[0]} {box_['processor']}, {os.cpu_count()} cores, "
+        f"Python {box_['python']}, torch {box_['torch']}",
+        "minutes": sum(float(r.results["seconds"]) for r in {r.folder: r for r in runs}.values())
+        / 60,
+        "code": first.provenance["code"],
+        "command": "vergence " + shlex.join(sys.argv[1:]),
+    }
+
+
+def listing(console: Console, out: Path | None = None) -> None:
+    """Print every table id: what it runs on here, what it would run on, and what is in OUT."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("id", "what", "runs here on", "with --root on", f"in {out or HOME}"):
+        grid.add_column(head, no_wrap=head == "id")
+    dealt = [table for table in UNTRAINED.values() if table.uses_data]
+    for table in (*TABLES.values(), *dealt):
+        fit = [g for g in GROUNDS.values() if table.paper in g.papers and g.kind != "toy"]
+        here = [g.name for g in fit if at_hand(g)]
+        away = [g.name for g in fit if not at_hand(g)]
+        grid.add_row(table.id, table.title, ", ".join(here), ", ".join(away), status(table.id, out))
+    for one in (table for table in UNTRAINED.values() if not table.uses_data):
+        grid.add_row(one.id, one.title, "nothing: read off the methods", "", status(one.id, out))
+    for name, command in ELSEWHERE.items():
+        grid.add_row(name, "a picture of the method", "", "", f"`{command}`")
+    for name, command in MEASURED.items():
+        grid.add_row(name, "measured by a command of its own", "", "", f"`{command}`")
+    console.print(grid)
+
+
+def status(name: str, out: Path | None) -> str:
+    """Findings of earlier runs of a table."""
+    paths = [out / name] if out else sorted(HOME.glob(f"*/{name}"))
+    told = []
+    for path in paths:
+        file = path / "verdicts.json"
+        if not file.is_file():
+            continue
+        try:
+            found = parse_json(file.read_text(encoding="utf-8"))
+            words = [claim["verdict"] for claim in found["claims"]]
+            fast = ", fast" if any(s.startswith("fast") for s in found["stamps"]) else ""
+            told.append(f"{found['on']}, {plural(found['seeds'], 'seed')}{fast}: {tally(words)}")
+        except (ValueError, KeyError, TypeError):
+            told.append(f"{file} is damaged, or of another version")
+    return "; ".join(told) or "not run"
+
+
+def check_paper(ids: Sequence[str], console: Console) -> list[Finding]:
+    """Print what the published numbers give when they are computed again."""
+    asked = ids or list(DEFAULT)
+    papers = dict.fromkeys(t.paper for t in (*tables(asked), *untrained_tables(asked)))
+    checks = of_papers("checks", "findings")
+    found = []
+    for paper in papers:
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_lines=True)
+        for head in (f"{paper}: printed or implied", "computed", "verdict"):
+            grid.add_column(head)
+        own = checks[paper]()
+        for finding in own:
+            style = "green" if finding.ok else "red"
+            grid.add_row(finding.says, finding.computed, Text(finding.verdict, style))
+        console.print(grid)
+        found += own
+    return found

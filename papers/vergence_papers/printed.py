@@ -1,0 +1,220 @@
+"""Printed numbers and claims of the papers, from `NAME/tables.toml`.
+
+A file has `source`; `texts`, sentences that several notes name in braces; `numbers`, whatever else
+is printed; and `tables`, whose keys are the fields of `PaperTable` but for its parts: which a table
+has, and what they are, stands in `NAME/experiment.toml`. A claim names what is `better` than what
+(several rows: their mean), or the `order` of rows, worst first, or `pairs`, or why it is
+`untestable`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vergence.errors import ConfigError, nearest
+from vergence_papers import HOME
+from vergence_papers.claims import Claim, Pair, PaperTable, TablePart
+
+TOP = {"source": str, "texts": dict, "numbers": dict, "tables": list}
+NEEDED = ("id", "title", "columns", "unit")
+TABLE = {
+    "id": str,
+    "title": str,
+    "unit": str,
+    "figure": str,
+    "over": str,
+    "note": str,
+    "tuned": str,
+    "columns": list,
+    "spread": list,
+    "less": list,
+    "front": list,
+    "apart": list,
+    "quoted": list,
+    "rows": dict,
+    "printed": dict,
+    "claims": list,
+}
+CLAIM = {
+    "text": str,
+    "where": str,
+    "quantity": str,
+    "untestable": str,
+    "better": (str, list),
+    "than": list,
+    "order": list,
+    "pairs": list,
+    "margin": float,
+    "within": float,
+    "everybody": bool,
+    "whose": str,
+}
+MORE = ("quantity", "margin", "within", "everybody", "whose")
+PAIR = {"better": str, "than": str}
+SHAPES = ("better", "order", "pairs", "untestable")
+"""Ways to state a claim; each has one."""
+
+
+class Paper(NamedTuple):
+    """Printed content of a paper: its source, tables without parts, by id, and other numbers."""
+
+    source: str
+    tables: Mapping[str, PaperTable]
+    numbers: Mapping[str, Any]
+
+
+def paper_tables(name: str) -> tuple[PaperTable, ...]:
+    """The tables of a paper that its experiments test, in their order, with their parts.
+
+    Raises:
+        ConfigError: the paper has no table of such an id, or its file cannot be used.
+    """
+    known, runs, parts = paper(name).tables, _experiments(name)["tables"], table_parts(name)
+    for id_ in runs:
+        if id_ not in known:
+            raise ConfigError(f"papers/{name}/tables.toml: no table '{id_}'{nearest(id_, known)}")
+    return tuple(
+        replace(known[id_], parts=tuple(parts[part] for part in own)) for id_, own in runs.items()
+    )
+
+
+@cache
+def table_parts(name: str) -> dict[str, TablePart]:
+    """The experiments behind the tables of a paper; one may be `like` an earlier one."""
+    found: dict[str, TablePart] = {}
+    for key, own in _experiments(name)["parts"].items():
+        like = own.pop("like", None)
+        own = {"name": key, **own}
+        found[key] = replace(found[like], **own) if like else TablePart(**own)
+    return found
+
+
+def _experiments(name: str) -> dict[str, Any]:
+    file = HOME / name / "experiment.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def numbers(name: str) -> Mapping[str, Any]:
+    """Numbers that a paper prints outside its tables.
+
+    Raises:
+        ConfigError: its file cannot be used.
+    """
+    return paper(name).numbers
+
+
+@cache
+def paper(name: str, home: Path = HOME) -> Paper:
+    """Printed content of a paper.
+
+    Raises:
+        ConfigError: there is no such file, or it cannot be used; names file, table and key.
+    """
+    file = home / name / "tables.toml"
+    known = sorted(path.parent.name for path in home.glob("*/tables.toml"))
+    if name not in known:
+        raise ConfigError(f"no printed numbers of paper '{name}'{nearest(name, known)}")
+    where = f"papers/{name}/tables.toml"
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    _typed(raw, TOP, where)
+    texts = raw.get("texts", {})
+    found: dict[str, PaperTable] = {}
+    for at, entry in enumerate(raw.get("tables", [])):
+        place = f"{where}: table {entry.get('id', f'number {at + 1}')}"
+        table = _table(entry, texts, place)
+        _must(table.paper == name, place, f"its id must begin with '{name}/'")
+        _must(table.id not in found, place, "there are two of this id")
+        found[table.id] = table
+    return Paper(raw.get("source", ""), found, raw.get("numbers", {}))
+
+
+def _table(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> PaperTable:
+    _typed(raw, TABLE, place)
+    for key in NEEDED:
+        _must(key in raw, place, f"needs '{key}'")
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    for key in ("note", "over", "tuned"):
+        if key in given:
+            given[key] = _filled(given[key], texts, f"{place}, {key}")
+    width = len(raw["columns"])
+    printed: dict[str, dict[str, tuple[float, ...]]] = {}
+    for data, rows in raw.get("printed", {}).items():
+        printed[data] = {}
+        for row, values in rows.items():
+            at = f"{place}, printed for {data}, row '{row}'"
+            sound = isinstance(values, list) and all(type(v) in (int, float) for v in values)
+            _must(sound, at, f"must be a list of numbers (nan: not printed), got {values!r}")
+            _must(len(values) <= width, at, f"has {len(values)} numbers for {width} columns")
+            printed[data][row] = tuple(float(value) for value in values)
+    claims = (
+        _claim(c, texts, f"{place}, claim {n}") for n, c in enumerate(raw.get("claims", []), 1)
+    )
+    return PaperTable(**{**given, "printed": printed, "parts": (), "claims": tuple(claims)})
+
+
+def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Claim:
+    _typed(raw, CLAIM, place)
+    for key in ("text", "where"):
+        _must(key in raw, place, f"needs '{key}'")
+    shapes = [key for key in SHAPES if key in raw]
+    said = f"needs one of {', '.join(SHAPES)}; has {', '.join(shapes) or 'none'}"
+    _must(len(shapes) == 1, place, said)
+    _must(("better" in raw) == ("than" in raw), place, "'better' and 'than' go together")
+    more = {key: raw[key] for key in MORE if key in raw}
+    if more.get("whose", "ours") != "ours":
+        _must(False, place, f"'whose' must be 'ours' (left out: the paper's), got {raw['whose']!r}")
+    if "untestable" in raw:
+        more["untestable"] = _filled(raw["untestable"], texts, place)
+    return Claim(raw["text"], raw["where"], _pairs(raw, place), **more)
+
+
+def _pairs(raw: Mapping[str, Any], place: str) -> tuple[Pair, ...]:
+    """Pairs of which one is said to be better than the other."""
+    if "order" in raw:
+        _must(len(raw["order"]) > 1, place, "'order' needs two rows or more")
+        return tuple(Pair((high,), low) for low, high in pairwise(raw["order"]))
+    if "pairs" in raw:
+        for pair in raw["pairs"]:
+            _typed(pair, PAIR, place)
+            _must(set(pair) == set(PAIR), place, "a pair has 'better' and 'than'")
+        return tuple(Pair((pair["better"],), pair["than"]) for pair in raw["pairs"])
+    if "better" not in raw:
+        return ()
+    _must(len(raw["than"]) > 0, place, "'than' needs a row")
+    these = raw["better"]
+    these = (these,) if isinstance(these, str) else tuple(these)
+    return tuple(Pair(these, rival) for rival in raw["than"])
+
+
+def _filled(text: str, texts: Mapping[str, str], place: str) -> str:
+    """A text with the sentences that it names in braces."""
+    try:
+        return text.format(**texts)
+    except (KeyError, IndexError, ValueError) as error:
+        known = ", ".join(texts) or "none"
+        raise ConfigError(f"{place}: no text {error} (texts of this file: {known})") from None
+
+
+def _typed(raw: Mapping[str, Any], kinds: Mapping[str, Any], place: str) -> None:
+    """Refuse keys that are unknown or hold something else than they should."""
+    for key, value in raw.items():
+        if key not in kinds:
+            raise ConfigError(f"{place}: unknown key '{key}'{nearest(key, kinds)}")
+        kind = kinds[key]
+        wanted = kind if isinstance(kind, tuple) else (kind,)
+        names = " or ".join(one.__name__ for one in wanted)
+        _must(type(value) in wanted, place, f"'{key}' must be a {names}, got {value!r}")
+
+
+def _must(sound: bool, place: str, said: str) -> None:
+    if not sound:
+        raise ConfigError(f"{place}: {said}")

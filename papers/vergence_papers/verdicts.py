@@ -1,0 +1,388 @@
+"""Verdicts: a claim against the 95 % interval of paired differences over people."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.metrics.intervals import interval
+from vergence.metrics.sample_size import MOST, POWER, people_needed
+from vergence.metrics.statistics import ALPHA, tost
+from vergence.results.baselines import kind
+from vergence.results.read import Run
+from vergence.results.verdict_rules import (
+    TIE,
+    Curve,
+    Standing,
+    gain_a_round,
+    instead_of_verdict,
+    same_scores,
+    standing,
+    steepest,
+    unit_of,
+    with_images,
+)
+from vergence_papers.claims import PRIOR, Claim, Pair, PaperTable, Scores
+from vergence_papers.data_sets import COUNTED, Ground
+
+KINDS: Mapping[str, str] = {
+    "holds": "hold",
+    "contradicted": "contradicted",
+    "not shown": "not shown",
+    "neither learned": "not learned",
+    "winner not learned": "not learned",
+    "not trained": "not trained",
+    "ceiling": "ceiling",
+    "same run": "same run",
+    "open": "open",
+    "not testable here": "not testable",
+}
+"""Verdict, or the words in its place, up to a bracket -> how it is counted."""
+
+
+JUDGED = ("contradicted", "not shown")
+
+
+def kind_of(word: str) -> str:
+    """Return the column in which a verdict, or words in its place, is counted.
+
+    >>> kind_of("holds"), kind_of("not trained (gaining 0.03 a round)")
+    ('hold', 'not trained')
+
+    Raises:
+        KeyError: it is none.
+    """
+    return KINDS[word.partition(" (")[0]]
+
+
+def tally(words: Sequence[str]) -> str:
+    """Number of verdicts of each kind, as text.
+
+    >>> tally(["holds", "holds", "not testable here"])
+    '2 hold, 0 contradicted, 0 not shown, 1 not testable'
+
+    Raises:
+        KeyError: a word is no verdict.
+    """
+    counts = Counter(map(kind_of, words))
+    shown = (k for word, k in KINDS.items() if counts[k] or word in ("holds", *JUDGED))
+    return ", ".join(f"{counts[kind]} {kind}" for kind in dict.fromkeys(shown))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Gain of `these` over `rival`, over people, in the units of the metric.
+
+    Positive means better, whatever the direction of the metric; `share` is the mean difference
+    over the rival's mean, NaN where that is 0. `eased` is the interval that the verdict rests on:
+    of the difference plus the claim's margin, a share of each person's rival value. `printed` maps
+    the paper's data set to its own difference, NaN where a number is missing. `most` is the largest
+    difference of a person, `alike` the p-value of the test that the mean lies within the claim's
+    limit, NaN for a claim without one. `unit` is what the interval is over: persons, seeds, rounds;
+    `needed` how many of them would show what the claim says with 80 % power, if their mean and
+    spread were those seen; None where no number up to `sample_size.MOST` would. `instead` are the
+    words in the place of a verdict, `destroyed` the row that has finished below a constant answer.
+    """
+
+    these: tuple[str, ...]
+    rival: str
+    metric: str
+    mean: float
+    share: float
+    lo: float
+    hi: float
+    eased: tuple[float, float]
+    better: int
+    people: int
+    printed: Mapping[str, float]
+    most: float = math.nan
+    alike: float = math.nan
+    unit: str = "person"
+    needed: int | None = None
+    instead: str = ""
+    destroyed: str = ""
+
+    @property
+    def word(self) -> str:
+        """Side that the interval supports: `claimed` side, `opposite` side, or `none`."""
+        low, high = self.eased
+        return "claimed" if low > 0 else "opposite" if high < 0 else "none"
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """A claim, judged on its deciding metric, and the differences in the other metrics."""
+
+    claim: Claim
+    word: str
+    reason: str
+    differences: tuple[Difference, ...] = ()
+    also: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Results of the runs of a table.
+
+    Attributes:
+        scores: of every row.
+        lower: metrics where less is better.
+        missing: rows that could not be run here, and why.
+        barred: rows that ran but must not be judged, and why.
+        runs: row -> its run, where it has one of its own.
+        curves: row -> rounds in which people were measured, and means over them of the headline;
+            signed so that more is better; of a row without a run of its own, those of the run of
+            its part that gains most.
+        images: of metrics that are accuracies on a test that all rows share, its images.
+    """
+
+    scores: Scores
+    lower: frozenset[str]
+    missing: Mapping[str, str]
+    barred: Mapping[str, str]
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    images: Mapping[str, int] = field(default_factory=dict)
+
+    def priors(self, metric: str) -> dict[str, Mapping[str, float]]:
+        """Return the static predictors that have a metric; others' gaze is none of them."""
+        return {
+            label: told[metric]
+            for label, told in self.scores.items()
+            if label.endswith(PRIOR) and metric in told
+            if kind(label.removesuffix(PRIOR)) == "prior"
+        }
+
+    def standing(self, labels: Sequence[str], metric: str) -> Standing:
+        """Return the standing of a row, or of the mean of several, in a metric."""
+        rows = [self.scores[label].get(metric, {}) for label in labels]
+        people = [p for p in rows[0] if all(p in row for row in rows)]
+        mean = {p: float(np.mean([row[p] for row in rows])) for p in people}
+        lower, images = metric in self.lower, self.images.get(metric, 0)
+        if labels[0].endswith(PRIOR):
+            return standing(mean, {}, lower, learned=True)
+        curve = steepest(self.curves.get(label, ((), ())) for label in labels)
+        return standing(mean, self.priors(metric), lower, gain_a_round(*curve), images)
+
+
+def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> ClaimVerdict:
+    """Return the verdict on one claim.
+
+    Every interval above 0: holds. One below 0: contradicted. Otherwise not shown: it cannot be
+    told from chance. A row or score that is not there: not testable.
+
+    Rows said to be alike: every test rejects that the mean is outside the limit, holds; an interval
+    lies outside, contradicted; otherwise not shown.
+    """
+    reason = claim.untestable or _obstacle(claim, ground, evidence)
+    if reason:
+        return ClaimVerdict(claim, "not testable here", reason)
+    metrics = ground.quantities[claim.quantity]
+    gate = "" if claim.everybody else gate_of(metrics[0], ground, evidence)
+    shown = metrics_of(table, ground)
+    found = [
+        replace(
+            _difference(table, claim, pair, metrics[0], evidence, ground),
+            **_instead(claim, pair, gate, shown, evidence),
+        )
+        for pair in claim.pairs
+    ]
+    also = [
+        _difference(table, claim, pair, metric, evidence, ground)
+        for metric in metrics[1:]
+        for pair in claim.pairs
+    ]
+    word, why = _alike(claim, found) if claim.within else _word(found)
+    if claim.margin:
+        ends = "; ".join(f"[{d.eased[0]:.3g}, {d.eased[1]:.3g}]" for d in found)
+        why += f" (interval with the margin of {claim.margin:.0%}: {ends})"
+    return ClaimVerdict(claim, word, why, tuple(found), tuple(also))
+
+
+def gate_of(metric: str, ground: Ground, evidence: Evidence) -> str:
+    """Return the metric by which rows must have learned; "" of one that counts something else.
+
+    It is the metric itself where a predictor that needs no training has it, else the main one; and
+    the main one for half of a trade-off: a map that is bright everywhere has the best recall.
+    """
+    halves = {ground.quantities.get(name, ("",))[0] for name in ("recall", "precision", "u", "s")}
+    if metric not in halves and evidence.priors(metric):
+        return metric
+    return "" if metric in COUNTED else ground.quantities["main"][0]
+
+
+def metrics_of(table: PaperTable, ground: Ground) -> list[str]:
+    """Return the metrics that decide the claims of a table, the main one of its data set first."""
+    asked = [c.quantity for c in table.claims if c.quantity in ground.quantities]
+    return list(dict.fromkeys(ground.quantities[name][0] for name in ("main", *asked)))
+
+
+def _instead(
+    claim: Claim, pair: Pair, gate: str, shown: Sequence[str], evidence: Evidence
+) -> dict[str, str]:
+    """Words in the place of a verdict on a pair, and the row that training has destroyed."""
+    if not gate:
+        return {}
+    sides = (pair.these, (pair.rival,))
+    one, other = (evidence.standing(labels, gate) for labels in sides)
+    told = [evidence.scores[labels[0]] for labels in sides]
+    mine, theirs = ({m: row[m] for m in shown if m in row} for row in told)
+    equal = len(pair.these) == 1 and not claim.within and same_scores(mine, theirs)
+    lost = pair.these[0] if one.destroyed else pair.rival if other.destroyed else ""
+    words = instead_of_verdict(one, other, equal, bool(claim.within))
+    return {"instead": words, "destroyed": lost}
+
+
+def _word(differences: Sequence[Difference]) -> tuple[str, str]:
+    if any(math.isnan(d.lo) for d in differences):
+        return "not testable here", _alone(differences)
+    against = [d for d in differences if d.word == "opposite" and not d.instead]
+    open_ = [d for d in differences if d.word == "none"]
+    if against:
+        return "contradicted", f"opposite found against {_rivals(against)}{_destroyed(against)}"
+    if barred := _barred(differences):
+        return barred
+    if open_:
+        return "not shown", f"no difference shown here against {_rivals(open_)}; {_plan(open_)}"
+    return "holds", f"every interval excludes 0 on the claimed side{_destroyed(differences)}"
+
+
+def _barred(differences: Sequence[Difference]) -> tuple[str, str] | None:
+    """Words in the place of a verdict, and against whom; None where one may be given."""
+    told = [
+        (d.instead, f"{', '.join(d.these)} against {d.rival}") for d in differences if d.instead
+    ]
+    return (told[0][0], "; ".join(f"{pair}: {words}" for words, pair in told)) if told else None
+
+
+def _destroyed(differences: Sequence[Difference]) -> str:
+    """Clause on rows that lose by name, as they have finished below a constant answer."""
+    names = dict.fromkeys(d.destroyed for d in differences if d.destroyed)
+    return "".join(f"; {name}: worse than a constant" for name in names)
+
+
+def _alike(claim: Claim, differences: Sequence[Difference]) -> tuple[str, str]:
+    limit = claim.within
+    told = f"within {limit:g}"
+    if claim.everybody:
+        most = max(differences, key=lambda d: d.most)
+        if most.most <= limit:
+            return "holds", f"for everybody {told}; at most {most.most:.2g}"
+        return "contradicted", f"{most.most:.2g} apart from {most.rival}"
+    if any(math.isnan(d.alike + d.lo) for d in differences):
+        return "not testable here", _alone(differences)
+    if barred := _barred(differences):
+        return barred
+    ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in differences)
+    apart = [d for d in differences if d.lo > limit or d.hi < -limit]
+    if apart:
+        return "contradicted", f"not {told} of {_rivals(apart)}: {ps}"
+    open_ = [d for d in differences if d.alike >= ALPHA]
+    if open_:
+        return "not shown", f"not shown to be {told} of {_rivals(open_)}: {ps}; {_plan(open_)}"
+    return "holds", f"{told}: {ps}"
+
+
+def _plan(found: Sequence[Difference]) -> str:
+    """Name the number of people, seeds or rounds that would decide what these left open."""
+    units = "people" if found[0].unit == "person" else f"{found[0].unit}s"
+    if any(d.needed is None for d in found):
+        return f"with the mean and spread seen here, {MOST:,} {units} would not show it"
+    most = max(d.needed or 0 for d in found)
+    return f"with the mean and spread seen here, {most:,} {units} show it with {POWER:.0%} power"
+
+
+def _alone(found: Sequence[Difference]) -> str:
+    worst = next(d for d in found if math.isnan(d.lo))
+    over = "people" if worst.unit == "person" else f"{worst.unit}s"
+    few = f"one {worst.unit}" if worst.people < 2 else f"all {worst.people} {over} differ alike"
+    return f"{few}: nothing is known about the spread over {over}"
+
+
+def _rivals(found: Sequence[Difference]) -> str:
+    return ", ".join(d.rival for d in found)
+
+
+def _obstacle(claim: Claim, ground: Ground, evidence: Evidence) -> str:
+    if claim.quantity not in ground.quantities:
+        return f"the task {ground.task} has no {claim.quantity}"
+    named = dict.fromkeys(label for p in claim.pairs for label in (*p.these, p.rival))
+    for label in named:
+        for reasons in (evidence.missing, evidence.barred):
+            if label in reasons:
+                return f"{label}: {reasons[label]}"
+        if label not in evidence.scores:
+            return f"no row '{label}' was run"
+    return ""
+
+
+def _difference(
+    table: PaperTable, claim: Claim, pair: Pair, metric: str, evidence: Evidence, ground: Ground
+) -> Difference:
+    scores = evidence.scores
+    rival = scores[pair.rival][metric]
+    sign = -1.0 if metric in evidence.lower else 1.0
+    people = [p for p in rival if all(p in scores[label][metric] for label in pair.these)]
+    mine = np.array([np.mean([scores[label][metric][p] for label in pair.these]) for p in people])
+    other = np.array([rival[p] for p in people])
+    gain = sign * (mine - other)
+    eased = gain + claim.margin * np.abs(other)
+    unit, images = unit_of(people), evidence.images.get(metric, 0)
+
+    def ends(values: NDArray[np.floating]) -> tuple[float, float]:
+        if images:
+            return with_images(interval(values), float(mine.mean()), float(other.mean()), images)
+        same = unit == "seed" and metric not in COUNTED and np.ptp(values) < TIE
+        return (math.nan, math.nan) if same else interval(values)
+
+    level = abs(float(other.mean()))
+    share = float(gain.mean()) / level if level else math.nan
+    return Difference(
+        pair.these,
+        pair.rival,
+        metric,
+        float(gain.mean()),
+        share,
+        *ends(gain),
+        ends(eased),
+        int((gain > TIE).sum()),
+        len(people),
+        _printed(table, claim, pair, ground),
+        float(np.abs(gain).max()),
+        tost(gain, claim.within) if claim.within else math.nan,
+        unit,
+        _needed(gain if claim.within else eased, claim.within),
+    )
+
+
+def _needed(gain: NDArray[np.floating], limit: float) -> int | None:
+    mean = float(gain.mean())
+    if gain.size < 2 or (not limit and mean <= TIE):
+        return None
+    return people_needed(mean, float(gain.std(ddof=1)), limit)
+
+
+def printed_on(table: PaperTable, ground: Ground) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
+    """Return a table's printed rows on a data set, where it is one of the paper's; else on all."""
+    same = table.printed.get(ground.same_as)
+    return table.printed if same is None else {ground.same_as: same} if same else {}
+
+
+def _printed(table: PaperTable, claim: Claim, pair: Pair, ground: Ground) -> dict[str, float]:
+    """Return the paper's own difference, data set by data set."""
+    if claim.quantity not in table.columns:
+        return {}
+    at = table.columns.index(claim.quantity)
+    lower = table.unit == "gaze_angle" or claim.quantity in table.less
+    sign = -1.0 if lower else 1.0
+    found = {}
+    for data, rows in printed_on(table, ground).items():
+        if all(label in rows for label in (*pair.these, pair.rival)):
+            mine = float(np.mean([rows[label][at] for label in pair.these]))
+            found[data] = sign * (mine - rows[pair.rival][at])
+    return found

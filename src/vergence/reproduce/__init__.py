@@ -1,1 +1,0 @@
-"""`vergence reproduce`: tables of papers run again, beside printed numbers (`papers/*.toml`)."""

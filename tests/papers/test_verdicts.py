@@ -1,0 +1,204 @@
+"""The verdict rule: a claim against the intervals of paired differences, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.papers.claims import better, order, peak
+from vergence_papers import command as app
+from vergence_papers.claims import OTHERS, OWN, Claim, Pair, PaperTable
+from vergence_papers.data_sets import COSTS, GROUNDS
+from vergence_papers.outcome import COLOUR
+from vergence_papers.verdicts import KINDS, Evidence, judge, tally
+
+TOY = GROUNDS["toy"]
+
+
+FLAT = ((1, 2, 3), (1.0, 1.0, 1.0))
+"""Rounds and means of a row that has finished training."""
+
+
+def evidence(scores, lower=(), missing=None, barred=None, prior=None, curves=None):
+    """Rows of one metric, `error`: label -> values of people a, b, c.
+
+    All have learned, and finished, unless a prior or other means of rounds are given.
+    """
+    constant = prior or [1000.0 if lower else -1000.0] * 3
+    rows = {**scores, "mean (prior)": constant}
+    told = {k: {"error": dict(zip("abc", v, strict=False))} for k, v in rows.items()}
+    found = dict.fromkeys(scores, FLAT) | (curves or {})
+    return Evidence(told, frozenset(lower), missing or {}, barred or {}, curves=found)
+
+
+def table(*claims, printed=None, unit="toy"):
+    return PaperTable("fedcpf/none", "none", ("main",), printed or {}, unit, (), claims)
+
+
+def verdict(claim, found, **more):
+    return judge(table(claim, **more), claim, TOY, found)
+
+
+@pytest.mark.parametrize(
+    ("ours", "lower", "word", "why"),
+    [
+        ((14, 25, 36), (), "holds", "claimed side"),
+        ((11, 22, 33), (), "not shown", "no difference shown here against fedavg"),
+        ((6, 15, 24), (), "contradicted", "opposite found against fedavg"),
+        ((6, 15, 24), ("error",), "holds", "claimed side"),
+    ],
+)
+def test_the_interval_over_people_decides(ours, lower, word, why):
+    """Against 10, 20, 30 the differences are 4 5 6, then 1 2 3, then -4 -5 -6.
+
+    Their deviation is 1 and the half width t(0.975, 2) / sqrt(3) = 2.484138: 5 -/+ 2.48 is above
+    0, 2 -/+ 2.48 is not, -5 -/+ 2.48 is below, and above where less is better.
+    """
+    found = evidence({"fedcpf": ours, "fedavg": (10, 20, 30)}, lower)
+    judged = verdict(better("c", "1", "fedcpf", "fedavg"), found)
+    assert (judged.word, why in judged.reason) == (word, True), judged
+    (gap,) = judged.differences
+    sign = -1 if lower else 1
+    assert gap.mean == pytest.approx(sign * (np.mean(ours) - 20))
+    assert gap.hi - gap.mean == pytest.approx(2.484138, abs=1e-6)
+    assert gap.share == pytest.approx(gap.mean / 20)
+
+
+def test_a_claim_holds_only_if_all_its_pairs_do():
+    """fedcpf beats low by 5 -/+ 2.48; against high 0, 0, 1: no difference shown against high."""
+    found = evidence({"fedcpf": (14, 25, 36), "low": (10, 20, 30), "high": (14, 25, 37)})
+    judged = verdict(better("c", "1", "fedcpf", "low", "high"), found)
+    assert judged.word == "not shown"
+    assert judged.reason.startswith("no difference shown here against high; with the mean and ")
+    assert judged.reason.endswith("10,000 people would not show it")
+    assert [d.better for d in judged.differences] == [3, 0]
+
+
+def test_what_is_not_shown_says_how_many_people_would_show_it():
+    """Differences 1 2 3, so 2 with the deviation 1: five people have a power of 0.8 and more."""
+    found = evidence({"fedcpf": (11, 22, 33), "fedavg": (10, 20, 30)})
+    judged = verdict(better("c", "1", "fedcpf", "fedavg"), found)
+    assert judged.differences[0].needed == 5
+    told = "with the mean and spread seen here, 5 people show it with 80% power"
+    assert judged.reason == f"no difference shown here against fedavg; {told}"
+    against = verdict(better("c", "1", "fedavg", "fedcpf"), found)
+    assert against.differences[0].needed is None, "no number of people shows the opposite"
+
+
+def test_an_order_is_its_neighbours_worst_first():
+    assert order("c", "1", "a", "b", "c").pairs == (Pair(("b",), "a"), Pair(("c",), "b"))
+
+
+def test_a_peak_averages_its_settings_person_by_person():
+    """(12 + 16) / 2 = 14, (23 + 27) / 2 = 25, (34 + 38) / 2 = 36: 4, 5, 6 above 10, 20, 30."""
+    found = evidence({"x": (12, 23, 34), "y": (16, 27, 38), "z": (10, 20, 30)})
+    judged = verdict(peak("c", "1", ("x", "y"), ("z",)), found)
+    assert judged.word == "holds"
+    assert judged.differences[0].mean == pytest.approx(5)
+
+
+def test_a_margin_forgives_its_share_of_the_rival():
+    """9 19 29 against 10 20 30 is 1 worse for all, an interval of [-1, -1].
+
+    A margin of 20 % adds 2, 4, 6: 1 3 5, deviation 2, so 3 -/+ 2 * 2.484138. With rivals 10 10 10
+    it adds 2 to everybody: 1 1 1, which holds.
+    """
+    scores = {"a": (9, 19, 29), "b": (10, 20, 30)}
+    claim = better("c", "1", "a", "b", margin=0.2)
+    judged = verdict(claim, evidence(scores))
+    assert judged.differences[0].eased == pytest.approx((3 - 4.968275, 3 + 4.968275), abs=1e-5)
+    assert judged.word == "not shown"
+    assert "margin of 20%" in judged.reason
+    assert verdict(replace(claim, margin=0.0), evidence(scores)).reason.startswith("opposite")
+    even = evidence({"a": (9, 9, 9), "b": (10, 10, 10)})
+    assert verdict(claim, even).word == "holds"
+
+
+@pytest.mark.parametrize(
+    ("claim", "found", "why"),
+    [
+        (Claim("c", "1", untestable="not printed"), evidence({}), "not printed"),
+        (better("c", "1", "a", "b"), evidence({"a": (1, 2)}), "no row 'b'"),
+        (
+            better("c", "1", "a", "b"),
+            evidence({"a": (1, 2)}, missing={"b": "no method"}),
+            "b: no method",
+        ),
+        (
+            better("c", "1", "a", "b"),
+            evidence({"a": (1, 2), "b": (1, 2)}, barred={"a": "empty"}),
+            "a: empty",
+        ),
+        (
+            better("c", "1", "a", "b", quantity="recall"),
+            evidence({"a": (1, 2), "b": (1, 2)}),
+            "the task toy has no recall",
+        ),
+        (better("c", "1", "a", "b"), evidence({"a": (2,), "b": (1,)}), "one person"),
+    ],
+)
+def test_what_cannot_be_tested_says_why(claim, found, why):
+    judged = verdict(claim, found)
+    assert judged.word == "not testable here"
+    assert why in judged.reason
+
+
+def test_the_papers_own_difference_has_the_same_sense():
+    """Errors 10.63 and 8.95: better by 1.68, as less is better; F1 40.48 and 39.28: by 1.20."""
+    found = evidence({"fedadam": (1, 2, 3), "fedavg": (2, 3, 5)}, ["error"])
+    angles = {"MPIIGaze": {"fedadam": (8.95,), "fedavg": (10.63,)}}
+    claim = better("c", "1", "fedadam", "fedavg")
+    gap = judge(table(claim, printed=angles, unit="gaze_angle"), claim, TOY, found).differences[0]
+    assert gap.printed == {"MPIIGaze": pytest.approx(1.68)}
+    maps = {"EGTEA": {"fedadam": (40.48,), "fedavg": (39.28,)}}
+    gap = judge(table(claim, printed=maps, unit="gaze_map"), claim, TOY, found).differences[0]
+    assert gap.printed == {"EGTEA": pytest.approx(1.20)}
+
+
+def test_verdicts_are_counted_apart():
+    words = ["not trained (gaining 0.03 a round)", "contradicted", "holds", "not shown", "holds"]
+    assert tally(words) == "2 hold, 1 contradicted, 1 not shown, 1 not trained"
+    assert tally([]) == "0 hold, 0 contradicted, 0 not shown"
+    assert [COLOUR.get(word) for word in ("holds", "contradicted", "ceiling")] == [
+        "green",
+        "red",
+        None,
+    ]
+    assert len(set(map(tally, map(list, zip(KINDS))))) == 9
+    with pytest.raises(KeyError):
+        tally(["does not hold"])
+
+
+def rows_on(one, *places):
+    """Return the rows of a table on any of these data sets."""
+    return (
+        {OWN, OTHERS, "random (prior)", "chance (prior)", "mean gaze (prior)", *one.quoted}
+        | {
+            entry.get("label", entry["name"]) + part.suffix
+            for part in one.parts
+            for place in places
+            for entry in part.entries(place)
+        }
+        | {row for part in one.parts for row in part.rows}
+    )
+
+
+def test_every_claim_names_rows_that_its_table_runs():
+    for one in app.TABLES.values():
+        made = rows_on(one, *(place for place in GROUNDS.values() if one.paper in place.papers))
+        for claim in one.claims:
+            named = {label for pair in claim.pairs for label in (*pair.these, pair.rival)}
+            assert named <= made, (one.id, claim.text)
+            assert bool(claim.pairs) != bool(claim.untestable), claim.text
+        for printed in one.printed.values():
+            assert set(printed) <= made, one.id
+            told = set(one.columns) - set(COSTS) if "up" in one.columns else one.columns
+            assert all(len(row) == len(told) for row in printed.values()), one.id
+
+
+def test_the_printed_orders_are_those_of_the_printed_numbers():
+    """The order of the rows by F1 in Table 1, read off the numbers, is what the claim says."""
+    orders = [c for c in app.TABLES["fedcpf/table1"].claims if c.text.startswith("order of")]
+    for claim, printed in zip(orders, app.TABLES["fedcpf/table1"].printed.values(), strict=True):
+        labels = [claim.pairs[0].rival, *(pair.these[0] for pair in claim.pairs)]
+        assert labels == sorted(printed, key=lambda label: printed[label][2])
