@@ -2,9 +2,10 @@
 
     python -m tools.examiner    # what may be said of every page; exit code 1 where one is wrong
 
-A page `docs/results/NAME.md` that prints a verdict needs `docs/results/data/NAME/scores.csv` (every
-number that verdicts rest on) and `claims.csv` (which rows are compared, in what). Priors, learned,
-finished, intervals and words are computed here with formulas of their own: nothing of
+A page `NAME.md` of docs/results, or of the results of a paper, that prints a verdict needs
+`data/NAME/scores.csv` beside it (every number that verdicts rest on) and `claims.csv` (which rows
+are compared, in what). Priors, learned, finished, intervals and words are computed here with
+formulas of their own: nothing of
 `vergence.results` or `vergence_papers` is imported. A page without these files may say `open`.
 """
 
@@ -21,7 +22,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
 GAIN, LAST, ERRORS, FULL, TIE = 0.01, 1 / 3, 3.0, 0.99, 1e-12
 REFERENCES = ("other people", "people")
 WORDS = ("holds", "contradicted", "not shown", "different", "no difference shown")
@@ -319,15 +321,16 @@ def examine(page: Path, data: Path) -> tuple[str, list[str]]:
     return ("disagrees" if wrong else "agrees"), wrong
 
 
-def main(folder: Path = RESULTS) -> int:
+def main(folders: Sequence[Path] = (RESULTS, *sorted(ROOT.glob("papers/*/results")))) -> int:
     """Say of every page what may be said of it; 1 where one is wrong."""
     counts: dict[str, int] = defaultdict(int)
-    for page in sorted(folder.glob("*.md")):
-        state, wrong = examine(page, folder / "data" / page.stem)
+    for page in (page for folder in folders for page in sorted(folder.glob("*.md"))):
+        name = page.relative_to(ROOT) if ROOT in page.parents else page
+        state, wrong = examine(page, page.parent / "data" / page.stem)
         counts[state] += 1
         if state != "no verdicts":
-            sys.stdout.write(f"{page.name}: {state}\n")
-        sys.stderr.write("".join(f"{page.name}: {each}\n" for each in wrong))
+            sys.stdout.write(f"{name}: {state}\n")
+        sys.stderr.write("".join(f"{name}: {each}\n" for each in wrong))
     sys.stdout.write(", ".join(f"{count} {state}" for state, count in counts.items()) + "\n")
     return int(counts["disagrees"] > 0)
 

@@ -1,4 +1,4 @@
-"""Rewrite docs/results, and the pictures of the README, from finished runs.
+"""Rewrite docs/results, pages of papers, and the pictures of the README, from finished runs.
 
 python tools/make_results.py runs/demo runs/osie ...: one page per run directory, named like its
 experiment. No number in these pages is typed by hand.
@@ -251,19 +251,23 @@ def shrink(source: Path, target: Path, width: int) -> None:
 
 
 def reproduced(folder: Path) -> None:
-    """Copy the reports of `vergence reproduce --out FOLDER`: a page per table."""
+    """Copy the reports of `vergence reproduce --out FOLDER`: a page per table, by its paper."""
     for report in sorted(folder.rglob("report.md")):
-        name = "_".join(("reproduce", *report.parent.relative_to(folder).parts, folder.name))
+        paper, *parts = report.parent.relative_to(folder).parts
+        name, home = "_".join((*parts, folder.name)), ROOT / "papers" / paper / "results"
+        data = home / "data" / name
         text = report.read_text().replace(f"{ROOT}/", "")
         for picture in report.parent.glob("*.png"):
             if f"]({picture.name})" in text:
-                shutil.copy(picture, PAGES / f"{name}.png")
-                text = text.replace(f"]({picture.name})", f"]({name}.png)")
-        (PAGES / f"{name}.md").write_text(text)
+                (home / "pictures").mkdir(parents=True, exist_ok=True)
+                shutil.copy(picture, home / "pictures" / f"{name}.png")
+                text = text.replace(f"]({picture.name})", f"](pictures/{name}.png)")
+        home.mkdir(parents=True, exist_ok=True)
+        (home / f"{name}.md").write_text(text)
         for table in sorted(report.parent.glob("*.csv")):
-            (PAGES / "data" / name).mkdir(parents=True, exist_ok=True)
-            shutil.copy(table, PAGES / "data" / name / table.name)
-        print(f"docs/results/{name}.md")
+            data.mkdir(parents=True, exist_ok=True)
+            shutil.copy(table, data / table.name)
+        print(f"papers/{paper}/results/{name}.md")
 
 
 def unlabelled(folder: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tools.verdicts_list import paper_pages
 from vergence.errors import ConfigError
 from vergence.experiment.packaged import locate
 from vergence.experiment.schema import read
@@ -35,27 +36,23 @@ PAPERS = """
 ## Claims of papers
 
 A claim holds, is contradicted, or is not shown by these data where the better row has learned and
-the numbers stand beside the page; what the other words mean is
+the numbers stand beside the page, in the folder of the paper; what the other words mean is
 [told here](../how-to/reproduce.md#what-a-verdict-means).
 """
 
 
-def page(folder: Path) -> str:
-    """The list of the pages of a folder."""
-    guides, studies, papers = [], [], []
+def page(folder: Path, papers: Path) -> str:
+    """The list of the pages of a folder, and of those in the folders of papers."""
+    guides, studies, claims = [], [], []
     for path in sorted(folder.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        title = text.partition("\n")[0].lstrip("# ")
+        title = _title(text)
         if path.name == "README.md":
             continue
-        if path.name.startswith("reproduce_"):
-            data, verdict = DATA.search(text), VERDICTS.search(text)
-            said = _lead(text) if verdict is None else f"{_lead(text)} {verdict[0]}"
-            papers.append(_row(path, title, data[1] if data else "", said))
-        elif ran := RAN.search(text):
+        if ran := RAN.search(text):
             studies.append(
                 _row(
-                    path,
+                    path.name,
                     title,
                     _data_set(title) + SEEDS.sub(lambda m: m[1] or "s", ran[1]),
                     outcome(text),
@@ -63,9 +60,15 @@ def page(folder: Path) -> str:
             )
         else:
             guides.append(f"| [{title}]({path.name}) | {_lead(text)} |")
+    for path in paper_pages(papers):
+        text = path.read_text(encoding="utf-8")
+        data, verdict = DATA.search(text), VERDICTS.search(text)
+        said = _lead(text) if verdict is None else f"{_lead(text)} {verdict[0]}"
+        link = f"../../papers/{path.relative_to(papers).as_posix()}"
+        claims.append(_row(link, _title(text), data[1] if data else "", said))
     head = "| page | data | outcome |\n|---|---|---|"
     parts = [HEAD, "## Questions\n", "| page | what it says |\n|---|---|", *guides, EXPERIMENTS]
-    return "\n".join([*parts, head, *studies, PAPERS, head, *papers])
+    return "\n".join([*parts, head, *studies, PAPERS, head, *claims])
 
 
 def outcome(text: str) -> str:
@@ -126,6 +129,10 @@ def _lead(text: str) -> str:
     return re.split(r"(?<=[a-z`)]\.) ", first)[0].removesuffix(":")
 
 
-def _row(path: Path, title: str, *cells: str) -> str:
+def _title(text: str) -> str:
+    return text.partition("\n")[0].lstrip("# ")
+
+
+def _row(link: str, title: str, *cells: str) -> str:
     told = (cell.replace("|", "\\|") for cell in cells)
-    return f"| [{title}]({path.name}) | {' | '.join(told)} |"
+    return f"| [{title}]({link}) | {' | '.join(told)} |"

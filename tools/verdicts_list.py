@@ -26,13 +26,13 @@ SEEDS = re.compile(r"^- (?:seeds: )?(\d+)(?: seeds?)?, (?:rounds: )?\d+", re.M)
 MINUTES = re.compile(r"([\d.]+) minutes in rounds")
 HEAD = """# Verdicts on the papers' claims
 
-Counted over the pages of this folder that `vergence reproduce` wrote, by paper, by whether the data
+Counted over the pages below `papers` that `vergence reproduce` wrote, by paper, by whether the data
 are recorded or generated, and by whose claims they are: the paper's, or ours about its methods. A
 claim that stands on several pages with the same numbers, as they share runs, is counted once. Hours
 are spent in rounds on two shared cores, and counted on each page. [What a verdict
 means](../how-to/reproduce.md#what-a-verdict-means).
 
-A verdict needs a winner that has learned, and the numbers behind it in `data/`, from which
+A verdict needs a winner that has learned, and the numbers behind it in `results/data`, from which
 `python -m tools.examiner` computes it again. Pages without these numbers are *open*: they were
 written before numbers were kept, and are settled by running them again.
 """
@@ -60,7 +60,7 @@ known", that the page was written before it told what a claim of likeness needs.
 class Told:
     """A line of a page's table of verdicts; `whose` is empty in the lines of a claim's pairs."""
 
-    page: str
+    page: Path
     text: str
     whose: str
     word: str
@@ -86,7 +86,7 @@ class Page:
         text = path.read_text(encoding="utf-8")
         kind, seeds, minutes = (told.search(text) for told in (DATA, SEEDS, MINUTES))
         return cls(
-            path.name.removeprefix("reproduce_").partition("_")[0],
+            _paper(path),
             kind[1] if kind else "no training",
             int(seeds[1]) if seeds else None,
             float(minutes[1]) if minutes else 0.0,
@@ -94,9 +94,14 @@ class Page:
         )
 
 
-def page(folder: Path) -> str:
-    """The page about all pages of papers in a folder."""
-    pages = [Page.read(path) for path in sorted(folder.glob("reproduce_*.md"))]
+def paper_pages(papers: Path) -> list[Path]:
+    """The pages of results in the folders of papers."""
+    return sorted(papers.glob("*/results/*.md"))
+
+
+def page(papers: Path) -> str:
+    """The page about all pages in the folders of papers."""
+    pages = [Page.read(path) for path in paper_pages(papers)]
     lines = [line for page in pages for line in page.lines]
     tested = sum(line.word in ("holds", "contradicted", "not shown") for line in _once(pages))
     groups: dict[tuple[str, str], list[Page]] = {}
@@ -108,7 +113,9 @@ def page(folder: Path) -> str:
     ruler = "|---|---|---|" + "---:|" * (len(heads) - 3)
     chance = CHANCE.format(tested=tested, chance=round(tested / 40))
     planned = [
-        f"| {line.text} | [{_name(line)}]({line.page}) | {needed(line)} |" for line in _open(lines)
+        f"| {line.text} | [{_paper(line.page)}/{line.page.stem}]"
+        f"(../../papers/{line.page.relative_to(papers).as_posix()}) | {needed(line)} |"
+        for line in _open(lines)
     ]
     table = "\n".join([f"| {' | '.join(heads)} |", ruler, *rows])
     parts = [HEAD, table, chance if tested else ""]
@@ -121,7 +128,7 @@ def needed(line: Told) -> str:
     """How many people or seeds would show a claim.
 
     >>> ends = "[\N{MINUS SIGN}0.48, 4.48]"
-    >>> row = Told("p.md", "c", "paper", "not shown", "+2.00", ends, "3 of 3", "against a")
+    >>> row = Told(Path("p.md"), "c", "paper", "not shown", "+2.00", ends, "3 of 3", "against a")
     >>> needed(row)
     '5 people'
     """
@@ -167,7 +174,7 @@ def _lines(path: Path) -> Iterator[Told]:
         cells = [cell.strip(" \u2003") for cell in line.strip("|").split(" | ")]
         known = cells[2:3] and cells[2].partition(" (")[0] in ("", *KINDS)
         if line.startswith("|") and len(cells) == 8 and known:
-            yield Told(path.name, *cells[:6], cells[7].strip(" |"))
+            yield Told(path, *cells[:6], cells[7].strip(" |"))
 
 
 def _once(pages: Sequence[Page]) -> list[Told]:
@@ -196,5 +203,6 @@ def _count(paper: str, kind: str, pages: Sequence[Page]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _name(line: Told) -> str:
-    return line.page.removeprefix("reproduce_").removesuffix(".md")
+def _paper(page: Path) -> str:
+    """The short name of the paper in whose folder a page of results lies."""
+    return page.parent.parent.name

@@ -36,7 +36,7 @@ class Command:
 def pages():
     """Return the pages that exist, README first."""
     top = [ROOT / name for name in TOP if (ROOT / name).is_file()]
-    return top + sorted((ROOT / "docs").rglob("*.md"))
+    return top + sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "papers").rglob("*.md"))
 
 
 def blocks(page, language):

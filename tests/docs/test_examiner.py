@@ -133,9 +133,9 @@ def test_a_verdict_without_numbers_fails(tmp_path):
         assert examiner.examine(made, tmp_path / "data/p")[0] == "disagrees"
     made = page(tmp_path / "p.md", "open (not recorded)", "[0.00, 1.00]")
     assert examiner.examine(made, tmp_path / "data/p") == ("not recorded", [])
-    assert examiner.main(tmp_path) == 0
+    assert examiner.main([tmp_path]) == 0
     made.write_text("# t\n\na against b: +1; different (Holm's p 0.010).\n")
-    assert examiner.main(tmp_path) == 1
+    assert examiner.main([tmp_path]) == 1
 
 
 def test_pairs_of_a_comparison_by_wilcoxon_after_holm(tmp_path):

@@ -25,7 +25,7 @@ from vergence.experiment import schema as config
 
 PAGES = pages()
 METHODS = binding.names("methods", Method)
-ROOMS = "src|docs|experiments|tests|benchmarks|runs"
+ROOMS = "src|docs|experiments|papers|tests|benchmarks|runs"
 SHOWN = r"(?:\.ci|Makefile|pyproject\.toml|constraints\.txt|[A-Z]+\.md)"
 PATH = re.compile(rf"(?<![\w./])((?:{ROOMS})/[\w./-]*[\w/]|{SHOWN}(?:/\w+)?)(?![\w/])")
 NAME = re.compile(r"(?<![\w./])vergence(?:\.[A-Za-z_]\w*)+")

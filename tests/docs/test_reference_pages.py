@@ -161,9 +161,17 @@ PAGE = """
 """  # noqa: E501
 
 
+def paper_page(folder, name, text):
+    """Write a page of the SplitFed thesis, and return its path."""
+    path = folder / "splitfed" / "results" / f"{name}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def test_open_claims_say_what_would_decide_them(tmp_path):
     """Three people who differ by 1 2 3 have the interval 2 -/+ 2.48, and five would decide."""
-    (tmp_path / "reproduce_splitfed_fig.md").write_text(PAGE, encoding="utf-8")
+    paper_page(tmp_path, "fig", PAGE)
     told = verdicts_list.page(tmp_path)
     assert "| splitfed | real | paper | 1 | 3 | 0.5 | 1 | 0 | 4 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
     ends = [row.rpartition(" | ")[2] for row in told.splitlines() if row.endswith(" |")][-4:]
@@ -174,7 +182,7 @@ def test_claims_are_counted_by_whose_they_are_and_shared_runs_once(tmp_path):
     """Two pages of the same runs have the same claims; one claim is ours."""
     for name in ("costs", "all_defences"):
         text = PAGE.replace("| g (5) | paper |", "| g (5) | ours |")
-        (tmp_path / f"reproduce_splitfed_{name}.md").write_text(text, encoding="utf-8")
+        paper_page(tmp_path, name, text)
     told = verdicts_list.page(tmp_path)
     assert "| splitfed | real | paper | 2 | 3 | 1.0 | 0 | 0 | 4 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
     assert "| splitfed | real | ours |  |  |  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
@@ -182,6 +190,5 @@ def test_claims_are_counted_by_whose_they_are_and_shared_runs_once(tmp_path):
 
 @pytest.mark.parametrize("line", ["seeds: 1, rounds: 2", "1 seed, 1 round", "1 seed, 25 rounds"])
 def test_a_page_of_one_seed_says_so(line, tmp_path):
-    file = tmp_path / "reproduce_splitfed_fig.md"
-    file.write_text(PAGE.replace("seeds: 3, rounds: 2", line), encoding="utf-8")
+    file = paper_page(tmp_path, "fig", PAGE.replace("seeds: 3, rounds: 2", line))
     assert verdicts_list.Page.read(file).seeds == 1
