@@ -2,6 +2,8 @@
 
 * ARCHITECTURE, CONTRIBUTING, CHANGELOG and SECURITY of the repository are pages of the site. A link
   from a page to any other file outside docs leads to a copy of that file.
+* Pages of papers, `papers/PAPER/results`, and the pictures beside them are a section of the site.
+  Its search leaves them out: hundreds of tables of numbers would bury the pages that explain.
 * A notebook becomes a page by nbconvert, with the outputs that are stored in it: nothing is run. It
   is a page of Markdown, so that its links are checked as those of other pages are.
 * An entry of the navigation that ends in * stands for the pages of a folder that have no entry.
@@ -24,6 +26,8 @@ NAMES = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
 TOP = {f"{name}.md": f"{name.lower()}.md" for name in NAMES}
 """Pages of the repository's root, with their names in the site."""
 COPIES = "files"
+PAPERS = re.compile(r"papers/(README\.md$|\w+/results/)")
+"""What the site shows of papers, under the names that it has in the repository."""
 LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```[ \t]*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 """Code, in which nothing is a link."""
@@ -41,6 +45,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the root and of notebooks, and the files that pages link to."""
     for name, uri in TOP.items():
         files.append(File.generated(config, uri, content=(ROOT / name).read_text("utf-8")))
+    for path in sorted((ROOT / "papers").rglob("*")):
+        uri = path.relative_to(ROOT).as_posix()
+        if path.is_file() and PAPERS.match(uri):
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         files.remove(notebook)
         _add_notebook(files, config, notebook)
@@ -53,7 +61,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Turn links that leave docs to where the site has what they lead to."""
+    """Turn links that leave docs to where the site has what they lead to; hide results of papers.
+
+    The theme's search leaves out a page whose front matter says so.
+    """
+    if page.file.src_uri.startswith("papers/") and "/results/" in page.file.src_uri:
+        page.meta["search"] = {"exclude": True}
     return linked(markdown, page.file.src_uri)
 
 
@@ -80,6 +93,8 @@ def _moved(text: str, link: str, uri: str) -> str:
         moved += ".md" if inside.endswith(".ipynb") else ""
     elif inside in TOP:
         moved = TOP[inside]
+    elif PAPERS.match(inside):
+        moved = inside
     elif inside == "README.md":
         moved = "index.md"
     else:
@@ -91,7 +106,7 @@ def _moved(text: str, link: str, uri: str) -> str:
 def _target(link: str, uri: str) -> str:
     """The path, below the repository, that a link on a page of the site leads to."""
     top = next((name for name, own in TOP.items() if own == uri), None)
-    place = top or f"docs/{uri}"
+    place = top or (uri if PAPERS.match(uri) else f"docs/{uri}")
     return posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
 
 
@@ -103,7 +118,7 @@ def _outside(file: File) -> set[str]:
             target = link.partition("#")[0]
             if target and "://" not in link and not link.startswith("mailto:"):
                 inside = _target(target, file.src_uri)
-                if not inside.startswith("docs/") and inside not in TOP:
+                if not (inside.startswith("docs/") or inside in TOP or PAPERS.match(inside)):
                     found.add(inside)
     return found
 
@@ -134,9 +149,10 @@ def _expanded(nav: Any, docs: Path, named: set[str]) -> Any:
     found = []
     for entry in nav:
         if isinstance(entry, str) and entry.endswith("/*"):
-            folder = docs / entry.removesuffix("/*")
+            home = ROOT if PAPERS.match(entry) else docs
+            folder = home / entry.removesuffix("/*")
             pages = sorted([*folder.glob("*.md"), *folder.glob("*.ipynb")])
-            uris = [page.with_suffix(".md").relative_to(docs).as_posix() for page in pages]
+            uris = [f"{page.relative_to(home).parent.as_posix()}/{page.stem}.md" for page in pages]
             found += [uri for uri in uris if uri not in named]
         else:
             found.append(_expanded(entry, docs, named))

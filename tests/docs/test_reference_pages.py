@@ -104,10 +104,12 @@ def test_the_menu_leads_to_every_page():
     named = re.findall(r"([\w/.-]+(?:\.md|/\*))$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     folders = {entry[:-2] for entry in named if entry.endswith("/*")}
     every = {path.relative_to(DOCS) for path in (*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))}
+    every |= {path.relative_to(ROOT) for path in (ROOT / "papers").rglob("*.md")}
     left = {p.as_posix() for p in every if p.parent.as_posix() not in folders}
     assert sorted(left - set(named)) == []
-    missing = {n for n in named if not n.endswith("/*") and not (DOCS / n).is_file()}
-    assert missing == {"architecture.md", "contributing.md", "changelog.md", "security.md"}
+    missing = {n for n in named if not (n.endswith("/*") or (DOCS / n).is_file())}
+    top = {"architecture.md", "contributing.md", "changelog.md", "security.md"}
+    assert missing == {*top, "papers/README.md"}
 
 
 def test_the_readme_is_one_screen():
@@ -140,6 +142,18 @@ def test_links_of_the_site():
     assert moved == "[a](../contributing.md#x) [b](../files/src/vergence/errors.py) c `[d](e)`"
     assert site_hooks.linked("[a](docs/how-to/live.md)", "security.md") == "[a](how-to/live.md)"
     assert site_hooks.linked("[a](two.ipynb)", "tutorials/one.md") == "[a](two.md)"
+    page, fig = (
+        "papers/fedcpf/results/table1_osie.md",
+        "papers/fedcpf/results/pictures/fig3_osie.jpg",
+    )
+    text = (
+        "![a](pictures/fig3_osie.jpg) [b](../../../docs/how-to/reproduce.md#x) [c](../tables.toml)"
+    )
+    moved = "![a](pictures/fig3_osie.jpg) [b](../../../how-to/reproduce.md#x) "
+    moved += "[c](../../../files/papers/fedcpf/tables.toml)"
+    assert site_hooks.linked(text, page) == moved
+    for uri in (page, fig):
+        assert site_hooks.linked(f"[a](../../{uri})", "results/reproduce.md") == f"[a](../{uri})"
 
 
 PAGE = """
