@@ -41,6 +41,15 @@ def test_no_folder_has_more_modules_than_a_reader_overlooks():
     } == {}
 
 
+def test_statements_are_counted_without_imports_and_docstrings(tmp_path):
+    """A class, its field, a function and its return are four."""
+    text = '"""A."""\nimport os\nclass A:\n    """B."""\n    a = 1\ndef f():\n    return 2\n'
+    (tmp_path / "one.py").write_text(text)
+    (tmp_path / "two.py").write_text("from os import path\nx = [\n 1]\n")
+    assert house.statements(tmp_path) == 5
+    assert all(house.statements(house.ROOT / room) > 1000 for room in house.ROOMS)
+
+
 @pytest.mark.parametrize(
     ("said", "found"),
     [

@@ -3,7 +3,8 @@
     python tools/house.py            # the counts
     python tools/house.py --list     # and what is counted, place by place
 
-It reads the package below `src` alone, without importing it.
+It reads the package below `src` and the papers, without importing them. Statements are counted in
+benchmarks and tools as well, since moving is not cutting.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "vergence"
+PAPERS = ROOT / "papers"
+ROOMS = ("src", "papers", "benchmarks", "tools")
+"""Folders whose statements are counted, apart and together."""
 FORBIDDEN = Path(__file__).with_name("forbidden_words.txt")
 SYSTEM = Path(__file__).with_name("system_names.txt")
 LONG_FILE, LONG_FUNCTION = 800, 60
@@ -36,9 +40,31 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
+def sources() -> dict[str, Path]:
+    """Every module of the package, by its path there, and of the papers, by `papers/...`."""
+    own = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return own | {p.relative_to(ROOT).as_posix(): p for p in sorted(PAPERS.rglob("*.py"))}
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
-    """Every module of the package, parsed, by its path below the package."""
-    return {str(path.relative_to(PACKAGE)): parsed(path) for path in sorted(PACKAGE.rglob("*.py"))}
+    """The same modules, parsed."""
+    return {name: parsed(path) for name, path in sources().items()}
+
+
+def statements(folder: Path) -> int:
+    """Number of statements of the modules below a folder, without imports and docstrings."""
+    return sum(_counts(node) for path in folder.rglob("*.py") for node in ast.walk(parsed(path)))
+
+
+def _counts(node: ast.AST) -> bool:
+    docstring = (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+    imported = isinstance(node, ast.Import | ast.ImportFrom)
+    return isinstance(node, ast.stmt) and not docstring and not imported
 
 
 def folders(found: dict[str, ast.Module]) -> dict[str, int]:
@@ -60,8 +86,8 @@ def _walked(tree: ast.Module) -> list[ast.AST]:
 
 def long_files() -> list[str]:
     """Files of more lines than a reader holds in mind."""
-    sizes = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
-    return [f"{path.relative_to(PACKAGE)}: {n}" for path, n in sizes.items() if n > LONG_FILE]
+    sizes = {name: len(path.read_text().splitlines()) for name, path in sources().items()}
+    return [f"{name}: {n}" for name, n in sizes.items() if n > LONG_FILE]
 
 
 def long_functions(found: dict[str, ast.Module]) -> list[str]:
@@ -79,7 +105,7 @@ def long_functions(found: dict[str, ast.Module]) -> list[str]:
 
 def unformatted() -> list[str]:
     """Places that the formatter leaves alone."""
-    return [f"{path.relative_to(PACKAGE)}:{n}" for path in sorted(PACKAGE.rglob("*.py"))
+    return [f"{name}:{n}" for name, path in sources().items()
             for n, line in enumerate(path.read_text().splitlines(), 1)
             if "# fmt: skip" in line or "# fmt: off" in line]  # fmt: skip
 
@@ -199,7 +225,7 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 def import_circles() -> list[str]:
     """Groups of modules that import each other."""
-    graph = imports(PACKAGE)
+    graph = imports(PACKAGE) | imports(PAPERS / "vergence_papers")
     # The package offers its public names to type checkers from everywhere; nothing runs.
     graph[PACKAGE.name] = set()
     return [", ".join(sorted(circle)) for circle in circles(graph)]
@@ -228,6 +254,9 @@ def main() -> int:
     sizes = folders(modules())
     most = max(sizes, key=lambda folder: sizes[folder])
     print(f"largest folder: {most}, {sizes[most]} modules")
+    found = {room: statements(ROOT / room) for room in ROOMS}
+    shares = ", ".join(f"{room} {count:,}" for room, count in found.items())
+    print(f"statements: {shares}, together {sum(found.values()):,}")
     for what, places in counts().items():
         print(f"{what}: {len(places)}")
         for place in places if asked.list else ():

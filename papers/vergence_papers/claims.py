@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from rich.console import Console
+from typing import Any, Literal
 
 from vergence.experiment.schema import merge
 from vergence_papers.data_sets import Ground
-
-if TYPE_CHECKING:
-    from vergence_papers.running import Wish
 
 Table = dict[str, Any]
 Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -180,23 +173,3 @@ class PaperTable:
     def paper(self) -> str:
         """The paper's short name."""
         return self.id.partition("/")[0]
-
-
-class UntrainedTable(typing.Protocol):
-    """A table that no training is behind.
-
-    Attributes:
-        id: such as `splitfed/table3.1`.
-        title: what it shows.
-        paper: the paper's short name.
-        uses_data: True if it is made of a data set; else of the methods' declarations.
-    """
-
-    id: str
-    title: str
-    paper: str
-    uses_data: bool
-
-    def write(self, where: Ground | None, wish: Wish, folder: Path, console: Console) -> None:
-        """Print the table, and write verdicts.json and a page."""
-        ...

@@ -26,7 +26,7 @@ from vergence.results.verdict_rules import Curve, steepest, training_curve
 from vergence.studies.comparability import agree
 from vergence_papers import figures, outcome
 from vergence_papers.catalog import ELSEWHERE, MEASURED
-from vergence_papers.claims import PRIOR, PaperTable, TablePart, UntrainedTable
+from vergence_papers.claims import PRIOR, PaperTable, TablePart
 from vergence_papers.data_sets import DEFAULT, GROUNDS, Ground, at_hand, ground
 from vergence_papers.finding import Finding
 from vergence_papers.generated_samples import pictured
@@ -36,6 +36,7 @@ from vergence_papers.running import (
     SEEDS,
     PartResult,
     Planned,
+    UntrainedTable,
     Wish,
     left_out,
     matrix,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -91,6 +92,26 @@ class PartResult:
     people: tuple[str, ...] = ()
     lower: frozenset[str] = frozenset()
     images: Mapping[str, int] = field(default_factory=dict)
+
+
+class UntrainedTable(typing.Protocol):
+    """A table that no training is behind.
+
+    Attributes:
+        id: such as `splitfed/table3.1`.
+        title: what it shows.
+        paper: the paper's short name.
+        uses_data: True if it is made of a data set; else of the methods' declarations.
+    """
+
+    id: str
+    title: str
+    paper: str
+    uses_data: bool
+
+    def write(self, where: Ground | None, wish: Wish, folder: Path, console: Console) -> None:
+        """Print the table, and write verdicts.json and a page."""
+        ...
 
 
 def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
