@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -18,17 +18,16 @@ from vergence.studies import class_partition
 from vergence_papers.data_sets import Ground
 from vergence_papers.outcome import write_untrained
 from vergence_papers.printed import table_parts
-from vergence_papers.running import Wish, plan
+from vergence_papers.running import UntrainedTable, Wish, plan
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(UntrainedTable):
     """Classes of each person, as printed: numbers of tenths of all classes, person by person."""
 
-    id: str
-    title: str
+    uses_data: ClassVar[bool] = True
+
     table: Sequence[Sequence[int]]
-    uses_data: bool = field(default=True, init=False)
 
     def write(self, where: Ground | None, wish: Wish, folder: Path, console: Console) -> None:
         """Deal a data set by the table; print who has what; write verdicts.json, page and picture.
@@ -65,11 +64,6 @@ class Partition:
         head = {"id": self.id, "title": self.title, "on": where.name, "stamps": stamps, "seeds": 0}
         write_untrained(shown, head, records, folder, console, picture)
         save(class_partition.bubbles(found), folder / picture)
-
-    @property
-    def paper(self) -> str:
-        """The paper's short name."""
-        return self.id.partition("/")[0]
 
 
 TABLES = (

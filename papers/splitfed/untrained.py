@@ -7,8 +7,9 @@ against transcripts, and, of its labels, the columns that the server's layers an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 
@@ -27,7 +28,7 @@ from vergence.tasks.cross_encoder import CrossEncoderTask
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence_papers.data_sets import Ground
 from vergence_papers.outcome import write_untrained
-from vergence_papers.running import Wish
+from vergence_papers.running import UntrainedTable, Wish
 
 GAZE, POSE = "gaze", "pose"
 """The columns that tell where somebody looks, and how the head is held."""
@@ -71,26 +72,22 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Capability:
+class Capability(UntrainedTable):
     """A table of what methods need and share.
 
     Attributes:
-        id: such as `splitfed/table3.1`.
-        title: what it shows.
         rows: a question -> how a setting answers it.
         printed: a column's head -> what the thesis prints, row by row.
         settings: a column's head -> where the answers are found; a column without is not built.
         notes: what stands below.
     """
 
-    id: str
-    title: str
+    uses_data: ClassVar[bool] = False
+
     rows: Mapping[str, Callable[[Setting], str]]
     printed: Mapping[str, tuple[str, ...]]
     settings: Mapping[str, Setting]
     notes: tuple[str, ...]
-    paper: str = field(default="splitfed", init=False)
-    uses_data: bool = field(default=False, init=False)
 
     def write(self, where: Ground | None, wish: Wish, folder: Path, console: Console) -> None:
         """Print the table, and write verdicts.json and report.md."""

@@ -126,12 +126,28 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class PaperTable:
-    """One table or figure of a paper.
+class TableHead:
+    """Name of a table or figure of a paper.
 
     Attributes:
         id: such as `fedcpf/table1`.
         title: what it shows.
+    """
+
+    id: str
+    title: str
+
+    @property
+    def paper(self) -> str:
+        """The paper's short name."""
+        return self.id.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class PaperTable(TableHead):
+    """One table or figure of a paper that rests on runs.
+
+    Attributes:
         columns: quantities printed; besides those of a claim `best` and `worst`, a person's.
         printed: the paper's data set -> row -> values of the first columns, NaN for none.
         unit: the task whose scores may stand beside the printed ones.
@@ -151,8 +167,6 @@ class PaperTable:
         over: what intervals are over.
     """
 
-    id: str
-    title: str
     columns: tuple[str, ...]
     printed: Mapping[str, Mapping[str, tuple[float, ...]]]
     unit: str
@@ -168,8 +182,3 @@ class PaperTable:
     front: tuple[str, ...] = ()
     spread: tuple[str, ...] = ()
     over: str = "people, seeds averaged within a person"
-
-    @property
-    def paper(self) -> str:
-        """The paper's short name."""
-        return self.id.partition("/")[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,7 @@ from vergence.results.read import read as read_study
 from vergence.results.write import write_json
 from vergence.studies import protocols
 from vergence.studies.protocols import StudyScene
-from vergence_papers.claims import OTHERS, OWN, Protocol, Scores, TablePart
+from vergence_papers.claims import OTHERS, OWN, Protocol, Scores, TableHead, TablePart
 from vergence_papers.data_sets import GROUNDS, Ground
 
 SEEDS = 5
@@ -94,24 +93,18 @@ class PartResult:
     images: Mapping[str, int] = field(default_factory=dict)
 
 
-class UntrainedTable(typing.Protocol):
+class UntrainedTable(TableHead):
     """A table that no training is behind.
 
     Attributes:
-        id: such as `splitfed/table3.1`.
-        title: what it shows.
-        paper: the paper's short name.
         uses_data: True if it is made of a data set; else of the methods' declarations.
     """
 
-    id: str
-    title: str
-    paper: str
-    uses_data: bool
+    uses_data: ClassVar[bool]
 
     def write(self, where: Ground | None, wish: Wish, folder: Path, console: Console) -> None:
         """Print the table, and write verdicts.json and a page."""
-        ...
+        raise NotImplementedError
 
 
 def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
