@@ -21,8 +21,8 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.data.images.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
 from vergence.data.io.checks import below_data
+from vergence.data.owner import OWNER
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic, likelihood
-from vergence.data.zero_shot.owner import OWNER
 from vergence.data.zero_shot.semantics import meanings
 from vergence.metrics.zero_shot import eszsl, zero_shot_scores
 from vergence.models.pretrained import in_place_of_images

@@ -13,7 +13,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -166,19 +166,23 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(circle) for circle in set(own.values()) if circle]
 
 
-def imports(root: Path) -> dict[str, set[str]]:
-    """Modules that each module of a package imports at its top, under TYPE_CHECKING too."""
+def imports(root: Path, *, lazy: bool = False) -> dict[str, set[str]]:
+    """Modules that each module of a package imports at its top, under TYPE_CHECKING too.
+
+    With `lazy`, those that its functions import count as well.
+    """
     trees = {}
     for path in root.rglob("*.py"):
         parts = path.relative_to(root.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         trees[name] = parsed(path)
-    return {name: _imported(tree, trees.keys()) - {name} for name, tree in trees.items()}
+    walk = ast.walk if lazy else _outside_functions
+    return {name: _imported(walk(tree), trees.keys()) - {name} for name, tree in trees.items()}
 
 
-def _imported(tree: ast.AST, known: Collection[str]) -> set[str]:
+def _imported(nodes: Iterable[ast.AST], known: Collection[str]) -> set[str]:
     found: set[str] = set()
-    for node in _outside_functions(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -205,14 +209,39 @@ def import_circles() -> list[str]:
     return [", ".join(sorted(circle)) for circle in circles(graph)]
 
 
+def package_imports(root: Path) -> dict[str, set[str]]:
+    """Packages, and single files, right below a package, and which of them each imports.
+
+    Imports inside functions count: whoever reads one package has to know the other.
+    """
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module, imported in imports(root, lazy=True).items():
+        package = _package(module)
+        if package:
+            graph[package] |= {_package(name) for name in imported} - {package, ""}
+    return dict(graph)
+
+
+def _package(module: str) -> str:
+    """Name of the package, or file, right below the root that a module is part of."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def two_way_pairs(graph: dict[str, set[str]]) -> list[str]:
+    """Pairs that import each other."""
+    return [f"{a}, {b}" for a in sorted(graph) for b in sorted(graph[a]) if a < b and a in graph[b]]
+
+
 def counts() -> dict[str, list[str]]:
     """What is counted, each with its places."""
-    found = modules()
+    found, packages = modules(), package_imports(PACKAGE)
     return {
         "files over 800 lines": long_files(),
         "functions over 60 lines": long_functions(found),
         "places that the formatter skips": unformatted(),
         "import circles": import_circles(),
+        "pairs of packages that import each other": two_way_pairs(packages),
+        "packages on circles of imports": sorted(set().union(*circles(packages))),
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
         "docstrings that begin with a relative clause": clauses(found),

@@ -12,11 +12,11 @@ from rich.console import Console
 from vergence.data.images.partition import TABLE_3_1
 from vergence.experiment import class_counts
 from vergence.experiment.validation import validate
-from vergence.reports.plots.style import save
 from vergence.reproduce.capabilities import leave
 from vergence.reproduce.data_sets import Ground
 from vergence.reproduce.printed import table_parts
 from vergence.reproduce.running import Wish, plan
+from vergence.results.figure_style import save
 from vergence.results.text_tables import TextTable
 from vergence.studies import class_partition
 

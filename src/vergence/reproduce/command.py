@@ -21,7 +21,6 @@ from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.errors import ConfigError, DataError, PartialRun, nearest
 from vergence.experiment.schema import Experiment, data_root
 from vergence.metrics.angles import angular_error_deg, mean_direction
-from vergence.reports.plots.style import save
 from vergence.reproduce import capabilities, class_partition, figures, outcome
 from vergence.reproduce.catalog import ELSEWHERE, MEASURED
 from vergence.reproduce.checks.adaptive import check_adaptive
@@ -51,6 +50,7 @@ from vergence.reproduce.running import (
     within,
 )
 from vergence.reproduce.verdicts import Evidence, judge, tally
+from vergence.results.figure_style import save
 from vergence.results.read import Run
 from vergence.results.verdict_rules import Curve, steepest, training_curve
 from vergence.studies.comparability import agree

@@ -15,7 +15,12 @@ from matplotlib.figure import Figure
 from vergence.metrics.intervals import interval
 from vergence.reports.plots import gaze_maps
 from vergence.reports.plots import results as plots
-from vergence.reports.plots.style import (
+from vergence.reproduce.claims import TablePart
+from vergence.reproduce.figures_zero_shot import embedding
+from vergence.reproduce.outcome import ReproducedTable, scale, unit
+from vergence.reproduce.protocols.membership import NOTHING
+from vergence.reproduce.protocols.teachers import TEACHER
+from vergence.results.figure_style import (
     COLOURS,
     MARKERS,
     MUTED,
@@ -25,11 +30,6 @@ from vergence.reports.plots.style import (
     column_names,
     styled,
 )
-from vergence.reproduce.claims import TablePart
-from vergence.reproduce.figures_zero_shot import embedding
-from vergence.reproduce.outcome import ReproducedTable, scale, unit
-from vergence.reproduce.protocols.membership import NOTHING
-from vergence.reproduce.protocols.teachers import TEACHER
 from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 

@@ -12,9 +12,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from vergence.core.optional import needed
-from vergence.reports.plots.style import MUTED, canvas, styled
 from vergence.reproduce.outcome import ReproducedTable
 from vergence.reproduce.protocols.generated_samples import Made, made
+from vergence.results.figure_style import MUTED, canvas, styled
 
 WIDE = 2.4
 

@@ -40,7 +40,7 @@ from vergence.metrics.calibration import (
     errors_deg,
     orders,
 )
-from vergence.reports.plots.style import figure_format, save
+from vergence.results.figure_style import figure_format, save
 from vergence.results.write import export_csv
 from vergence.studies.adaptation_curves import (
     ALONE,

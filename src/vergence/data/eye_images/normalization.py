@@ -23,7 +23,7 @@ from scipy.optimize import OptimizeResult, least_squares
 from scipy.spatial.transform import Rotation
 
 from vergence.data.eye_images.camera import Camera
-from vergence.data.synthetic.eyes.rendering import equalise
+from vergence.data.eye_images.crop import equalise
 from vergence.errors import DataError
 
 FACE = np.array(

@@ -25,7 +25,7 @@ from torch import Tensor
 from vergence.core.federation import Dataset, Federation
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, Checks, compare, data_folder
-from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows, shared_out
+from vergence.data.owner import Kinds, Lists, Owned, Rows, shared_out
 from vergence.data.zero_shot.semantics import meanings
 from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
 from vergence.errors import ConfigError, nearest

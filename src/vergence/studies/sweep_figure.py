@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vergence.experiment.search_space import SearchRange, Space, is_number, size
-from vergence.reports.plots.style import COLOURS, INK, MUTED, PAPER, PERSONAL, canvas, styled
+from vergence.results.figure_style import COLOURS, INK, MUTED, PAPER, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.studies.trials import Tried
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vergence.errors import ConfigError
 from vergence.experiment.newcomers import unseen
-from vergence.reports.plots.style import MUTED, canvas, figure_format, save, styled
+from vergence.results.figure_style import MUTED, canvas, figure_format, save, styled
 from vergence.results.read import read
 from vergence.studies.few_shot import FewShotOptions as Evaluation
 from vergence.studies.few_shot import FewShotScene
