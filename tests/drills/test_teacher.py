@@ -12,7 +12,7 @@ import tomli_w
 import torch
 
 from tests.data.zero_shot.test_xlsa17 import write as write_xlsa17
-from tests.deploy.deployment import deployed, simulated
+from tests.drills.deployment import deployed, simulated
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.serialization import pack, same

@@ -19,9 +19,9 @@ from vergence.core.task import Model
 from vergence.models.glc.attention import GLCBlock
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
-from vergence.training import half_precision
+from vergence.training import bf16_weights
+from vergence.training.bf16_weights import exact, instructions
 from vergence.training.cuda_graphs import Graphed
-from vergence.training.half_precision import exact, instructions
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
@@ -219,7 +219,7 @@ def test_instructions_of_a_processor(there, name, monkeypatch):
 def test_instructions_of_a_gpu(known, monkeypatch):
     """One that computes bfloat16 by float32 counts as without."""
     monkeypatch.setattr(
-        half_precision.torch.cuda,
+        bf16_weights.torch.cuda,
         "is_bf16_supported",
         lambda including_emulation: known or including_emulation,
     )

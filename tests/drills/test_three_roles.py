@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from tests.deploy.deployment import TABLE
+from tests.drills.deployment import TABLE
 from vergence.core.messages import Message
 from vergence.core.serialization import pack
 from vergence.deployment import folder_setup, launcher

@@ -1,6 +1,6 @@
-"""What a federation must survive, as a table: `make drills`, or `python -m tests.deploy.drills`.
+"""What a federation must survive, as a table: `make drills`, or `python -m tests.drills.drills`.
 
-    python -m tests.deploy.drills [clients server replies fuzz soak disk readonly clocks forged]
+    python -m tests.drills.drills [clients server replies fuzz soak disk readonly clocks forged]
         [--small] [--row right|wrong]
 
 Two processes at a time, each drill's tasks in new ones. Exit code 1 if any row fails.
@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-from tests.deploy import targets, test_bad_replies
-from tests.deploy.deaths import clients, disk, server, soak
-from tests.deploy.disks import clocks, readonly
-from tests.deploy.drilling import ROWS, SMALL, Row, Sizes, asked, printed, scratch, spread
-from tests.deploy.forged import forged
-from tests.deploy.mutants import Tried
+from tests.drills import targets, test_bad_replies
+from tests.drills.deaths import clients, disk, server, soak
+from tests.drills.disks import clocks, readonly
+from tests.drills.drilling import ROWS, SMALL, Row, Sizes, asked, printed, scratch, spread
+from tests.drills.forged import forged
+from tests.drills.mutants import Tried
 
 WARM = 1000
 """Inputs after which memory is looked at: by then caches are full."""

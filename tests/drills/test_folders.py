@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from cryptography import x509
 
-from tests.deploy.test_three_roles import SPLIT
+from tests.drills.test_three_roles import SPLIT
 from vergence.deployment import folder_setup, folders, launcher
 from vergence.deployment.folders import (
     ClientSide,

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.test_methods import build, task_of
-from tests.deploy import mutants
-from tests.deploy.drilling import Row, Sizes, scratch, spread
-from tests.deploy.mutants import FORBIDDEN, Tried
 from tests.deployment.test_remote_clients import PEOPLE
+from tests.drills import mutants
+from tests.drills.drilling import Row, Sizes, scratch, spread
+from tests.drills.mutants import FORBIDDEN, Tried
 from tests.engine.toys import STAMP
 from vergence.core.messages import Message
 from vergence.core.serialization import digest, quick_digest

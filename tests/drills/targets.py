@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.test_methods import build, task_of
-from tests.deploy import mutants
-from tests.deploy.mutants import FORBIDDEN, Tried
 from tests.deployment.test_remote_clients import COUNTS, PEOPLE, Loop
+from tests.drills import mutants
+from tests.drills.mutants import FORBIDDEN, Tried
 from tests.engine.toys import LOCAL, STAMP, run_toy
 from vergence.core.aggregation import Sum
 from vergence.core.serialization import quick_digest, unpack, unpack_file

@@ -1,6 +1,6 @@
 """Drills: disks that may only be read from some moment on, and clocks that jump by years.
 
-unshare -rm python -m tests.deploy.disks HOME MOMENT  # what a drill runs: a real mount
+unshare -rm python -m tests.drills.disks HOME MOMENT  # what a drill runs: a real mount
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.cli.commands import ONE
-from tests.deploy.deaths import Mortal, command, served
-from tests.deploy.drilling import METHOD, Row, Sizes, scratch, spread
+from tests.drills.deaths import Mortal, command, served
+from tests.drills.drilling import METHOD, Row, Sizes, scratch, spread
 from tests.engine.toys import STAMP, table
 from vergence.core.serialization import unpack
 from vergence.data.synthetic.toy import Toy as People
@@ -120,7 +120,7 @@ def told(home: Path, silent: bool) -> tuple[str, list[str]]:
 def apart(home: Path, moment: str) -> dict[str, Any]:
     """Do it in a process that mounts for itself alone."""
     found = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-m", "tests.deploy.disks", str(home), moment],
+        ["unshare", "-rm", sys.executable, "-m", "tests.drills.disks", str(home), moment],
         check=True,
         stdout=subprocess.PIPE,
         text=True,

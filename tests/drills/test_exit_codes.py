@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tests.deploy.drilling import Row, printed
+from tests.drills.drilling import Row, printed
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = [
@@ -114,7 +114,7 @@ def test_a_table_of_drills_ends_with_the_code_that_its_rows_say(goods, code, cap
     assert f"{sum(map(bool, goods))} of {len(goods)} as wanted" in capsys.readouterr().out
 
 
-DRILLS = ("tests.deploy.drills", "tests.deploy.flower_drills")
+DRILLS = ("tests.drills.drills", "tests.drills.flower_drills")
 
 
 @pytest.mark.slow

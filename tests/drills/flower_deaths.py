@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
 
-from tests.deploy.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
-from tests.deploy.drilling import Row
+from tests.drills.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
+from tests.drills.drilling import Row
 from tests.engine.toys import STAMP
 from vergence.core.serialization import unpack
 from vergence.deployment.client_app import AnsweringClient

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 from subprocess import Popen, TimeoutExpired
 
-from tests.deploy import sockets
-from tests.deploy.deployment import CLIENTS, Deployment
-from tests.deploy.drilling import Row
+from tests.drills import sockets
+from tests.drills.deployment import CLIENTS, Deployment
+from tests.drills.drilling import Row
 from vergence.deployment.folders import ClientSide, settings, write_settings
 from vergence.deployment.keys import make_node_key
 

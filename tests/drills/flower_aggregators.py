@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated, sums_opened
-from tests.deploy.drilling import Row
-from tests.deploy.test_aggregators import FEDCPF, NAMES, SHARES, ends
+from tests.drills.deployment import CLIENTS, TABLE, deployed, simulated, sums_opened
+from tests.drills.drilling import Row
+from tests.drills.test_aggregators import FEDCPF, NAMES, SHARES, ends
 
 WHOLE = 900.0
 """Seconds that a few rounds may take at most."""

@@ -1,6 +1,6 @@
 """Attacks on the port of a real server, by sockets: what they see, and what the operator sees.
 
-python -m tests.deploy.sockets PORT COUNT     lines "on" and "off" open and close the slow ones
+python -m tests.drills.sockets PORT COUNT     lines "on" and "off" open and close the slow ones
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class Crowd:
 
     def __init__(self, port: int, count: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.deploy.sockets", str(port), str(count)],
+            [sys.executable, "-m", "tests.drills.sockets", str(port), str(count)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -10,8 +10,8 @@ import pytest
 import vergence
 from tests.cli.commands import ONE, go_on, run, write
 from tests.cli.commands import vergence as command
-from tests.deploy import disks
 from tests.deployment.test_remote_clients import PEOPLE, Loop, build, there
+from tests.drills import disks
 from tests.engine.toys import table
 from vergence.core import files
 from vergence.deployment.remote_clients import ClientLost

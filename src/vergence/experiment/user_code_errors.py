@@ -15,8 +15,8 @@ from vergence.core.files import saving
 from vergence.core.naming import PACKAGE
 from vergence.engine.evaluation import MEASURED
 from vergence.errors import ConfigError, VergenceError
-from vergence.experiment.own_files import SAID
 from vergence.experiment.schema import Experiment
+from vergence.experiment.user_code_files import SAID
 
 FILE = "traceback.txt"
 FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)

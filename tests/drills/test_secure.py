@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated, sums_opened
+from tests.drills.deployment import CLIENTS, TABLE, deployed, simulated, sums_opened
 from vergence.deployment.folder_setup import init
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.stock_flower import stock_flower, until
-from tests.deploy.deployment import CLIENTS, TABLE, fingerprints, simulated
-from tests.deploy.test_teacher import TEACHER
+from tests.drills.deployment import CLIENTS, TABLE, fingerprints, simulated
+from tests.drills.test_teacher import TEACHER
 from vergence.cli.deploy import deploy
 from vergence.deployment import flower_app
 from vergence.deployment.client_registry import request

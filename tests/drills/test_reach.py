@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests.deploy.sockets import expired
+from tests.drills.sockets import expired
 from vergence.deployment import diagnostics
 from vergence.deployment.diagnostics import lasting, reachable, reason_of
 from vergence.deployment.folders import EVENTS

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 from tests.cli.commands import vergence
-from tests.deploy.deployment import TABLE, deployed, simulated
+from tests.drills.deployment import TABLE, deployed, simulated
 from vergence.deployment.folder_setup import init
 from vergence.deployment.server_run import ServerRun, beside_constant
 from vergence.errors import ConfigError

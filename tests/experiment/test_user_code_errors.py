@@ -68,7 +68,9 @@ class Broken(vg.methods.FedAvg):
 
 
 def test_in_python_the_exception_is_chained(tmp_path):
-    with pytest.raises(vg.ConfigError, match=r"test_own_errors\.py:\d+, on_train: LookupErr") as e:
+    with pytest.raises(
+        vg.ConfigError, match=r"test_user_code_errors\.py:\d+, on_train: LookupErr"
+    ) as e:
         trained(method=Broken())
     assert isinstance(e.value.__cause__, LookupError)
     assert "traceback.txt" not in str(e.value), "the folder goes with the run"

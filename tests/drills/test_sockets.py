@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.deploy import attacks
-from tests.deploy.deployment import CLIENTS, deployed, fedcpf
+from tests.drills import attacks
+from tests.drills.deployment import CLIENTS, deployed, fedcpf
 
 pytestmark = [
     pytest.mark.slow,

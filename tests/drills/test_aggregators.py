@@ -10,7 +10,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
+from tests.drills.deployment import CLIENTS, TABLE, deployed, simulated
 from vergence.deployment import folder_setup, launcher
 from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient

@@ -1,7 +1,7 @@
 """Twenty kinds of bad reply over a line: each named, and the round as if its client were silent.
 
 FedSelect, whose clients declare masks: harms reach its weights, its mask, its state and its note.
-`python -m tests.deploy.drills replies` prints the table.
+`python -m tests.drills.drills replies` prints the table.
 """
 
 import json

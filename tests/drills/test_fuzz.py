@@ -1,6 +1,6 @@
 """Mutated messages and files of a real run: refused in one line, or harmless.
 
-A few of each here; `python -m tests.deploy.drills fuzz` does 100,000 messages and 10,000 files.
+A few of each here; `python -m tests.drills.drills fuzz` does 100,000 messages and 10,000 files.
 """
 
 import random
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.deploy import mutants
-from tests.deploy.mutants import Tried
-from tests.deploy.targets import KINDS, LIMIT, Files, Talk, counts
+from tests.drills import mutants
+from tests.drills.mutants import Tried
+from tests.drills.targets import KINDS, LIMIT, Files, Talk, counts
 
 METHODS = ("fedselect", "scaffold", "splitfed")
 FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

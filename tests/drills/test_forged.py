@@ -1,6 +1,6 @@
 """Forged checkpoints under the right digests: one line, or a run that ends; nothing outside goes.
 
-`python -m tests.deploy.drills forged` tries 10,000.
+`python -m tests.drills.drills forged` tries 10,000.
 """
 
 import json
@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from tests.deploy.forged import METHODS, WATCHED, Forged
-from tests.deploy.mutants import Tried
+from tests.drills.forged import METHODS, WATCHED, Forged
+from tests.drills.mutants import Tried
 from tests.engine.toys import mostly_slow
 from vergence.engine.storage.run_directory import read_manifest, sealed_manifest
 from vergence.errors import StateError

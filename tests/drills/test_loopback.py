@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, fedcpf, simulated
+from tests.drills.deployment import CLIENTS, TABLE, deployed, fedcpf, simulated
 
 pytestmark = [
     pytest.mark.slow,

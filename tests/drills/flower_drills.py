@@ -1,6 +1,6 @@
 """What a deployment over Flower must survive, as a table: `make drills-flower`.
 
-    python -m tests.deploy.flower_drills [attacks slow clients server client aggregator]
+    python -m tests.drills.flower_drills [attacks slow clients server client aggregator]
         [--row right|wrong]
 
 Real processes on this machine, over TLS with node keys. Exit code 1 if any row fails.
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.deploy import attacks as attacking
-from tests.deploy import flower_deaths
-from tests.deploy.deployment import CLIENTS, deployed, fedcpf, simulated
-from tests.deploy.drilling import ROWS, Row, asked, printed
-from tests.deploy.flower_aggregators import aggregator
+from tests.drills import attacks as attacking
+from tests.drills import flower_deaths
+from tests.drills.deployment import CLIENTS, deployed, fedcpf, simulated
+from tests.drills.drilling import ROWS, Row, asked, printed
+from tests.drills.flower_aggregators import aggregator
 
 ROUNDS = 240
 """Rounds during which a server is attacked."""

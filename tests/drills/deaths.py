@@ -21,7 +21,7 @@ import numpy as np
 from scipy import stats
 
 from tests.cli.commands import ONE
-from tests.deploy.drilling import METHOD, Row, Sizes, scratch, spread
+from tests.drills.drilling import METHOD, Row, Sizes, scratch, spread
 from tests.engine.toys import STAMP, run_toy, table
 from vergence.cli.main import main as vergence
 from vergence.core import files

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
-from tests.deploy.test_labs import LABS, SILOS
+from tests.drills.deployment import CLIENTS, TABLE, deployed, simulated
+from tests.drills.test_labs import LABS, SILOS
 from vergence.deployment import folder_setup, launcher, own_code
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import SAME, ClientRegistry
