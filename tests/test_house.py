@@ -13,6 +13,7 @@ LIMITS = {
     "import circles": 0,
     "pairs of packages that import each other": 0,
     "packages on circles of imports": 0,
+    "modules that no user path reaches": 0,
     "class names used twice": 0,
     "identifiers with forbidden words": 0,
     "docstrings that begin with a relative clause": 0,
@@ -90,6 +91,28 @@ def test_a_circle_of_packages_is_found_inside_functions(tmp_path):
     assert graph["one"] == {"errors", "two"}
     assert sorted(map(sorted, house.circles(graph))) == [["five", "six"], ["one", "three", "two"]]
     assert house.two_way_pairs(graph) == ["five, six"]
+
+
+def test_a_module_that_no_path_of_a_user_reaches_is_found(tmp_path, monkeypatch):
+    files = {
+        "src/pkg/__init__.py": "HOMES = {'name': 'core:name'}\nfrom pkg import alone\n",
+        "src/pkg/__main__.py": "from pkg.cli.main import main\n",
+        "src/pkg/cli/__init__.py": "",
+        "src/pkg/cli/main.py": "COMMAND = 'pkg.cli.new:new'\n",
+        "src/pkg/cli/new.py": "def new():\n    from pkg import lazy\n",
+        "src/pkg/lazy.py": "",
+        "src/pkg/core.py": "",
+        "src/pkg/method.py": "",
+        "src/pkg/alone.py": "import pkg.beside\n",
+        "src/pkg/beside.py": "import pkg.core\n",
+        "docs/reference/api.md": "::: pkg.method.Method\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    monkeypatch.setattr(house, "PACKAGE", tmp_path / "src" / "pkg")
+    assert house.unreached() == ["pkg.alone", "pkg.beside"]
 
 
 @pytest.mark.parametrize(

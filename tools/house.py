@@ -3,7 +3,7 @@
     python tools/house.py            # the counts
     python tools/house.py --list     # and what is counted, place by place
 
-It reads the package below `src` alone, without importing it.
+It reads the package below `src`, without importing it, and the pages of its API.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ CLAUSE = re.compile(
     r"(What|Whether|Who|Whose|Which|Why|How|Where|When)\b"
 )
 """A docstring that begins like this tells about a thing and does not name it."""
+
+PUBLIC = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+"""A name on a page of the API, by its module."""
 
 
 @cache
@@ -166,18 +169,23 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(circle) for circle in set(own.values()) if circle]
 
 
+def trees(root: Path) -> dict[str, ast.Module]:
+    """Every module of a package, parsed, by its full name."""
+    found = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = parsed(path)
+    return found
+
+
 def imports(root: Path, *, lazy: bool = False) -> dict[str, set[str]]:
     """Modules that each module of a package imports at its top, under TYPE_CHECKING too.
 
     With `lazy`, those that its functions import count as well.
     """
-    trees = {}
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = parsed(path)
+    found = trees(root)
     walk = ast.walk if lazy else _outside_functions
-    return {name: _imported(walk(tree), trees.keys()) - {name} for name, tree in trees.items()}
+    return {name: _imported(walk(tree), found.keys()) - {name} for name, tree in found.items()}
 
 
 def _imported(nodes: Iterable[ast.AST], known: Collection[str]) -> set[str]:
@@ -232,6 +240,42 @@ def two_way_pairs(graph: dict[str, set[str]]) -> list[str]:
     return [f"{a}, {b}" for a in sorted(graph) for b in sorted(graph[a]) if a < b and a in graph[b]]
 
 
+def named_modules(tree: ast.AST, known: Collection[str]) -> set[str]:
+    """Modules that strings name, as `vergence.cli.new:new`, or below the package `core.method`."""
+    texts = {
+        node.value.partition(":")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {name for text in texts for name in (text, f"{PACKAGE.name}.{text}") if name in known}
+
+
+def public_modules(known: Collection[str]) -> set[str]:
+    """Modules of the names in the reference of the API, those of every registry among them."""
+    pages = (ROOT / "docs" / "reference").rglob("*.md")
+    names = (name for page in pages for name in PUBLIC.findall(page.read_text(encoding="utf-8")))
+    return {name.rpartition(".")[0] for name in names} & set(known)
+
+
+def unreached() -> list[str]:
+    """Modules that no path of a user reaches: no command, no public name, no registry."""
+    graph = imports(PACKAGE, lazy=True)
+    for name in graph:
+        graph[name] |= named_modules(trees(PACKAGE)[name], graph.keys())
+    root = PACKAGE.name
+    # Type checkers read every public name there; a program imports those that it uses.
+    graph[root] = named_modules(trees(PACKAGE)[root], graph.keys())
+    left = [root, f"{root}.__main__", *public_modules(graph.keys())]
+    seen: set[str] = set()
+    while left:
+        at = left.pop()
+        if at in graph and at not in seen:
+            seen.add(at)
+            left += [*graph[at], at.rpartition(".")[0]]
+    copied = f"{root}.cli.templates."  # `vergence new` copies these
+    return sorted(name for name in graph.keys() - seen if not name.startswith(copied))
+
+
 def counts() -> dict[str, list[str]]:
     """What is counted, each with its places."""
     found, packages = modules(), package_imports(PACKAGE)
@@ -242,6 +286,7 @@ def counts() -> dict[str, list[str]]:
         "import circles": import_circles(),
         "pairs of packages that import each other": two_way_pairs(packages),
         "packages on circles of imports": sorted(set().union(*circles(packages))),
+        "modules that no user path reaches": unreached(),
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
         "docstrings that begin with a relative clause": clauses(found),
