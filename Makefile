@@ -75,10 +75,10 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 	$(BIN)/python tools/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
 drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of an hour)
-	$(BIN)/python -m tests.deploy.drills
+	$(BIN)/python -m tests.drills.drills
 
 drills-flower: setup ## the same over Flower, and attacks on a server's port (a quarter of an hour)
-	$(BIN)/python -m tests.deploy.flower_drills
+	$(BIN)/python -m tests.drills.flower_drills
 
 mutants: setup ## open 167 holes in copies of the code, one by one: do tests notice? (ten minutes)
 	$(BIN)/python -m tests.mutants

@@ -46,7 +46,7 @@ from vergence.methods.generative.ap_fl import GlobalMemory, mixed
 from vergence.metrics.intervals import interval
 from vergence.models.softmax import Softmax
 from vergence.models.vslstm import VsLSTM
-from vergence.reports.plots.style import SPARE, canvas, save, styled
+from vergence.results.figure_style import SPARE, canvas, save, styled
 from vergence.results.write import write_json
 from vergence.tasks.images import Images
 from vergence.tasks.summary import SummaryTask

@@ -17,13 +17,13 @@ from vergence.data.gaze_video.aria import SAMPLE
 from vergence.data.io.video import Video
 from vergence.experiment.trained_run import read_run
 from vergence.model_tools.latency import medians
-from vergence.model_tools.streaming import StreamingModel
 from vergence.models import pretrained
 from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
 from vergence.video.predict_maps import predicted, true_gaze
+from vergence.video.streaming import StreamingModel
 
 WINDOW = 8
 """Frames that the windowed head sees again at every frame, to give the newest one's map."""

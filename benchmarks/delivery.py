@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vergence.errors import StateError
-from vergence.reports.plots.style import SPARE, canvas, save, styled
+from vergence.results.figure_style import SPARE, canvas, save, styled
 from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 from vergence.studies.compare import ANYTHING, gather

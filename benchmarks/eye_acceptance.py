@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from vergence.data.eye_images.crop import equalise
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.data.synthetic.eyes.rendering import Eyes, equalise, render
+from vergence.data.synthetic.eyes.rendering import Eyes, render
 from vergence.metrics.angles import angular_error_deg, mean_direction
 
 

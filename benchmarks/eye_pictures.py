@@ -24,7 +24,7 @@ from vergence.core.stages import Staged
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.privacy.keyed_noise import NoiseKey
-from vergence.reports.plots.style import save
+from vergence.results.figure_style import save
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.pruning import built
 

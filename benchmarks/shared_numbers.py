@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.attacks.disclosed_statistics import remembered
 from vergence.attacks.membership import each_in_turn, halves
 from vergence.attacks.score import Rate
 from vergence.audit.disclosed_statistics import (
@@ -241,6 +240,19 @@ def trained(method: GlobalMemory, task: Images, people: Federation) -> Memory:
         folder.open()
         plan = Plan(rounds=5, evaluate_every=0, checkpoint_every=0, workers=1, solver="sequential")
         return run_rounds(method, task, people, plan, folder).server
+
+
+def remembered(outputs: Tensor, kinds: Tensor, classes: int) -> Tensor:
+    """Return the share of made-up samples of every class that a network takes for it, `[classes]`.
+
+    Args:
+        outputs: `[samples, classes]`, what the network says.
+        kinds: int64 `[samples]`, of which class each was made.
+        classes: how many there are; 0 for one of which nothing was made.
+    """
+    right = (outputs.argmax(1) == kinds).double()
+    total = torch.zeros(classes, dtype=torch.float64).index_add_(0, kinds, right)
+    return total / torch.bincount(kinds, minlength=classes).clamp(min=1)
 
 
 def of_generator(method: GlobalMemory, task: Images, memory: Memory) -> Tensor:

@@ -15,14 +15,15 @@ from itertools import combinations
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.data.images.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
 from vergence.data.io.checks import below_data
-from vergence.data.synthetic.zsl_synthetic import ZslSynthetic, likelihood
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
+from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.data.zero_shot.semantics import meanings
 from vergence.metrics.zero_shot import eszsl, zero_shot_scores
 from vergence.models.pretrained import in_place_of_images
@@ -65,6 +66,16 @@ def pictures(args: argparse.Namespace) -> list[Federation]:
         in_place_of_images(Cifar10Unseen("quasi", unseen=two, among=args.among).load(root))
         for two in combinations(names, 2)
     ]
+
+
+def likelihood(
+    x: Float[Tensor, "n d"], means: Float[Tensor, "classes d"], noise: float = 1.5
+) -> Float[Tensor, "n classes"]:
+    """Return the log-likelihood of every class, up to what all have in common.
+
+    Gamma noise of shape k = 1 / noise^2 around a mean m: -k sum(log m + x / m).
+    """
+    return -(means.log().sum(1) + x @ means.reciprocal().T) / noise**2
 
 
 def floor(federation: Federation, source: str, lamda: float, draw: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ from vergence.core.data import Splits
 from vergence.core.randomness import RandomStream
 from vergence.data.eye_images.gaze_zones import NAMES, UNSEEN
 from vergence.data.eye_images.gaze_zones import GazeZones as Zones
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
 from vergence.data.zero_shot.semantics import meanings
 from vergence.metrics.angles import angular_error_deg
 from vergence.metrics.zero_shot import eszsl

@@ -3,8 +3,8 @@
     python tools/house.py            # the counts
     python tools/house.py --list     # and what is counted, place by place
 
-It reads the package below `src` and the papers, without importing them. Statements are counted in
-benchmarks and tools as well, since moving is not cutting.
+It reads the package below `src` and the papers, without importing them, and the pages of the API.
+Statements are counted in benchmarks and tools as well, since moving is not cutting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +31,9 @@ CLAUSE = re.compile(
     r"(What|Whether|Who|Whose|Which|Why|How|Where|When)\b"
 )
 """A docstring that begins like this tells about a thing and does not name it."""
+
+PUBLIC = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+"""A name on a page of the API, by its module."""
 
 
 @cache
@@ -192,19 +195,28 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(circle) for circle in set(own.values()) if circle]
 
 
-def imports(root: Path) -> dict[str, set[str]]:
-    """Modules that each module of a package imports at its top, under TYPE_CHECKING too."""
-    trees = {}
+def trees(root: Path) -> dict[str, ast.Module]:
+    """Every module of a package, parsed, by its full name."""
+    found = {}
     for path in root.rglob("*.py"):
         parts = path.relative_to(root.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = parsed(path)
-    return {name: _imported(tree, trees.keys()) - {name} for name, tree in trees.items()}
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = parsed(path)
+    return found
 
 
-def _imported(tree: ast.AST, known: Collection[str]) -> set[str]:
+def imports(root: Path, *, lazy: bool = False) -> dict[str, set[str]]:
+    """Modules that each module of a package imports at its top, under TYPE_CHECKING too.
+
+    With `lazy`, those that its functions import count as well.
+    """
+    found = trees(root)
+    walk = ast.walk if lazy else _outside_functions
+    return {name: _imported(walk(tree), found.keys()) - {name} for name, tree in found.items()}
+
+
+def _imported(nodes: Iterable[ast.AST], known: Collection[str]) -> set[str]:
     found: set[str] = set()
-    for node in _outside_functions(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -231,14 +243,76 @@ def import_circles() -> list[str]:
     return [", ".join(sorted(circle)) for circle in circles(graph)]
 
 
+def package_imports(root: Path) -> dict[str, set[str]]:
+    """Packages, and single files, right below a package, and which of them each imports.
+
+    Imports inside functions count: whoever reads one package has to know the other.
+    """
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module, imported in imports(root, lazy=True).items():
+        package = _package(module)
+        if package:
+            graph[package] |= {_package(name) for name in imported} - {package, ""}
+    return dict(graph)
+
+
+def _package(module: str) -> str:
+    """Name of the package, or file, right below the root that a module is part of."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def two_way_pairs(graph: dict[str, set[str]]) -> list[str]:
+    """Pairs that import each other."""
+    return [f"{a}, {b}" for a in sorted(graph) for b in sorted(graph[a]) if a < b and a in graph[b]]
+
+
+def named_modules(tree: ast.AST, known: Collection[str]) -> set[str]:
+    """Modules that strings name, as `vergence.cli.new:new`, or below the package `core.method`."""
+    texts = {
+        node.value.partition(":")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {name for text in texts for name in (text, f"{PACKAGE.name}.{text}") if name in known}
+
+
+def public_modules(known: Collection[str]) -> set[str]:
+    """Modules of the names in the reference of the API, those of every registry among them."""
+    pages = (ROOT / "docs" / "reference").rglob("*.md")
+    names = (name for page in pages for name in PUBLIC.findall(page.read_text(encoding="utf-8")))
+    return {name.rpartition(".")[0] for name in names} & set(known)
+
+
+def unreached() -> list[str]:
+    """Modules that no path of a user reaches: no command, no public name, no registry."""
+    graph = imports(PACKAGE, lazy=True)
+    for name in graph:
+        graph[name] |= named_modules(trees(PACKAGE)[name], graph.keys())
+    root = PACKAGE.name
+    # Type checkers read every public name there; a program imports those that it uses.
+    graph[root] = named_modules(trees(PACKAGE)[root], graph.keys())
+    left = [root, f"{root}.__main__", *public_modules(graph.keys())]
+    seen: set[str] = set()
+    while left:
+        at = left.pop()
+        if at in graph and at not in seen:
+            seen.add(at)
+            left += [*graph[at], at.rpartition(".")[0]]
+    copied = f"{root}.cli.templates."  # `vergence new` copies these
+    return sorted(name for name in graph.keys() - seen if not name.startswith(copied))
+
+
 def counts() -> dict[str, list[str]]:
     """What is counted, each with its places."""
-    found = modules()
+    found, packages = modules(), package_imports(PACKAGE)
     return {
         "files over 800 lines": long_files(),
         "functions over 60 lines": long_functions(found),
         "places that the formatter skips": unformatted(),
         "import circles": import_circles(),
+        "pairs of packages that import each other": two_way_pairs(packages),
+        "packages on circles of imports": sorted(set().union(*circles(packages))),
+        "modules that no user path reaches": unreached(),
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
         "docstrings that begin with a relative clause": clauses(found),

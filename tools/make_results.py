@@ -22,7 +22,6 @@ from vergence.experiment.schema import load
 from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
 from vergence.reports.html import figure
-from vergence.reports.plots.swaps import swaps
 from vergence.results import significance
 from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
@@ -31,6 +30,7 @@ from vergence.studies import compare
 from vergence.studies import few_shot as codes
 from vergence.studies.cross_dataset import cross
 from vergence.studies.mask_anatomy import tell
+from vergence.studies.swaps import swaps
 from vergence_papers.outcome import CLAIMS, EVIDENCE
 
 ROOT = Path(__file__).parent.parent

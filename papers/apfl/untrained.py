@@ -12,7 +12,7 @@ from rich.console import Console
 from vergence.data.images.partition import TABLE_3_1
 from vergence.experiment import class_counts
 from vergence.experiment.validation import validate
-from vergence.reports.plots.style import save
+from vergence.results.figure_style import save
 from vergence.results.text_tables import TextTable
 from vergence.studies import class_partition
 from vergence_papers.data_sets import Ground

@@ -20,7 +20,7 @@ from vergence.core.files import parse_json
 from vergence.core.naming import plural
 from vergence.errors import ConfigError, PartialRun, nearest
 from vergence.experiment.schema import Experiment
-from vergence.reports.plots.style import save
+from vergence.results.figure_style import save
 from vergence.results.read import Run
 from vergence.results.verdict_rules import Curve, steepest, training_curve
 from vergence.studies.comparability import agree

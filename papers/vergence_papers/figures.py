@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from vergence.metrics.intervals import interval
 from vergence.reports.plots import gaze_maps
 from vergence.reports.plots import results as plots
-from vergence.reports.plots.style import (
+from vergence.results.figure_style import (
     COLOURS,
     MARKERS,
     MUTED,

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from vergence.core.optional import needed
-from vergence.reports.plots.style import MUTED, canvas, styled
+from vergence.results.figure_style import MUTED, canvas, styled
 from vergence_papers.generated_samples import Made, made
 from vergence_papers.outcome import ReproducedTable
 

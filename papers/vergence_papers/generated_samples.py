@@ -17,7 +17,7 @@ from torch import Tensor
 from vergence.core.data import Samples
 from vergence.core.optional import needed
 from vergence.core.randomness import RandomStream
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
 from vergence.methods.generative.provider import Taught

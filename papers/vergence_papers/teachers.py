@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vergence.core.serialization import pack
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
 from vergence.results.read import Run

@@ -9,7 +9,7 @@ from tests.cli.commands import run
 from vergence.adaptation import choice
 from vergence.adaptation.adapted_run import adapt
 from vergence.adaptation.choice import by_sample, candidates, choose, folds, held_out
-from vergence.adaptation.ways import SHARED, Adapter, prior_way
+from vergence.adaptation.fine_tuning import SHARED, Adapter, prior_way
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream

@@ -13,8 +13,8 @@ import vergence as vg
 from tests.cli.commands import ONE, run, vergence
 from vergence.adaptation.adapted_run import adapt, adapt_to, opened, told_choice
 from vergence.adaptation.choice import choose
+from vergence.adaptation.fine_tuning import SHARED, WHOLE, Adapter, FineTuning
 from vergence.adaptation.own_data import OwnData, prepared
-from vergence.adaptation.ways import SHARED, WHOLE, Adapter, FineTuning
 from vergence.core.data import Samples, SharedRows
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.adaptation.test_adapted_run import EYES
 from tests.cli.commands import run, vergence
 from vergence.adaptation.choice import choose
-from vergence.adaptation.ways import SHARED
+from vergence.adaptation.fine_tuning import SHARED
 from vergence.core.randomness import RandomStream
 from vergence.data.own_samples import read_samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic

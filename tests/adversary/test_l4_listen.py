@@ -12,9 +12,9 @@ import pytest
 import tomli_w
 
 from tests.cli.commands import vergence
-from tests.deploy.deployment import TABLE as SMALL
-from tests.deploy.deployment import deployed
-from tests.deploy.test_folders import TABLE
+from tests.drills.deployment import TABLE as SMALL
+from tests.drills.deployment import deployed
+from tests.drills.test_folders import TABLE
 from vergence.console import out as screen
 from vergence.deployment.launcher import serve
 from vergence.errors import VergenceError

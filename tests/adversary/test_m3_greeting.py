@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from tests.deploy.test_client_registry import Wire
-from tests.deploy.test_folders import TABLE
+from tests.drills.test_client_registry import Wire
+from tests.drills.test_folders import TABLE
 from vergence.core.federation import Federation
 from vergence.deployment import folder_setup, server_run
 from vergence.deployment.client_app import AnsweringClient

@@ -245,7 +245,7 @@ def test_a_question_asked_otherwise_of_one_is_in_no_sum(name, tmp_path):
 
 
 def test_every_field_that_is_agreed_or_own_is_lied_about():
-    """All but those of a note, about which `tests/deploy` lies. A test that is lost is missed."""
+    """All but those of a note, about which `tests/drills` lies. A test that is lost is missed."""
     lied = {(param.values[1], param.values[2]) for param in MESSAGES}
     for kind in (ClientRequest, Message):
         lied |= {(kind, name) for name in (*NEXT, *AGAIN) if name in FIELDS[kind]}

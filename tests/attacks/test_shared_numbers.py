@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from vergence.attacks.disclosed_statistics import closest, held, likeliest, remembered
+from benchmarks.shared_numbers import remembered
+from vergence.attacks.disclosed_statistics import closest, held, likeliest
 from vergence.attacks.identity import in_place
 from vergence.errors import ConfigError
 from vergence.privacy.dp.disclosed_statistics import DisclosedStatistics

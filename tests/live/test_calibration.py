@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.live.fabricated import write_eyes
+from vergence.data.eye_images.crop import equalise
 from vergence.data.eye_images.normalization import gaze_angles
-from vergence.data.synthetic.eyes.rendering import equalise
 from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live.calibration import CalibrationPlan, calibrate
 from vergence.live.camera import LiveCamera

@@ -35,9 +35,9 @@ from vergence.live.session import LiveSession
 from vergence.live.statistics import LiveStatistics
 from vergence.live.views import MapView, centre
 from vergence.model_tools.onnx_export import assembled, converted, export
-from vergence.model_tools.streaming import stream
 from vergence.models.glc.glc_causal import GlcCausal
 from vergence.tasks.gaze_map import GazeMap
+from vergence.video.streaming import stream
 
 EYE_RUN = """
 task       = { name = "gaze_angle" }

@@ -14,7 +14,7 @@ from vergence.reports import html as reporting
 from vergence.reports.html import FIGURES, figure, report
 from vergence.reports.plots import gaze_maps
 from vergence.reports.plots.masks import chance
-from vergence.reports.plots.style import COLOURS, colours, save
+from vergence.results.figure_style import COLOURS, colours, save
 from vergence.results.read import read
 from vergence.video.overlay import write_overlay
 

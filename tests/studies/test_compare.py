@@ -20,14 +20,23 @@ from vergence.studies.compare import (
     blocks,
     gather,
     paired,
+    print_parts,
     rows,
-    show,
-    table,
     to_csv,
     to_markdown,
     unseen,
     written,
 )
+
+
+def table(dirs):
+    """Rows for these folders: priors, then methods in the order of the index."""
+    return rows(gather(dirs))
+
+
+def show(study, console, metric=None):
+    """Print all tables, in as many pieces as the width asks for."""
+    print_parts(blocks(study, metric), console)
 
 
 def test_interval_is_student_t_over_people():

@@ -13,7 +13,6 @@ from vergence.errors import ConfigError
 from vergence.experiment.newcomers import unseen
 from vergence.experiment.schema import load
 from vergence.metrics.angles import angular_error_deg, mean_direction
-from vergence.reports.plots.swaps import DRAWN, EYE, GAZE, GIVEN, OTHER, TWIN_GAZE, drawn, swaps
 from vergence.studies.few_shot import (
     MEAN,
     RANDOM,
@@ -24,6 +23,7 @@ from vergence.studies.few_shot import (
     unlabelled,
 )
 from vergence.studies.protocols import evaluate
+from vergence.studies.swaps import DRAWN, EYE, GAZE, GIVEN, OTHER, TWIN_GAZE, drawn, swaps
 
 CROSS = """
 task       = { name = "cross_encoder" }

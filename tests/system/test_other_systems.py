@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import vergence
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
+from tests.drills.deployment import CLIENTS, TABLE, deployed, simulated
 from vergence.experiment.run import start
 from vergence.experiment.schema import load
 

@@ -25,6 +25,7 @@ from vergence.adaptation.choice import (
     candidates,
     choose,
 )
+from vergence.adaptation.fine_tuning import SHARED, Adapter, FineTuning, PersonalModel
 from vergence.adaptation.other_people import own_priors
 from vergence.adaptation.own_data import (
     OwnData,
@@ -33,7 +34,6 @@ from vergence.adaptation.own_data import (
     prepared,
     read_own_data,
 )
-from vergence.adaptation.ways import SHARED, Adapter, FineTuning, PersonalModel
 from vergence.core.data import Samples
 from vergence.core.files import saving, write_whole
 from vergence.core.randomness import RandomStream

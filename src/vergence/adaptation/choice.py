@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-from vergence.adaptation.ways import (
+from vergence.adaptation.fine_tuning import (
     ADAPTED,
     EXPONENTS,
     LAST,

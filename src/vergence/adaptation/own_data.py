@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vergence.adaptation.ways import Rows
+from vergence.adaptation.fine_tuning import Rows
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import called

@@ -126,7 +126,7 @@ class Picture:
         Raises:
             ConfigError: another ending.
         """
-        from vergence.reports.plots.style import save
+        from vergence.results.figure_style import save
 
         return save(self.figure, path)
 

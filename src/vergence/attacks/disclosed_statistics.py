@@ -3,8 +3,7 @@
 A game: the server was told numbers by one of N people, or knows which N videos there are, and names
 one. It knows what each of them would tell, by a copy of the data (`closest`), or by other data of
 the same people (linkage: `closest` for distances, `likeliest` for counts of classes). Chance is one
-in N. A class is somebody's if its count says so (`held`), or if what a generator makes of it is
-taken for it (`remembered`).
+in N. A class is somebody's if its count says so (`held`).
 
 Source of the question: Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of deep
 learning", IEEE S&P 2019 (a server that looks), for numbers beside the updates.
@@ -57,19 +56,6 @@ def likeliest(known: Tensor, asked: Tensor) -> Tensor:
 def held(counts: Tensor) -> Tensor:
     """True where a person has a class, by counts `[people, classes]`: half a sample or more."""
     return counts >= 0.5
-
-
-def remembered(outputs: Tensor, kinds: Tensor, classes: int) -> Tensor:
-    """Return the share of made-up samples of every class that a network takes for it, `[classes]`.
-
-    Args:
-        outputs: `[samples, classes]`, what the network says.
-        kinds: int64 `[samples]`, of which class each was made.
-        classes: how many there are; 0 for one of which nothing was made.
-    """
-    right = (outputs.argmax(1) == kinds).double()
-    total = torch.zeros(classes, dtype=torch.float64).index_add_(0, kinds, right)
-    return total / torch.bincount(kinds, minlength=classes).clamp(min=1)
 
 
 def _refuse(known: Tensor, asked: Tensor) -> None:

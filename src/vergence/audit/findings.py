@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vergence.audit.images import grid
 from vergence.core.files import write_text
-from vergence.reports.plots.style import save
+from vergence.results.figure_style import save
 from vergence.results.text_tables import TextTable, csv_text
 
 PICTURES, RATES, NOT_TRIED = "audit.csv", "people.csv", "not_tried.csv"

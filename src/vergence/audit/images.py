@@ -11,7 +11,7 @@ from torch import Tensor
 from vergence.attacks import score
 from vergence.core.data import Samples
 from vergence.privacy.split.defense import IMAGE
-from vergence.reports.plots.style import canvas, styled
+from vergence.results.figure_style import canvas, styled
 
 SHOWN = 6
 GRAY = 4

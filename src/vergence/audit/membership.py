@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vergence.attacks.membership import each_in_turn, halves, of_people
 from vergence.attacks.score import least_epsilon, tpr_at
+from vergence.audit.forgotten_membership import losses, refused, shadow
 from vergence.audit.identity import told
 from vergence.audit.images import AS_IT_RAN, few, places
 from vergence.core.data import Samples
@@ -28,7 +29,6 @@ from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
 from vergence.results.text_tables import Record
-from vergence.unlearning.membership_check import losses, refused, shadow
 
 FPR, PEOPLE, FRAMES = 0.01, 50, 40
 """The rate of false alarms, and of how many people, by how many frames each, it is asked."""

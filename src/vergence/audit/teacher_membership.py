@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vergence.attacks.membership import each_in_turn, halves
+from vergence.audit.forgotten_membership import shadow
 from vergence.audit.images import few, places
 from vergence.audit.membership import FEWEST, MODELS, SECONDS, Lines, Tick, half, line, sides
 from vergence.core.data import Samples
@@ -28,7 +29,6 @@ from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
 from vergence.methods.generative.provider import Taught
 from vergence.training.sequential import Solver
-from vergence.unlearning.membership_check import shadow
 
 TEACHER, STUDENT = "teacher", "student"
 SAMPLES = 5000

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import write_text
-from vergence.data.folder_formats import FoundFormat, find_format
+from vergence.data.format_detection import FoundFormat, find_format
 from vergence.data.gaze_quality import (
     GazeQuality,
     few_notes,

@@ -191,7 +191,7 @@ def swaps(
         columns: how many glances.
         person: who; default the first one left out.
     """
-    from vergence.reports.plots.swaps import swaps as draw
+    from vergence.studies.swaps import swaps as draw
 
     draw(folder, out_, columns, person)
     out.print(f"figure: {out_}", soft_wrap=True)

@@ -18,7 +18,7 @@ from vergence.deployment.protocol import SLACK, ClientRequest, framed, sound
 from vergence.deployment.secure_sum_client import SecureSumFiles
 from vergence.engine.secure_sum_attempts import Asked, PartyIdentity
 from vergence.engine.secure_sums import SecureSum, SumQuestion, gate_of
-from vergence.engine.storage.checkpoint import fits
+from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
 from vergence.privacy.secure_aggregation.additive import Aggregator
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams

@@ -20,7 +20,7 @@ from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.core.tags import tagged
 from vergence.engine.secure_sum_attempts import Answered, Asked, PartyIdentity
 from vergence.engine.secure_sums import SecureSum, SumQuestion
-from vergence.engine.storage.checkpoint import fits
+from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
 from vergence.privacy.config import UserLevelConfig
 from vergence.privacy.release_log import Release, ReleaseLog

@@ -21,7 +21,7 @@ from vergence.engine.secure_sum_attempts import (
     under_pads,
 )
 from vergence.engine.secure_sums import SecureSum
-from vergence.engine.storage.checkpoint import fits
+from vergence.engine.storage.checkpoint_validation import fits
 from vergence.engine.storage.client_states import file_of
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams

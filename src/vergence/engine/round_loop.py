@@ -83,9 +83,9 @@ def run_rounds(
     refuse_another(device, solving, folder)
     refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
-    worker = setup.executor(device, solving, all_here=pool_factory is None)
-    store = ClientStateStore(folder.state, task.seed, worker.records)
-    runner = ClientRunner(worker, store, sums)
+    executor = setup.executor(device, solving, all_here=pool_factory is None)
+    store = ClientStateStore(folder.state, task.seed, executor.records)
+    runner = ClientRunner(executor, store, sums)
     most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
         pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, plan.silos)
@@ -93,7 +93,7 @@ def run_rounds(
         pool, registry = pool_factory(runner)
     exchange = setup.exchange(pool, registry, solving.chunk, sums, hooks)
     try:
-        return RoundLoop(setup, exchange, worker, tick, begin).run(worker.records)
+        return RoundLoop(setup, exchange, executor, tick, begin).run(executor.records)
     finally:
         pool.close()
 
@@ -259,8 +259,8 @@ class RoundLoop:
     """Setup, rounds and finish of one seed, with what each of them writes."""
 
     setup: RunSetup
-    simulator: ClientExchange
-    worker: ClientExecutor
+    exchange: ClientExchange
+    executor: ClientExecutor
     tick: Tick | None
     begin: Begin | None
 
@@ -287,16 +287,16 @@ class RoundLoop:
                 self.save(0, server)
         else:
             server, start = progress.server, progress.round
-            self.simulator.clients.restore(progress.filed)
-            if self.simulator.virtual_clock is not None:
-                self.simulator.virtual_clock.restore(progress.beside)
+            self.exchange.clients.restore(progress.filed)
+            if self.exchange.virtual_clock is not None:
+                self.exchange.virtual_clock.restore(progress.beside)
         for at in range(start, rounds):
-            self.simulator.begin(str(at))
+            self.exchange.begin(str(at))
             server = self.one_round(at, server)
         began = time.perf_counter()
-        self.simulator.begin("finish")
-        there = self.simulator.presence.returned(self.trained_on.clients, rounds)
-        before, tally = server, self.simulator.tally
+        self.exchange.begin("finish")
+        there = self.exchange.presence.returned(self.trained_on.clients, rounds)
+        before, tally = server, self.exchange.tally
         server = self.converse(self.method.finish(server, there), server, rounds)
         told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if server is not before:
@@ -304,7 +304,7 @@ class RoundLoop:
         self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
         self.flush(rounds + 1, tally)
         self.final(server)
-        registry = self.simulator.clients
+        registry = self.exchange.clients
         solving = self.folder.solving
         assert solving is not None
         sha = fingerprint(digest(pack(server)), registry.sha256(), solving)
@@ -315,13 +315,13 @@ class RoundLoop:
         """Return the server's state before the first round: set up, or as it was given."""
         if self.method.pooled:
             self.record_uploads()
-        self.simulator.begin("setup")
+        self.exchange.begin("setup")
         if self.begin is None:
-            there = self.simulator.presence.staying(self.trained_on.clients, 0)
+            there = self.exchange.presence.staying(self.trained_on.clients, 0)
             return self.converse(self.method.setup(fresh, there), fresh, 0)
         given = self.begin()
         for client, entry in given.filed.items():
-            self.simulator.clients.commit(client, entry)
+            self.exchange.clients.commit(client, entry)
         return given.server
 
     def record_uploads(self) -> None:
@@ -338,10 +338,10 @@ class RoundLoop:
     def one_round(self, at: int, server: Any) -> Any:
         """Run a round; return the new server state."""
         began = time.perf_counter()
-        simulator = self.simulator
-        cohort = simulator.cohort(self.trained_on.clients, at)
+        exchange = self.exchange
+        cohort = exchange.cohort(self.trained_on.clients, at)
         points = self.plan.points_in(at)
-        if cohort or any(hook.hides_cohort for hook in simulator.server_hooks):
+        if cohort or any(hook.hides_cohort for hook in exchange.server_hooks):
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
@@ -357,25 +357,25 @@ class RoundLoop:
         def answer(ask: Any) -> Any:
             progress = self.plan.progress(at)
             if isinstance(ask, ServeGroups):
-                return self.simulator.attend(ask, server, at, progress)
+                return self.exchange.attend(ask, server, at, progress)
             if not isinstance(ask, Request):
-                return self.worker.answer(ask, progress)
-            return self.simulator.exchange(ask, server, at, progress, points)
+                return self.executor.answer(ask, progress)
+            return self.exchange.exchange(ask, server, at, progress, points)
 
         return drive(conversation, answer)
 
     def report(self, done: int, server: Any, seconds: float) -> None:
         """Write the rows of a round and start a new tally."""
-        tally = self.simulator.tally
+        tally = self.exchange.tally
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if done:
             means["train", "replies"] = float(tally.counted)
-            if self.simulator.virtual_clock is not None:
-                means["train", "clock"] = self.simulator.virtual_clock.clock
-            for hook in self.simulator.server_hooks:
+            if self.exchange.virtual_clock is not None:
+                means["train", "clock"] = self.exchange.virtual_clock.clock
+            for hook in self.exchange.server_hooks:
                 means |= {("train", name): value for name, value in hook.metrics().items()}
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
-            found = self.simulator.evaluate(
+            found = self.exchange.evaluate(
                 measured(self.federation, self.plan), server, done, points
             )
             means |= averages(found)
@@ -388,14 +388,14 @@ class RoundLoop:
     def flush(self, done: int, tally: ExchangeTotals) -> None:
         """Write the turns and events of a round and start a new tally."""
         self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
-        if (virtual_clock := self.simulator.virtual_clock) is not None:
+        if (virtual_clock := self.exchange.virtual_clock) is not None:
             self.folder.append("events.csv", [(self.task.seed, *row) for row in virtual_clock.rows])
             virtual_clock.rows.clear()
-        self.simulator.tally = ExchangeTotals()
+        self.exchange.tally = ExchangeTotals()
 
     def cost(self, tally: ExchangeTotals, seconds: float) -> Sequence[Any]:
         """Return the last columns of rounds.csv: bytes per client, seconds, personal share."""
-        share = self.simulator.personal_fraction()
+        share = self.exchange.personal_fraction()
         shown = "" if share is None else f"{share:.6f}"
         asked = max(len(tally.asked), 1)
         return tally.up / asked, tally.down / asked, f"{seconds:.3f}", shown
@@ -417,7 +417,7 @@ class RoundLoop:
         after a resume nobody remembers it.
         """
         points = self.plan.points_at(self.plan.rounds)
-        found = self.simulator.evaluate(
+        found = self.exchange.evaluate(
             measured(self.federation, self.plan), server, self.plan.rounds, points
         )
         rows = [
@@ -433,9 +433,9 @@ class RoundLoop:
 
     def save(self, done: int, server: Any, sha: str | None = None) -> None:
         """Keep a checkpoint; with a fingerprint, that of a finished run."""
-        virtual_clock = self.simulator.virtual_clock if sha is None else None
+        virtual_clock = self.exchange.virtual_clock if sha is None else None
         beside = {} if virtual_clock is None else virtual_clock.kept()
-        self.folder.save(self.task.seed, done, server, self.simulator.clients, sha, beside)
+        self.folder.save(self.task.seed, done, server, self.exchange.clients, sha, beside)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:

@@ -19,9 +19,9 @@ from vergence.engine.protections.dry_run import processor_work
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
 from vergence.errors import ConfigError
+from vergence.training.bf16_weights import FASTER, instructions
 from vergence.training.cuda_graphs import STREAMS
 from vergence.training.device import pick
-from vergence.training.half_precision import FASTER, instructions
 from vergence.training.solver_trial import CHUNK, choose
 
 

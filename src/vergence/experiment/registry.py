@@ -21,9 +21,9 @@ from vergence.core.naming import FROM_FILE
 from vergence.core.options import check_ranges
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import SUFFIX, parse
-from vergence.experiment.own_files import another_kind, running, wrapper
 from vergence.experiment.same_module import ModuleComparison
 from vergence.experiment.trust import Code, now
+from vergence.experiment.user_code_files import another_kind, running, wrapper
 from vergence.experiment.values import fitting
 
 T = TypeVar("T")

@@ -44,13 +44,13 @@ from vergence.experiment import (
 )
 from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import mended, refuse_unlearned
-from vergence.experiment.own_errors import FILE as TRACEBACK
-from vergence.experiment.own_errors import Listener, own_faults
 from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.sample_maps import write_maps
 from vergence.experiment.schema import Experiment, Table, short
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.trust import approved, under
+from vergence.experiment.user_code_errors import FILE as TRACEBACK
+from vergence.experiment.user_code_errors import Listener, own_faults
 from vergence.experiment.validation import Loaded, digest, validate
 from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results

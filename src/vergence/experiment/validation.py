@@ -21,8 +21,8 @@ from vergence.engine.protections.setup import check_privacy
 from vergence.engine.solver_selection import refuse_processor
 from vergence.errors import ConfigError, DataError, VergenceError, first_line
 from vergence.experiment import starting_model
-from vergence.experiment.own_errors import own_faults
 from vergence.experiment.schema import Experiment
+from vergence.experiment.user_code_errors import own_faults
 from vergence.training.pruning import weights
 
 PATIENCE_S = 0.15

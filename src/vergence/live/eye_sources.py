@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vergence.data.eye_images.camera import Camera
+from vergence.data.eye_images.crop import equalise
 from vergence.data.eye_images.landmarks import Find
 from vergence.data.eye_images.normalization import EYE, Normalised, eye_patch, eyes, head_pose
-from vergence.data.synthetic.eyes.rendering import equalise
 
 Side = Literal["left", "right"]
 

@@ -29,7 +29,6 @@ from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.personal_priors import BANK, common_prior, whole_prior, with_one_prior
 from vergence.model_tools.latency import medians
-from vergence.model_tools.streaming import State, StreamingModel
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.models.glc.glc_features import GlcFeatures
@@ -38,6 +37,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
 from vergence.training.pruning import built
+from vergence.video.streaming import State, StreamingModel
 
 TOLERANCE = 1e-5
 FROZEN = (GlcFeatures, GlcCausal)

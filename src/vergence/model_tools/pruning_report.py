@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vergence.core.stages import pieces
 from vergence.core.task import Task
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import COLOURS, MUTED, canvas, styled
+from vergence.results.figure_style import COLOURS, MUTED, canvas, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import Record, TextTable
 from vergence.training.pruning import Pruning, row, stored_bytes

@@ -25,7 +25,7 @@ from vergence.experiment.run import progress_bar
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.model_tools.latency import medians
 from vergence.model_tools.pruning_report import PruningRow, picture, told
-from vergence.reports.plots.style import save
+from vergence.results.figure_style import save
 from vergence.results.read import read
 from vergence.training.pruning import (
     Pruning,

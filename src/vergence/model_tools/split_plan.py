@@ -28,7 +28,7 @@ from vergence.model_tools.split_cost import (
     load_of,
 )
 from vergence.model_tools.split_pace import AHEAD, Speeds, hops, seconds
-from vergence.reports.plots.style import (
+from vergence.results.figure_style import (
     MARKERS,
     MUTED,
     PAPER,

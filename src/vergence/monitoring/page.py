@@ -22,7 +22,7 @@ from vergence.errors import StateError, VergenceError
 from vergence.monitoring import terminal as text
 from vergence.monitoring.method_progress import Curve, MethodProgress
 from vergence.monitoring.status import SHOWN, Status, reasons, silent_first, status
-from vergence.reports.plots.style import COLOURS, MUTED, SPARE, canvas, inline, styled
+from vergence.results.figure_style import COLOURS, MUTED, SPARE, canvas, inline, styled
 from vergence.results.layout import METHOD_NAMES, metric_name
 
 HOST = "127.0.0.1"

@@ -18,8 +18,8 @@ from vergence.monitoring.unfinished import unfinished
 from vergence.reports.plots import class_accuracy, gaze_maps, groups
 from vergence.reports.plots import masks as plot_masks
 from vergence.reports.plots import results as plots
-from vergence.reports.plots.style import colours, inline, save
 from vergence.results.baselines import kind
+from vergence.results.figure_style import colours, inline, save
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.significance import best, judge

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
+from vergence.results.figure_style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, spread
 from vergence.studies.curves import Curves
 

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vergence.adaptation.choice import PULLS, candidates, choose
-from vergence.adaptation.other_people import own_priors
-from vergence.adaptation.ways import (
+from vergence.adaptation.fine_tuning import (
     STEPS,
     WHOLE,
     Adapter,
@@ -24,6 +23,7 @@ from vergence.adaptation.ways import (
     Rows,
     pulled,
 )
+from vergence.adaptation.other_people import own_priors
 from vergence.core.naming import plural
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import read_npz
@@ -40,7 +40,7 @@ from vergence.metrics.calibration import (
     errors_deg,
     orders,
 )
-from vergence.reports.plots.style import figure_format, save
+from vergence.results.figure_style import figure_format, save
 from vergence.results.write import export_csv
 from vergence.studies.adaptation_curves import (
     ALONE,

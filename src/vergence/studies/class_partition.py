@@ -12,7 +12,7 @@ from rich.table import Table
 from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 from vergence.experiment.class_counts import FILE, MOST, Counts, counts
-from vergence.reports.plots.style import (
+from vergence.results.figure_style import (
     MUTED,
     SHARED,
     canvas,

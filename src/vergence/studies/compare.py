@@ -144,15 +144,6 @@ def _with(run: Run, **results: Any) -> Run:
     return replace(run, results={**run.results, **results})
 
 
-def table(dirs: Iterable[Path | str]) -> list[ComparisonRow]:
-    """Return the rows for these folders: priors, then methods in the order of the index.
-
-    Raises:
-        ConfigError: the runs cannot be compared.
-    """
-    return rows(gather(dirs))
-
-
 def rows(study: StudyResults) -> list[ComparisonRow]:
     """Return the table of a study, headline metric first in every row."""
     order = list(dict.fromkeys(m for run in study.runs for m in run.estimates))
@@ -251,11 +242,6 @@ def clients_told(study: StudyResults) -> list[str]:
     """A sentence on what a client is, where it is no single person."""
     told = study.runs[0].provenance["data"].get("clients", "")
     return [f"Clients: {told}."] if told else []
-
-
-def show(study: StudyResults, console: Console, metric: str | None = None) -> None:
-    """Print all tables, in as many pieces as the width asks for."""
-    print_parts(blocks(study, metric), console)
 
 
 def print_parts(

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import MARKERS, SPARE, canvas, save, styled
+from vergence.results.figure_style import MARKERS, SPARE, canvas, save, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.write import export_csv
 

@@ -19,7 +19,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.intervals import with_number
-from vergence.reports.plots.style import canvas, column_names, save, styled
+from vergence.results.figure_style import canvas, column_names, save, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.write import export_csv
 

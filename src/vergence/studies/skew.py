@@ -19,7 +19,7 @@ from vergence.experiment.schema import data_root, override, read
 from vergence.experiment.trust import now, typed, under
 from vergence.metrics.sample_features import compact
 from vergence.metrics.skew import MEASURES, Skew, measure
-from vergence.reports.plots.style import canvas, figure_format, save, styled
+from vergence.results.figure_style import canvas, figure_format, save, styled
 
 SAMPLES, MOST, LEAST = 4000, 400, 20
 """Training samples compared: of everybody together, and of one person at most and at least."""

@@ -32,11 +32,11 @@ from vergence.experiment.schema import (
 from vergence.experiment.search_space import Point, SweepSettings, Tuning, edges
 from vergence.experiment.trust import approved, under
 from vergence.experiment.validation import validate
-from vergence.reports.plots.style import save
-from vergence.reports.plots.sweep import figure
 from vergence.results import write as results
+from vergence.results.figure_style import save
 from vergence.results.layout import digits, metric_name, number
 from vergence.studies.sweep_budget import SPENT, Spendings
+from vergence.studies.sweep_figure import figure
 from vergence.studies.trials import Log, TrialStudy, Tried, on_validation, one_trial
 
 CONFIG, TRIALS, FIGURE, BEST = "sweep.toml", "trials.csv", "sweep.png", "best.toml"

@@ -21,8 +21,8 @@ from vergence.core.requests import Compute, Fit, FitResult
 from vergence.core.task import Task, joined
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
+from vergence.training.bf16_weights import HalfNetwork, keep_types
 from vergence.training.gradients import adjuster, take_gradients, training_loss
-from vergence.training.half_precision import HalfNetwork, keep_types
 from vergence.training.optimizers import SLOTS, stepper
 
 

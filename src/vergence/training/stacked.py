@@ -30,9 +30,9 @@ from vergence.core.requests import Fit, FitResult
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.training.batch_buffers import BatchBuffer, BufferPool
+from vergence.training.bf16_weights import CONVOLUTIONS, exact, keep_types
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.gradients import Adjust, take_gradients, training_loss
-from vergence.training.half_precision import CONVOLUTIONS, exact, keep_types
 from vergence.training.optimizers import SLOTS, stepper
 from vergence.training.sequential import Solver
 

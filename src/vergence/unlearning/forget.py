@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 
 from vergence.attacks.membership import chance_without
+from vergence.audit.forgotten_membership import FPR, fit, outsiders
 from vergence.core.files import refuse_links, saving, write_text
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
@@ -33,7 +34,7 @@ from vergence.metrics.intervals import with_number
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.text_tables import TextTable, csv_text
-from vergence.unlearning import data_footprint, membership_check
+from vergence.unlearning import data_footprint
 from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
 
 SHOWN = 50
@@ -289,7 +290,7 @@ def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) 
         notes.append(
             "chance: how often a model that never saw this person fits their training samples as "
             f"well, judged by {options.shadows} runs without them, first seed; found: seeds in "
-            f"which it is below {membership_check.FPR:.0%}, as it is for one stranger in a hundred."
+            f"which it is below {FPR:.0%}, as it is for one stranger in a hundred."
         )
     except ConfigError as error:
         notes.append(f"Not audited: {error}.")
@@ -302,7 +303,7 @@ def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) 
                 "label": run.label,
                 "model": name,
                 "chance": found[0] if found else None,
-                "found": sum(each < membership_check.FPR for each in found) if found else None,
+                "found": sum(each < FPR for each in found) if found else None,
                 "seeds": len(run.seeds),
                 headline: float(np.mean(scores)),
                 "worst": max(scores) if lower else min(scores),
@@ -324,7 +325,7 @@ def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) 
     heads = [
         "model",
         "chance",
-        f"found at {membership_check.FPR:.0%} FPR",
+        f"found at {FPR:.0%} FPR",
         metric_name(headline),
         "worst",
         "seconds",
@@ -348,15 +349,12 @@ def audited(
         raise ConfigError("the data of this person is gone already, and shadow runs need it")
     ready, label = case.everybody.ready, models["before"].label
     fits = {
-        name: [
-            membership_check.fit(read_run(run.folder, seed).on(ready), case.person)
-            for seed in run.seeds
-        ]
+        name: [fit(read_run(run.folder, seed).on(ready), case.person) for seed in run.seeds]
         for name, run in models.items()
     }
     with progress_bar() as bar:
         line = bar.add_task(f"audit {label}", total=shadows, score="")
-        outside = membership_check.outsiders(
+        outside = outsiders(
             case.experiment,
             label,
             ready,

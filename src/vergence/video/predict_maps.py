@@ -28,13 +28,13 @@ from vergence.errors import ConfigError, DataError, VergenceError
 from vergence.experiment.trained_run import NEWCOMER, TrainedRun
 from vergence.metrics.personal_priors import whole_prior
 from vergence.metrics.saliency import peak
-from vergence.model_tools.streaming import StreamingModel, stream
 from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
 from vergence.training.pruning import built
 from vergence.video.eye_patches import PICTURES, opened_source
 from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay, write_pictures
+from vergence.video.streaming import StreamingModel, stream
 
 Point = tuple[float, float]
 LEVELS = 2

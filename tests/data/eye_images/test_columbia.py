@@ -9,7 +9,7 @@ from PIL import Image
 from tests.data.eye_images.test_eye_patches import discs
 from vergence.data.eye_images import columbia
 from vergence.data.eye_images.columbia import Columbia, angles
-from vergence.data.synthetic.eyes.rendering import equalise
+from vergence.data.eye_images.crop import equalise
 from vergence.errors import ConfigError, DataError
 
 POSES, VERTICAL, HORIZONTAL = (-30, -15, 0, 15, 30), (-10, 0, 10), (-15, -10, -5, 0, 5, 10, 15)

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from tests.conftest import research_data
+from vergence.data.eye_images.crop import equalise
 from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
-from vergence.data.synthetic.eyes.rendering import equalise
 from vergence.errors import DataError
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vergence.data.eye_images.gaze_zones import NAMES, PLACES, UNSEEN, GazeZones, zones
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
 from vergence.data.zero_shot.semantics import meanings
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.zero_shot import eszsl

@@ -7,7 +7,7 @@ from tests.conftest import research_data
 from tests.data.images.test_cifar10 import write_subset
 from vergence.data.images.cifar10 import CLASSES
 from vergence.data.images.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
 from vergence.data.zero_shot.semantics import meanings
 from vergence.errors import ConfigError
 from vergence.metrics.zero_shot import eszsl, zero_shot_scores

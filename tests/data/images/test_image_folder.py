@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from vergence.data.images.image_folder import ImageFolder, check
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
 from vergence.errors import ConfigError, DataError
 
 COLOURS = {"grizzly+bear": (200, 0, 0), "cat": (0, 200, 0), "sea_lion": (0, 0, 200)}

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from benchmarks.zero_shot import likelihood
 from tests.conftest import research_data
-from vergence.data.synthetic.zsl_synthetic import NAMES, UNSEEN, ZslSynthetic, check, likelihood
-from vergence.data.zero_shot.owner import OWNER
+from vergence.data.owner import OWNER
+from vergence.data.synthetic.zsl_synthetic import NAMES, UNSEEN, ZslSynthetic, check
 from vergence.data.zero_shot.semantics import meanings
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.zero_shot import eszsl, zero_shot_scores

@@ -5,9 +5,9 @@ import pytest
 from scipy.io import savemat
 
 from tests.conftest import research_data
+from vergence.data.owner import OWNER
 from vergence.data.synthetic import zsl_synthetic
 from vergence.data.zero_shot import xlsa17
-from vergence.data.zero_shot.owner import OWNER
 from vergence.data.zero_shot.splits import counted, read_split
 from vergence.data.zero_shot.xlsa17 import Xlsa17
 from vergence.errors import ConfigError, DataError

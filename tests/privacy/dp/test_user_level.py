@@ -23,7 +23,7 @@ from vergence.privacy.dp.discrete_gaussian import (
     discrete_gaussian,
     discrete_laplace,
 )
-from vergence.privacy.dp.exponential_mechanism import favour, per_draw, private_top
+from vergence.privacy.dp.exponential_mechanism import per_draw, private_top
 from vergence.privacy.dp.user_level import UserLevel, gap
 from vergence.privacy.keyed_noise import NoiseKey
 
@@ -243,8 +243,9 @@ def test_budgets_of_draws_by_hand():
     rho = 1000 * each**2 / 8
     assert rho + 2 * math.sqrt(rho * math.log(1e5)) == pytest.approx(1.0)
     assert per_draw(1.0, 1e-5, 1) == 1.0
-    assert favour(1.0, 1e-5, 90_000) < 1.001
-    assert favour(8.0, 1e-5, 5) > 2
+    # By what factor the best possible score is likelier to be drawn than the worst.
+    assert math.exp(per_draw(1.0, 1e-5, 90_000) / 2) < 1.001
+    assert math.exp(per_draw(8.0, 1e-5, 5) / 2) > 2
 
 
 def test_normal_noise_would_fail_the_exact_chances():

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
+from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
 from vergence.data.io.checks import Check, Checks, compare, data_folder, watched
 from vergence.data.io.image_files import opened
 from vergence.data.splits import PeopleOptions, deal_at_random
-from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
 from vergence.errors import DataError
 
 PEOPLE, PICTURES = 56, 5_880

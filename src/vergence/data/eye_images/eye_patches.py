@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vergence.core.data import Samples
+from vergence.data.eye_images.crop import HEIGHT, WIDTH, equalise
 from vergence.data.eye_images.mpiigaze_crops import eye_samples
-from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH, equalise
 from vergence.errors import DataError
 
 MIDDLE = (slice(13, 22), slice(22, 37))

@@ -23,6 +23,7 @@ from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.options import NamedOptions
 from vergence.data.eye_images.camera import Camera, read_camera
+from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
 from vergence.data.eye_images.face_patches import patches_of
 from vergence.data.eye_images.landmarks import Find, landmarker
@@ -31,7 +32,6 @@ from vergence.data.io.checks import Check, CheckedFolder, Checks, data_folder, r
 from vergence.data.io.delimited_text import DelimitedTable, read_table
 from vergence.data.io.image_files import opened
 from vergence.data.splits import PeopleOptions, deal_at_random, deal_in_order
-from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
 from vergence.errors import ConfigError, DataError
 
 KIND = "table of pictures and where people looked"

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vergence.core.data import Samples
 from vergence.core.federation import Dataset, Federation
+from vergence.data.owner import Kinds, Lists, Owned
 from vergence.data.synthetic.eyes.eye_synthetic import FEWEST, MOST, EyeSynthetic
-from vergence.data.zero_shot.owner import Kinds, Lists, Owned
 from vergence.errors import ConfigError
 
 EDGES = ((-11.0, -6.0), (-5.0, 5.0))

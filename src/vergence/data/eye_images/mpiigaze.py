@@ -25,6 +25,7 @@ from scipy.spatial.transform import Rotation
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
+from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.data.eye_images.mpiigaze_crops import (
     eye_samples,
     split_eyes,
@@ -48,7 +49,6 @@ from vergence.data.splits import PeopleOptions, deal_in_order
 from vergence.errors import DataError
 
 PEOPLE, LISTED, FRAMES, FEWEST, MOST = 15, 3000, 213_659, 1_498, 34_745
-HEIGHT, WIDTH = 36, 60
 NORMALIZED = Path("Data") / "Normalized"
 LISTS = Path("Evaluation Subset") / "sample list for eye image"
 SIDES = ("left", "right")

@@ -24,7 +24,7 @@ from vergence.data.images import cifar10
 from vergence.data.images.owner_images import Pictured
 from vergence.data.images.partition import PartitionPart, resized
 from vergence.data.io.checks import data_folder
-from vergence.data.zero_shot.owner import Rows
+from vergence.data.owner import Rows
 from vergence.errors import ConfigError
 
 NAMES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "boat", "truck")

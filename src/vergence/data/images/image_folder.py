@@ -23,7 +23,7 @@ from vergence.data.images.owner_images import Pictured
 from vergence.data.io.checks import Check, Checks, data_folder, watched
 from vergence.data.io.image_files import opened
 from vergence.data.io.path_patterns import NOT_DATA
-from vergence.data.zero_shot.owner import shared_out
+from vergence.data.owner import shared_out
 from vergence.data.zero_shot.semantics import plain
 from vergence.errors import DataError
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vergence.core.data import SharedRows
 from vergence.core.federation import Federation
-from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows
+from vergence.data.owner import Kinds, Lists, Owned, Rows
 from vergence.data.zero_shot.semantics import plain
 from vergence.errors import ConfigError, nearest
 

@@ -1,8 +1,8 @@
 """Generated zero-shot features of classes described by attributes, with known likelihoods.
 
 A class's mean features are a non-negative random map of its attributes, and a sample is its class's
-mean times gamma noise, feature by feature. So the likelihood of every class is known
-(`likelihood`), and nobody is better in the mean than who answers the likeliest class.
+mean times gamma noise, feature by feature. So the likelihood of every class is known,
+and nobody is better in the mean than who answers the likeliest class.
 
 Without root: 16 made-up things, named by a size, a colour and a shape, four of them unseen; their
 attributes are their words (semantics `words`). With root: the real classes, attributes and index
@@ -25,7 +25,7 @@ from torch import Tensor
 from vergence.core.federation import Dataset, Federation
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, Checks, compare, data_folder
-from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows, shared_out
+from vergence.data.owner import Kinds, Lists, Owned, Rows, shared_out
 from vergence.data.zero_shot.semantics import meanings
 from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
 from vergence.errors import ConfigError, nearest
@@ -156,16 +156,6 @@ def thinned(split: ClassSplits, share: float, draw: np.random.Generator) -> Clas
     numbers = np.sort(np.concatenate([kept[name] for name in BASE]))
     lists = {name: np.searchsorted(numbers, np.sort(kept[name])) for name in split.lists}
     return replace(split, lists=lists)
-
-
-def likelihood(
-    x: Float[Tensor, "n d"], means: Float[Tensor, "classes d"], noise: float = 1.5
-) -> Float[Tensor, "n classes"]:
-    """Return the log-likelihood of every class, up to what all have in common.
-
-    Gamma noise of shape k = 1 / noise^2 around a mean m: -k sum(log m + x / m).
-    """
-    return -(means.log().sum(1) + x @ means.reciprocal().T) / noise**2
 
 
 def check(root: Path | None = None) -> list[Check]:

@@ -27,7 +27,7 @@ from vergence.data.io.checks import (
     read_mat,
     refuse_nan,
 )
-from vergence.data.zero_shot.owner import Kinds, Lists, Rows, shared_out
+from vergence.data.owner import Kinds, Lists, Rows, shared_out
 from vergence.data.zero_shot.semantics import names_of, plain
 from vergence.errors import ConfigError, DataError, nearest
 

@@ -17,7 +17,7 @@ import torch
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.io.checks import Check, compare, data_folder, refuse_nan
-from vergence.data.zero_shot.owner import Kinds, Owned, scaled
+from vergence.data.owner import Kinds, Owned, scaled
 from vergence.data.zero_shot.splits import ClassSplits, counted, features_of, read_split
 from vergence.errors import DataError
 

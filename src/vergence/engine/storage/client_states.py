@@ -14,7 +14,7 @@ from vergence.core.files import part_of, saving
 from vergence.core.serialization import Packed, digest, quick_digest, unpack_file
 from vergence.engine.records import ClientState, LabState
 from vergence.engine.silos import NO_LABS, Silos
-from vergence.engine.storage.checkpoint import MEND, alike, fits
+from vergence.engine.storage.checkpoint_validation import MEND, alike, fits
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
 

@@ -21,7 +21,7 @@ from vergence.core import files as disk
 from vergence.core.files import parse_json, part_of, saving, settle
 from vergence.core.local_training import Precision
 from vergence.core.serialization import Packed, digest, quick_digest, room, unpack
-from vergence.engine.storage.checkpoint import MEND, alike, fits, wrong
+from vergence.engine.storage.checkpoint_validation import MEND, alike, fits, wrong
 from vergence.engine.storage.run_tables import EVENTS, TABLES, TableFiles
 from vergence.engine.storage.state_journal import (
     JournalPosition,

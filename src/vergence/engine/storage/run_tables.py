@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.core.files import csv_of, cut, growing
-from vergence.engine.storage.checkpoint import MEND
+from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.errors import StateError
 
 TABLES = {

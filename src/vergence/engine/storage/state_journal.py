@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vergence.core.files import csv_of, cut, growing
 from vergence.core.serialization import plain
-from vergence.engine.storage.checkpoint import MEND
+from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.errors import StateError
 
 SLACK = 1000

@@ -11,7 +11,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, cast
 
@@ -60,14 +60,6 @@ class Ledger:
     """Privacy budget spent so far: plain data in a state, so that a resume forgets nothing."""
 
     charges: tuple[Charge, ...] = ()
-
-    def charged(self, charge: Charge) -> Ledger:
-        """Return the ledger with one more entry, joined with the last where it is alike."""
-        last = self.charges[-1] if self.charges else None
-        if last is not None and (last.noise, last.rate) == (charge.noise, charge.rate):
-            joined = replace(last, steps=last.steps + charge.steps)
-            return Ledger((*self.charges[:-1], joined))
-        return Ledger((*self.charges, charge))
 
     def epsilon(self, delta: float, by: Accountant = "prv") -> float:
         """Epsilon of all charges together; 0 if nothing was spent."""

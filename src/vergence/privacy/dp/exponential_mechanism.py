@@ -5,7 +5,7 @@ k draws of the exponential mechanism, each of eps0, without putting back. Scores
 `bound`] first: replacing a person's data moves each by at most `bound`.
 
 With k in the thousands eps0 is so small that the choice is nearly blind: `private_top` is for tens
-of layers or filters, not for 90 000 weights (see `favour`).
+of layers or filters, not for 90 000 weights.
 
 Source: Durfee and Rogers, "Practical differentially private top-k selection with pay-what-you-get
 composition", NeurIPS 2019, Section 3; composition: Dong, Durfee and Rogers, "Optimal differential
@@ -45,11 +45,6 @@ def per_draw(epsilon: float, delta: float, k: int) -> float:
     log = math.log(1 / delta)
     rho = (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
     return max(plain, math.sqrt(8 * rho / k))
-
-
-def favour(epsilon: float, delta: float, k: int) -> float:
-    """Return by what factor the best possible score is likelier to be drawn than the worst."""
-    return math.exp(per_draw(epsilon, delta, k) / 2)
 
 
 def private_top(

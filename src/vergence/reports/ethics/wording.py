@@ -131,11 +131,6 @@ class PrivacyMeans:
         return [*([] if replaced else plain), *self.said(part)]
 
 
-def odds(epsilon: float) -> float:
-    """Factor by which a promise of epsilon lets odds change."""
-    return math.exp(min(epsilon, 700.0))
-
-
 def certainty(epsilon: float) -> float:
     """Highest certainty that somebody can reach who first gave it a chance of 50 %.
 

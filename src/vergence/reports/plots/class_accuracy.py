@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vergence.experiment.class_accuracy import FILE
-from vergence.reports.plots.style import canvas, column_names, styled
+from vergence.results.figure_style import canvas, column_names, styled
 from vergence.results.read import StudyResults, table
 
 

@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from numpy.typing import NDArray
 
 from vergence.errors import DataError
-from vergence.reports.plots.style import (
+from vergence.results.figure_style import (
     COLOURS,
     INK,
     MUTED,

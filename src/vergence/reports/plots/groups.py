@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vergence.experiment.group_table import FILE
-from vergence.reports.plots.style import COLOURS, INK, MUTED, SPARE, canvas, styled
+from vergence.results.figure_style import COLOURS, INK, MUTED, SPARE, canvas, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, table
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from numpy.typing import NDArray
 
-from vergence.reports.plots.style import (
+from vergence.results.figure_style import (
     COLOURS,
     INK,
     MUTED,

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from vergence.metrics.fairness import HARM
-from vergence.reports.plots.style import (
+from vergence.results.figure_style import (
     DASHES,
     INK,
     MARKERS,

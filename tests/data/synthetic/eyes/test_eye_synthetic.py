@@ -4,17 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from vergence.data.eye_images.crop import HEIGHT, WIDTH, equalise
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.data.synthetic.eyes.people import LEFT, RIGHT
-from vergence.data.synthetic.eyes.rendering import (
-    HEIGHT,
-    MM_PER_PIXEL,
-    WIDTH,
-    Eyes,
-    equalise,
-    render,
-    vector,
-)
+from vergence.data.synthetic.eyes.rendering import MM_PER_PIXEL, Eyes, render, vector
 from vergence.errors import ConfigError
 
 SMALL = EyeSynthetic(people=2, samples=60, seed=5)

@@ -16,10 +16,11 @@ from annotated_types import Interval
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.options import Share
+from vergence.data.eye_images.crop import equalise
 from vergence.data.io.generated_cache import Arrays, cached
 from vergence.data.splits import Shares, check_shares, part_sizes
 from vergence.data.synthetic.eyes.people import LEFT, RIGHT, GlanceBatch, Variety, glances, identity
-from vergence.data.synthetic.eyes.rendering import equalise, render
+from vergence.data.synthetic.eyes.rendering import render
 from vergence.errors import ConfigError
 
 VERSION = 1

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-HEIGHT, WIDTH = 36, 60
+from vergence.data.eye_images.crop import HEIGHT, WIDTH
+
 MM_PER_PIXEL = 600.0 / 960.0
 BATCH = 32
 """Patches evaluated together; more of them would leave the processor's cache."""
@@ -102,17 +103,6 @@ def render(eyes: Eyes, rng: Generator | None, *, mirrored: bool = False) -> NDAr
         some = eyes.rows(part)
         out[part] = _capture(_picture(some, mirrored), some, rng)
     return out
-
-
-def equalise(patches: NDArray) -> NDArray:
-    """Return uint8 patches after histogram equalisation over 256 bins, as MPIIGaze stores them."""
-    count, size = len(patches), patches[0].size
-    flat = patches.reshape(count, -1).astype(np.int32) + 256 * np.arange(count)[:, None]
-    below = np.bincount(flat.ravel(), minlength=256 * count).reshape(count, 256).cumsum(1)
-    darkest = below[np.arange(count), (below > 0).argmax(1)][:, None]
-    scale = 255 / np.maximum(size - darkest, 1)
-    table = np.rint((below - darkest) * scale).clip(0, 255).astype(np.uint8)
-    return np.take(table.reshape(-1), flat).reshape(patches.shape)
 
 
 def vector(angles: NDArray) -> NDArray:
