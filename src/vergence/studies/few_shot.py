@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.data import Samples
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
@@ -44,7 +44,7 @@ Errors = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class FewShotOptions:
+class FewShotOptions(NamedOptions, label="unlabelled"):
     """Settings of the evaluation.
 
     Attributes:
@@ -63,9 +63,6 @@ class FewShotOptions:
     epochs: Annotated[int, Ge(1)] = 30
     steps: Annotated[int, Ge(1)] = 300
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "unlabelled")
 
 
 @dataclass(frozen=True)

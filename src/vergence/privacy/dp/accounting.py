@@ -20,7 +20,7 @@ import scipy
 from annotated_types import Ge, Gt, Interval
 from scipy.special import log_ndtr, ndtr
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, StateError
 
 Accountant = Literal["prv", "pld"]
@@ -37,7 +37,7 @@ FINE = 1e-3
 
 
 @dataclass(frozen=True)
-class Charge:
+class Charge(NamedOptions, label="dp"):
     """Some steps alike: Gaussian noise on a sum, each unit in it with the same chance.
 
     Attributes:
@@ -50,9 +50,6 @@ class Charge:
     noise: Annotated[float, Gt(0)]
     rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     steps: Annotated[int, Ge(0)] = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "dp")
 
 
 @dataclass(frozen=True)
