@@ -265,7 +265,20 @@ def unlabelled(
                     f"{', '.join(TASKS)} (docs/how-to/unlabelled.md)"
                 )
             strangers = unseen(run.folder)
-            _accept(run, strangers, people)
+            trained = strangers.run(next(iter(strangers.folders)))
+            if not hasattr(trained.task.network, "gaze"):
+                raise ConfigError(
+                    f"{run.folder}: model of task '{run.results['task']}' has no gaze code"
+                )
+            if not trained.shares(whole=True):
+                raise ConfigError(
+                    f"{run.folder}: '{run.method}' shares no whole model with strangers"
+                )
+            if people and people != tuple(strangers.folders):
+                raise ConfigError(
+                    f"{run.folder} left out {', '.join(strangers.folders)}, another run "
+                    f"{', '.join(people)}; give runs with the same people left out"
+                )
             people = tuple(strangers.folders)
             for seed in run.seeds:
                 lines += _one_seed(run, strangers, seed, options, plain=seed not in bare)
@@ -313,19 +326,6 @@ def _name(run: Run) -> str:
         task = "auto_encoder EFC"
     method = METHOD_NAMES.get(run.method, run.method)
     return f"{task} {method if run.label == run.method else run.label}"
-
-
-def _accept(run: Run, strangers: HeldOut, people: tuple[str, ...]) -> None:
-    trained = strangers.run(next(iter(strangers.folders)))
-    if not hasattr(trained.task.network, "gaze"):
-        raise ConfigError(f"{run.folder}: model of task '{run.results['task']}' has no gaze code")
-    if not trained.shares(whole=True):
-        raise ConfigError(f"{run.folder}: '{run.method}' shares no whole model with strangers")
-    if people and people != tuple(strangers.folders):
-        raise ConfigError(
-            f"{run.folder} left out {', '.join(strangers.folders)}, another run "
-            f"{', '.join(people)}; give runs with the same people left out"
-        )
 
 
 def block(found: FewShotResult, options: FewShotOptions) -> TextTable:

@@ -216,7 +216,11 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
     Raises:
         ConfigError: Opacus is not installed.
     """
-    accountant = _opacus()
+    try:
+        from opacus.accountants import PRVAccountant  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError(_MISSING.format("opacus")) from None
+    accountant = PRVAccountant()
     accountant.history = [(c.noise, c.rate, c.steps) for c in charges]
     error = 0.01  # Opacus's own; a third of it takes three times as long
     with warnings.catch_warnings():  # of the RDP bound that only says how wide to look
@@ -258,14 +262,6 @@ def _pld(charges: Sequence[Charge], delta: float) -> float:
         sampled = event if charge.rate == 1 else dp.PoissonSampledDpEvent(charge.rate, event)
         accountant.compose(sampled, charge.steps)
     return float(accountant.get_epsilon(delta))
-
-
-def _opacus():  # noqa: ANN202 - a class of an extra
-    try:
-        from opacus.accountants import PRVAccountant  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(_MISSING.format("opacus")) from None
-    return PRVAccountant()
 
 
 _MISSING = "counting epsilon under sampling needs {}: pip install 'vergence[dp]'"
