@@ -143,7 +143,11 @@ def run(
     """
     splits = data_splits(experiment, experiment.plan.split_seeds, out)
     first = next(iter(splits.values())).loaded
-    stamp = stamped(experiment, experiment.table, replace(first, sha=sha_of(splits)))
+    # The SHA-256 of the data of all splits.
+    shas = "".join(each.loaded.sha for each in splits.values())
+    stamp = stamped(
+        experiment, experiment.table, replace(first, sha=hashlib.sha256(shas.encode()).hexdigest())
+    )
     inner = replace(
         follower, kept=lambda _: follower.kept(out), taken=lambda _: follower.taken(out)
     )
@@ -165,9 +169,3 @@ def run(
             results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         merged(experiment, splits, out, one)
     return first
-
-
-def sha_of(splits: Mapping[int, DataSplit]) -> str:
-    """The SHA-256 of the data of all splits."""
-    shas = "".join(each.loaded.sha for each in splits.values())
-    return hashlib.sha256(shas.encode()).hexdigest()
