@@ -222,10 +222,14 @@ def kind(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(kind(each) for each in inner if each is not types.NoneType)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return f"list of {len(inner)}: {', '.join(kind(each) for each in inner)}"
+        kinds = [kind(each) for each in inner]
+        same = "≥" in kinds[0] and len(set(kinds)) == 1
+        return f"list of {len(inner)}: {', '.join(kinds[:1] if same else kinds)}"
     if origin is tuple:
         each = kind(inner[0])
-        return f"list of {each}s" if each.endswith(("number", "text")) else f"list of {each}"
+        word, rule, bounds = each.partition(" ≥")
+        plural = "s" if word.endswith(("number", "text")) else ""
+        return f"list of {word}{plural}{rule}{bounds}"
     if origin in (Mapping, dict):
         return f"table, each value a {kind(inner[1])}"
     return WORDS.get(hint, "table")

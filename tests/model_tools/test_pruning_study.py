@@ -194,7 +194,7 @@ def test_bad_options_are_named(folder, tmp_path):
         prune(folder / "fedavg", tmp_path, quiet(), PruningOptions("ann"))
     with pytest.raises(ConfigError, match="a cut must be after stages of this network"):
         prune(folder / "fedavg", tmp_path, quiet(), PruningOptions(cut="pool9"))
-    with pytest.raises(ConfigError, match="tune must be 0 or more"):
+    with pytest.raises(ConfigError, match="tune must be >= 0"):
         PruningOptions(tune=-1)
     assert not list(tmp_path.iterdir())
 

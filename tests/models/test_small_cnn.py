@@ -100,7 +100,7 @@ def test_bad_options_and_images_are_named():
         with pytest.raises(ConfigError, match="at least 1 x 4 x 4, and classes at least 2"):
             SmallCnn(**options).build()
     for options in ({"channels": (8, 0)}, {"channels": (8,)}, {"hidden": 0}):
-        with pytest.raises(ConfigError, match="hidden a positive one"):
+        with pytest.raises(ConfigError, match=r"small_cnn: (channels|hidden) must be"):
             SmallCnn(**options).build()
     with pytest.raises(ConfigError, match=r"\[B, 1, 28, 28\], got \[2, 3, 32, 32\]"):
         SmallCnn().build()(torch.zeros(2, 3, 32, 32))

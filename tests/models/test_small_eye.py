@@ -37,7 +37,7 @@ def test_the_seed_decides_the_parameters() -> None:
 
 
 def test_bad_options_and_crops_are_named() -> None:
-    with pytest.raises(ConfigError, match="hidden a positive one"):
+    with pytest.raises(ConfigError, match="hidden must be >= 1; got 0"):
         SmallEye(hidden=0).build()
     with pytest.raises(ConfigError, match=r"\[B, 1, 9, 15\], got \[2, 1, 36, 60\]"):
         build()(torch.zeros(2, 1, 36, 60), torch.zeros(2, 2))

@@ -107,11 +107,11 @@ def test_bad_predictions_are_named(tmp_path):
         calibrate([source], out, CalibrationOptions(), quiet())
     with pytest.raises(ConfigError, match=r"no person 'an'.*did you mean 'ann'"):
         calibrate([source], out, CalibrationOptions("an", "mine"), quiet())
-    with pytest.raises(ConfigError, match="draws -1"):
+    with pytest.raises(ConfigError, match="draws must be >= 0; got -1"):
         CalibrationOptions(draws=-1)
-    with pytest.raises(ConfigError, match="steps must be 1 or more; got 0"):
+    with pytest.raises(ConfigError, match="steps must be >= 1; got 0"):
         CalibrationOptions(steps=0)
-    with pytest.raises(ConfigError, match="lr must be above 0; got 0"):
+    with pytest.raises(ConfigError, match="lr must be > 0; got 0"):
         CalibrationOptions(lr=0.0)
     with pytest.raises(ConfigError, match="--steps is for fine-tuning a run"):
         calibrate([source], out, CalibrationOptions(prediction="mine", steps=50), quiet())

@@ -201,7 +201,15 @@ class FinishedRun:
         given = Federation("given", {"given": Splits(found, found, found)})
         ready = task.network.prepare(given).people["given"].test
         learned = next(iter(trained.ready.people.values())).train
-        _check_inputs(task, learned, ready, samples)
+        # Accept prepared samples with all that the network reads and the run was trained on. A task
+        # of one's own, made from one of the package, may read fewer columns than that one says.
+        there, before = ({**s.columns, **s.banks} for s in (ready, learned))
+        if not {*task.input_columns} & before.keys() <= there.keys():
+            alone = not isinstance(samples, Samples | Mapping | tuple)
+            raise DataError(
+                f"predict: task {called(task)} takes arrays by name: "
+                f"{', '.join(task.input_columns)}; got {'one array' if alone else ', '.join(there)}"
+            )
         person = trained.owner if person is None else person
         ready = trained.lent(ready, person)
         params = self._params(trained, person)
@@ -352,23 +360,6 @@ def _by_name(given: Any, task: Task) -> Samples:
     """Arrays as samples; one array alone is the first input."""
     named = given if isinstance(given, Mapping | tuple) else (given,)
     return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))
-
-
-def _check_inputs(task: Task, learned: Samples, ready: Samples, given: Any) -> None:
-    """Accept prepared samples with all that the network reads and the run was trained on.
-
-    A task of one's own, made from one of the package, may read fewer columns than that one says.
-
-    Raises:
-        DataError: a column is not there.
-    """
-    there, before = ({**s.columns, **s.banks} for s in (ready, learned))
-    if not {*task.input_columns} & before.keys() <= there.keys():
-        alone = not isinstance(given, Samples | Mapping | tuple)
-        raise DataError(
-            f"predict: task {called(task)} takes arrays by name: {', '.join(task.input_columns)}; "
-            f"got {'one array' if alone else ', '.join(there)}"
-        )
 
 
 class ScratchFolder:

@@ -119,7 +119,14 @@ def updates_seen(
     for name, plan in plans:
         heard[name] = replay.replayed(saved, data, rounds, plan)
         tick(f"rounds held again: {name}")
-    found.who = _victim(heard[plans[0][0]], person)
+    first = [update.sender for update in heard[plans[0][0]].updates if update.round == 0]
+    if person is not None and person not in first:
+        raise ConfigError(
+            f"'{person}' sent nothing in the first round; name one of {', '.join(first[:20])}"
+        )
+    if not first:
+        raise ConfigError("nobody sent anything in the first round of this run")
+    found.who = person or min(first)
     _pictures(found, saved, data, plans, heard, size, tick)
     # The same people, who train on what they were tested with.
     people = {name: Splits(s.test, s.val, s.train) for name, s in data.people.items()}
@@ -137,17 +144,6 @@ def updates_seen(
         found.rates += list(named(name, heard[name], other))
         tick(f"who: {name}")
     return found
-
-
-def _victim(view: AttackerView, person: str | None) -> str:
-    first = [update.sender for update in view.updates if update.round == 0]
-    if person is not None and person not in first:
-        raise ConfigError(
-            f"'{person}' sent nothing in the first round; name one of {', '.join(first[:20])}"
-        )
-    if not first:
-        raise ConfigError("nobody sent anything in the first round of this run")
-    return person or min(first)
 
 
 def _pictures(
@@ -226,17 +222,12 @@ def single(
     }
     solver = plan.privacy.solver
     if solver is not None:
-        noise = _noise(saved, data, plan, who)
+        passes = dry_run(saved.method, saved.task, data.only([who]), plan.rounds)
+        noise = training_schedule(passes, len(data.people[who].train)).noise(solver)
         solver = replace(solver, noise=noise, epsilon=None)
     plan = replace(plan, privacy=replace(plan.privacy, solver=solver))
     local = replace(saved.method.local, steps=1, batch=1)
     return replace(data, people=people), 1, plan, local
-
-
-def _noise(saved: TrainedRun, data: Federation, plan: Plan, who: str) -> float:
-    assert plan.privacy.solver is not None
-    passes = dry_run(saved.method, saved.task, data.only([who]), plan.rounds)
-    return training_schedule(passes, len(data.people[who].train)).noise(plan.privacy.solver)
 
 
 def first(view: AttackerView, who: str) -> tuple[str, Params]:

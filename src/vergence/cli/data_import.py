@@ -79,7 +79,10 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     sizes: dict[str, tuple[int, int, int]] = {}
     try:
         federation = dataset.load(str(root))
-        sizes = _sizes(federation)
+        sizes = {
+            person: (len(s.train), len(s.val), len(s.test))
+            for person, s in federation.people.items()
+        }
     finally:  # also where the error is about what the table shows
         console.print(_table(people, sizes))
         _tell(console, left_out)
@@ -166,13 +169,6 @@ def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
 def _plain(name: str) -> str:
     """A name without capitals, signs and zeros before numbers."""
     return re.sub(r"[^a-z0-9]|(?<!\d)0+(?=\d)", "", name.lower())
-
-
-def _sizes(federation: Federation) -> dict[str, tuple[int, int, int]]:
-    """Each person's numbers of training, validation and test samples."""
-    return {
-        person: (len(s.train), len(s.val), len(s.test)) for person, s in federation.people.items()
-    }
 
 
 def _table(people: Sequence[GazeQuality], sizes: Mapping[str, tuple[int, int, int]]) -> Table:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, fit
+from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
@@ -241,7 +241,43 @@ class UpdateMethod(Method[S, C]):
         return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
 
 
-class BodyMethod(Method[Global, C]):
+@tagged("Moments")
+@dataclass(frozen=True)
+class Moments:
+    """State of an adaptive server: the model, and first and second moments of its updates."""
+
+    model: Params
+    first: Params
+    second: Params
+
+
+class ServerOptimizer(UpdateMethod[S, NoState]):
+    """Base of methods whose server takes an optimizer's step along the mean update."""
+
+    @abstractmethod
+    def step(self, s: S, update: Params) -> S:
+        """Return the server's state after a step along the mean update."""
+
+    def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
+        """Let the cohort train and take the server's step; where nobody replied, take none."""
+        got = yield from aggregate("train", to=cohort)
+        return self.step(s, got.mean("model")) if got.count else s
+
+
+class AveragingMethod(Method[Global, C]):
+    """Base of methods whose server averages as FedAvg does; they differ in what clients do.
+
+    Replies to `train` have one tree, the update of the server's model.
+    """
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        (tree,) = self.exposure["train"].trees
+        return Global(s.model + got.mean(tree))
+
+
+class BodyMethod(AveragingMethod[C]):
     """Base of methods that share the body of the network; every client has a head of its own.
 
     Subclasses have the option `head`: patterns of personal parameters; none: the model's own.

@@ -20,10 +20,13 @@ P = ParamSpec("P")
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 """A number between 0 and 1."""
+Positive = Annotated[int, Ge(1)]
+Classes = Annotated[int, Ge(2)]
 
 
 @functools.cache
 def _rules(record: type) -> dict[str, tuple[Any, ...]]:
+    """Marks of each field, values of its literal, and the length of a tuple of fixed length."""
     hints = typing.get_type_hints(record, include_extras=True)
     found = {}
     for f in fields(record):
@@ -36,7 +39,9 @@ def _rules(record: type) -> dict[str, tuple[Any, ...]]:
         if typing.get_origin(hints[f.name]) in (typing.Union, types.UnionType):
             kinds = [h for h in typing.get_args(hints[f.name]) if h is not types.NoneType]
         literal = [typing.get_args(h) for h in kinds if typing.get_origin(h) is typing.Literal]
-        found[f.name] = (tuple(marks), literal[0] if literal else ())
+        tuples = [typing.get_args(h) for h in kinds if typing.get_origin(h) is tuple]
+        length = next((len(parts) for parts in tuples if ... not in parts), None)
+        found[f.name] = (tuple(marks), literal[0] if literal else (), length)
     return found
 
 
@@ -83,13 +88,13 @@ def _listed(text: str) -> dict[str, str]:
 
 
 def check_ranges(record: Any, name: str) -> None:
-    """Check every annotated number and every literal of a dataclass instance.
+    """Check every annotated number, also in a tuple, and every literal of a dataclass instance.
 
     Raises:
         ConfigError: names the field, the value and what is allowed.
     """
     holds = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__}
-    for field_name, (marks, literals) in _rules(type(record)).items():
+    for field_name, (marks, literals, length) in _rules(type(record)).items():
         value = getattr(record, field_name)
         bounds = [b for mark in marks for b in _bounds(mark)]
         checked = isinstance(value, str) or (value is not None and not bounds)
@@ -101,10 +106,14 @@ def check_ranges(record: Any, name: str) -> None:
                 f"{name}: {field_name} must be one of {allowed}; "
                 f"got {value!r}{meant(str(value), map(str, literals))}"
             )
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if not all(holds[sign](float(value), float(bound)) for sign, bound in bounds):
-            raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {value:g}")
+        if bounds and length and isinstance(value, tuple) and len(value) != length:
+            raise ConfigError(f"{name}: {field_name} must be {length} numbers; got {value}")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            if not all(holds[sign](float(number), float(bound)) for sign, bound in bounds):
+                given = value if isinstance(value, tuple) else f"{value:g}"
+                raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {given}")
 
 
 def _limits(bounds: list[tuple[str, float]]) -> str:

@@ -95,12 +95,18 @@ class AnsweringClient(JoinedNode):
                 plan=plan,
             )
         offered = worker.method.offer(worker.method.server(worker.task), side.client)
+        # Requests that would show a main server clients' layers, or what they measure.
+        summed = [
+            verb
+            for verb, exposed in worker.method.exposure.items()
+            if exposed.reveal == "aggregate"
+        ]
         return ClientNode(
             runner,
             side.client,
             runner.store.folder,
             every=every,
-            barred=not_for_a_main_server(worker.method),
+            barred=["evaluate", "digest", "say", *summed],
             apart=frozenset(offered),
             channel="closed",
             identity=identity,
@@ -141,12 +147,6 @@ class AnsweringClient(JoinedNode):
                 "this client did not do what the main server asked; its events.log says why"
             ) from None
         return box.close(answer, f"{about} answer to {hashlib.sha256(request).hexdigest()}")
-
-
-def not_for_a_main_server(method: Method) -> Sequence[str]:
-    """Requests that would show a main server clients' layers, or what they measure."""
-    summed = [verb for verb, exposed in method.exposure.items() if exposed.reveal == "aggregate"]
-    return ["evaluate", "digest", "say", *summed]
 
 
 def about_of(note: Mapping[str, Any]) -> str:

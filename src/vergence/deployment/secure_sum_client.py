@@ -132,7 +132,9 @@ class SecureSumClient:
             self.client, terms, words, identity.sign, identity.register, self.spent
         )
         if not isinstance(message, Invitation):
-            kept = self._pending()
+            if not self.attempt.exists():
+                raise StateError("order: no attempt at a sum is under way")
+            kept = unpack(self.attempt.read_bytes(), Pending)
             if kept.terms != terms:
                 raise StateError("round: this is of another attempt, or on other terms")
             resume(client, kept)
@@ -143,11 +145,6 @@ class SecureSumClient:
         else:
             self.attempt.unlink(missing_ok=True)
         return pack(answer)
-
-    def _pending(self) -> Pending:
-        if not self.attempt.exists():
-            raise StateError("order: no attempt at a sum is under way")
-        return unpack(self.attempt.read_bytes(), Pending)
 
 
 class SecureSumFiles(MutableMapping[str, str]):

@@ -14,7 +14,6 @@ from vergence.engine.records import ClientResult, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import (
     Answered,
     Asked,
-    OpenedSum,
     PartyIdentity,
     on_shares,
     told,
@@ -80,16 +79,13 @@ class SecureSumServer:
 
         total = under_pads if self.sums.policy.name == "pairwise" else on_shares
         opened = total(self.sums, form, first, names, self.identity, ask)
-        self._leave(batch, opened)
+        # Let who is not in a sum drop the state that its turn left.
+        for client in opened.out:
+            self.remote.leave(file_of(self.remote.runner.store.seed, client, batch.stamp))
         rest, done = iter(results), []
         for number, length in enumerate(batch.groups):
             done.append((number, GroupResult([next(rest) for _ in range(length)], opened.sum)))
         yield from told(done, opened)
-
-    def _leave(self, batch: TaskBatch, opened: OpenedSum) -> None:
-        """Let who is not in a sum drop the state that its turn left."""
-        for client in opened.out:
-            self.remote.leave(file_of(self.remote.runner.store.seed, client, batch.stamp))
 
     def _ask(
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]

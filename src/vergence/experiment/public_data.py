@@ -10,13 +10,13 @@ from annotated_types import Interval
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation, PublicData
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Model
 
 
 @dataclass(frozen=True)
-class ReleasedSamples:
+class ReleasedSamples(NamedOptions, label="proxy"):
     """A share of everybody's training and validation samples, which are then theirs no more.
 
     Attributes:
@@ -26,9 +26,6 @@ class ReleasedSamples:
 
     share: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "proxy")
 
     def moved(self, federation: Federation) -> Federation:
         """Return the federation with these samples moved to its server."""

@@ -122,7 +122,11 @@ def start(
             loaded = validate(experiment)
         if experiment.several:  # first: a config without its stamp could not be resumed
             stamp.write(out, stamped(experiment, experiment.table, loaded))
-        _note_large_cohort(experiment, loaded)
+        plan = experiment.plan
+        cohort, people = plan.presence.cohort, plan.silos.count(len(loaded.raw.clients))
+        if isinstance(cohort, int) and cohort > people:
+            who = "labs" if plan.silos else "people"
+            note(f"presence: cohort asks {cohort} of {people} {who}: everybody is asked")
         for line in privacy_spent.noise_outlook(experiment, loaded.ready):
             note(line)
         starting_model.keep(experiment.model.start, out)
@@ -163,14 +167,6 @@ def one_split(experiment: Experiment, what: str) -> None:
             f"{what} takes one split of the data, and run.split_seeds names {len(seeds)}: take "
             "run.split_seeds out (--set 'run.split_seeds=[]'), and choose a split by federation"
         )
-
-
-def _note_large_cohort(experiment: Experiment, loaded: Loaded) -> None:
-    plan = experiment.plan
-    cohort, people = plan.presence.cohort, plan.silos.count(len(loaded.raw.clients))
-    if isinstance(cohort, int) and cohort > people:
-        who = "labs" if plan.silos else "people"
-        note(f"presence: cohort asks {cohort} of {people} {who}: everybody is asked")
 
 
 def check_vacant(out: Path) -> None:
@@ -303,7 +299,16 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
     try:
         run_methods(experiment, loaded, out, follower)
         with profiling.phase("statistics"):
-            _judge(experiment, out)
+            # Say of every method how many people it harms, where local-only ran beside it, and seal
+            # it.
+            names = {label: called(m) for label, m in experiment.methods.items()}
+            alone = [label for label, name in names.items() if name == "local_only"]
+            for label in names if experiment.several else ():
+                if alone and not results.judged(out / label):
+                    checksums.unseal(out / label)
+                    results.write_harm(out / label, out / alone[0])
+                checksums.seal(out / label)
+            checksums.seal(out)
     except KeyboardInterrupt:
         raise PartialRun(f"interrupted; {follower.kept(out)}") from None
 
@@ -345,7 +350,15 @@ def run_methods(
                 told = replace(follower, on_round=heard)
                 _one_method(experiment, loaded, label, folder, (bar, line), told, pool)
             if experiment.several:
-                _write_index(experiment, out)
+                task = experiment.task(experiment.plan.seeds[0])
+                done = [
+                    label for label in experiment.methods if (out / label / "results.json").exists()
+                ]
+                runs = [
+                    {"label": label, "method": called(experiment.methods[label]), "dir": label}
+                    for label in done
+                ]
+                results.write_index(out, runs, task, experiment.table["task"]["name"])
             follower.finished(label, folder)
 
 
@@ -459,25 +472,3 @@ def _share(method: Method, saved: TrainedRun) -> float | None:
     masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None
-
-
-def _write_index(experiment: Experiment, out: Path) -> None:
-    task = experiment.task(experiment.plan.seeds[0])
-    done = [label for label in experiment.methods if (out / label / "results.json").exists()]
-    runs = [
-        {"label": label, "method": called(experiment.methods[label]), "dir": label}
-        for label in done
-    ]
-    results.write_index(out, runs, task, experiment.table["task"]["name"])
-
-
-def _judge(experiment: Experiment, out: Path) -> None:
-    """Say of every method how many people it harms, where local-only ran beside it, and seal it."""
-    names = {label: called(m) for label, m in experiment.methods.items()}
-    alone = [label for label, name in names.items() if name == "local_only"]
-    for label in names if experiment.several else ():
-        if alone and not results.judged(out / label):
-            checksums.unseal(out / label)
-            results.write_harm(out / label, out / alone[0])
-        checksums.seal(out / label)
-    checksums.seal(out)

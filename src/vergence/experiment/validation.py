@@ -66,7 +66,9 @@ def validate(experiment: Experiment) -> Loaded:
     plan.silos.check(raw.clients)
     plan.presence.check(plan.silos.clients(raw.clients))
     plan.delivery.suit(plan.silos.clients(raw.clients))
-    refuse_uncounted(experiment, raw)
+    # Refuse a budget on people of whom the starting model tells beside it.
+    if experiment.plan.privacy.spends:
+        starting_model.refuse_known(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
     starting_model.refuse_other_split(
         experiment.model.start, raw.name, raw.clients, experiment.dataset
     )
@@ -86,16 +88,6 @@ def validate(experiment: Experiment) -> Loaded:
         weights(task.module(), plan.pruning.layers)
     with profiling.phase("data"):
         return Loaded(raw, ready, digest(ready))
-
-
-def refuse_uncounted(experiment: Experiment, raw: Federation) -> None:
-    """Refuse a budget on people of whom the starting model tells beside it.
-
-    Raises:
-        ConfigError: names one of them.
-    """
-    if experiment.plan.privacy.spends:
-        starting_model.refuse_known(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
 
 
 def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:

@@ -124,7 +124,13 @@ def calibrate(
     """
     if out.suffix != ".npz":
         raise ConfigError(f"a calibration is written as .npz, got {out}: end the name in .npz")
-    plan = CalibrationPlan(*_size_mm(screen), samples)
+    try:
+        width, height = map(float, (screen or "").split("x"))
+    except ValueError:
+        raise ConfigError(
+            f"--screen must be the screen's width and height in mm, as 344x194, got {screen}"
+        ) from None
+    plan = CalibrationPlan(width, height, samples)
     with _opened(model, None, 1) as found:
         if not isinstance(found, EyeModel):
             raise ConfigError(f"{model} draws maps; --calibrate is for models of eyes")
@@ -175,13 +181,3 @@ def _window(headless: bool, console: Console) -> LiveWindow | None:
     except NoDisplay as error:
         console.print(f"{error}; statistics only", soft_wrap=True, highlight=False)
         return None
-
-
-def _size_mm(screen: str | None) -> tuple[float, float]:
-    try:
-        width, height = map(float, (screen or "").split("x"))
-    except ValueError:
-        raise ConfigError(
-            f"--screen must be the screen's width and height in mm, as 344x194, got {screen}"
-        ) from None
-    return width, height

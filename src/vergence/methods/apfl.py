@@ -1,17 +1,15 @@
 """APFL: learn how much of one's own model to mix into the common one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Gt
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method
+from vergence.core.method import AveragingMethod
 from vergence.core.options import Share
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -29,7 +27,7 @@ class Mixed:
 
 
 @dataclass(frozen=True)
-class APFL(Method[Global, Mixed]):
+class APFL(AveragingMethod[Mixed]):
     """Predict with alpha v + (1 - alpha) w; train w alone and v where the mix stands.
 
     Per batch, both from where they were:  w <- w - lr grad f(w);
@@ -56,11 +54,6 @@ class APFL(Method[Global, Mixed]):
     def client(self, task: Task) -> Mixed:
         """Start from the task's initial model, too."""
         return Mixed(task.init(), self.alpha)
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: Mixed, msg: Message, site: ClientContext

@@ -1,15 +1,13 @@
 """Centralised training: the data centre everybody else is compared with."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method
+from vergence.core.method import AveragingMethod
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 
@@ -23,7 +21,7 @@ class DataCentre:
 
 
 @dataclass(frozen=True)
-class Centralised(Method[Global, DataCentre]):
+class Centralised(AveragingMethod[DataCentre]):
     """Train one model on everybody's pooled data.
 
     A round is as many epochs as a client's, or as many steps as those of all clients together.
@@ -39,11 +37,6 @@ class Centralised(Method[Global, DataCentre]):
     def client(self, task: Task) -> DataCentre:
         """Start with an empty optimiser."""
         return DataCentre(OptimizerState({}, 0))
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the one site train."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: DataCentre, msg: Message, site: ClientContext

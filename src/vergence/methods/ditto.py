@@ -1,16 +1,14 @@
 """Ditto: a common model, and beside it one's own with a proximal term towards the common one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method
+from vergence.core.method import AveragingMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -25,7 +23,7 @@ class DittoState:
 
 
 @dataclass(frozen=True)
-class Ditto(Method[Global, DittoState]):
+class Ditto(AveragingMethod[DittoState]):
     """Train the common model as FedAvg; beside it one's own, pulled towards the received one.
 
     Own model v_i minimises F_i(v) + mu / 2 ||v - model||^2.
@@ -44,11 +42,6 @@ class Ditto(Method[Global, DittoState]):
     def client(self, task: Task) -> DittoState:
         """Start with none."""
         return DittoState(None)
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: DittoState, msg: Message, site: ClientContext

@@ -10,7 +10,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Method
+from vergence.core.method import AveragingMethod, Exposure, Global
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -28,7 +28,7 @@ class Mixing:
 
 
 @dataclass(frozen=True)
-class Earned(Method[Global, Mixing]):
+class Earned(AveragingMethod[Mixing]):
     """Average as FedAvg; beside it train one's own model from the best mix of own and common.
 
     Candidates are share * own + (1 - share) * model for shares 0, 1 / grid, ..., 1. Of all whose
@@ -62,11 +62,6 @@ class Earned(Method[Global, Mixing]):
         """Start from the task's initial model, following the common one."""
         start = task.init()
         return Mixing(start, start)
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: Mixing, msg: Message, site: ClientContext

@@ -1,31 +1,17 @@
 """FedAdagrad: entries that have moved much move less."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import Conversation, aggregate
-from vergence.core.identifiers import ClientId
-from vergence.core.method import NoState, UpdateMethod
+from vergence.core.method import Moments, ServerOptimizer
 from vergence.core.params import Params
-from vergence.core.tags import tagged
 from vergence.core.task import Task
 
 
-@tagged("Moments")
 @dataclass(frozen=True)
-class AdagradMoments:
-    """The model, and first and second moments of its updates."""
-
-    model: Params
-    first: Params
-    second: Params
-
-
-@dataclass(frozen=True)
-class FedAdagrad(UpdateMethod[AdagradMoments, NoState]):
+class FedAdagrad(ServerOptimizer[Moments]):
     """Take Adagrad's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- v + D^2;  model <- model + server_lr m / (sqrt(v) + tau)
@@ -44,18 +30,14 @@ class FedAdagrad(UpdateMethod[AdagradMoments, NoState]):
     tau: Annotated[float, Gt(0)] = 1e-3
     weights: Literal["samples", "equal"] = "equal"
 
-    def server(self, task: Task) -> AdagradMoments:
+    def server(self, task: Task) -> Moments:
         """Start from the task's initial model."""
         start = task.init()
-        return AdagradMoments(start, start * 0.0, start * 0.0 + self.tau**2)
+        return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
 
-    def round(self, s: AdagradMoments, cohort: Sequence[ClientId]) -> Conversation[AdagradMoments]:
-        """Let the cohort train and take the server's step."""
-        got = yield from aggregate("train", to=cohort)
-        if not got.count:
-            return s
-        update = got.mean("model")
+    def step(self, s: Moments, update: Params) -> Moments:
+        """Move along the mean update."""
         first = self.beta1 * s.first + (1 - self.beta1) * update
         second = s.second + update * update
         step = first / (second.like(second.flat.sqrt()) + self.tau)
-        return AdagradMoments(s.model + self.server_lr * step, first, second)
+        return Moments(s.model + self.server_lr * step, first, second)

@@ -1,15 +1,12 @@
 """FedAdam, the adaptive federated learning for gaze: Adam on the server."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import Conversation, aggregate
-from vergence.core.identifiers import ClientId
-from vergence.core.method import NoState, UpdateMethod
+from vergence.core.method import Moments, ServerOptimizer
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -17,17 +14,14 @@ from vergence.core.task import Task
 
 @tagged("Moments")
 @dataclass(frozen=True)
-class AdamMoments:
+class AdamMoments(Moments):
     """The model, first and second moments of its updates, and the number of steps taken."""
 
-    model: Params
-    first: Params
-    second: Params
     steps: int = 0
 
 
 @dataclass(frozen=True)
-class FedAdam(UpdateMethod[AdamMoments, NoState]):
+class FedAdam(ServerOptimizer[AdamMoments]):
     """Take Adam's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- beta2 v + (1 - beta2) D^2;
@@ -62,12 +56,8 @@ class FedAdam(UpdateMethod[AdamMoments, NoState]):
         floor = self.tau**2 if self.variant == "reddi" else 0.0
         return AdamMoments(start, start * 0.0, start * 0.0 + floor)
 
-    def round(self, s: AdamMoments, cohort: Sequence[ClientId]) -> Conversation[AdamMoments]:
-        """Let the cohort train and take the server's step."""
-        got = yield from aggregate("train", to=cohort)
-        if not got.count:
-            return s
-        update = got.mean("model")
+    def step(self, s: AdamMoments, update: Params) -> AdamMoments:
+        """Move along the mean update."""
         beta1, steps = self.beta1, s.steps + 1
         beta2 = beta1 if self.variant == "seed_exact" else self.beta2
         first = beta1 * s.first + (1 - beta1) * update

@@ -1,6 +1,6 @@
 """FedALA: learn, entry by entry, how far to follow the common model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -8,10 +8,9 @@ import torch
 from annotated_types import Ge, Gt
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method
+from vergence.core.method import AveragingMethod
 from vergence.core.options import Share
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -33,7 +32,7 @@ class AdaptiveAggregation:
 
 
 @dataclass(frozen=True)
-class FedALA(Method[Global, AdaptiveAggregation]):
+class FedALA(AveragingMethod[AdaptiveAggregation]):
     """Start each turn from own + (model - own) W with a learned W in [0, 1]; average as FedAvg.
 
     W <- clip(W - rate * grad * (model - own)) over batches of one's own data, lower layers are the
@@ -70,11 +69,6 @@ class FedALA(Method[Global, AdaptiveAggregation]):
         start = task.init()
         higher = start.only(task.parts(*self.layers)[1])
         return AdaptiveAggregation(start, higher * 0.0 + 1.0)
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: AdaptiveAggregation, msg: Message, site: ClientContext

@@ -1,14 +1,11 @@
 """FedAvgM: FedAvg with momentum on the server."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import Conversation, aggregate
-from vergence.core.identifiers import ClientId
-from vergence.core.method import NoState, UpdateMethod
+from vergence.core.method import ServerOptimizer
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -24,7 +21,7 @@ class Moving:
 
 
 @dataclass(frozen=True)
-class FedAvgM(UpdateMethod[Moving, NoState]):
+class FedAvgM(ServerOptimizer[Moving]):
     """Take a momentum step on the server along the mean update D.
 
     v <- beta v + D;  model <- model + server_lr v
@@ -48,11 +45,7 @@ class FedAvgM(UpdateMethod[Moving, NoState]):
         start = task.init()
         return Moving(start, start * 0.0)
 
-    def round(self, s: Moving, cohort: Sequence[ClientId]) -> Conversation[Moving]:
-        """Let the cohort train and take the server's step."""
-        got = yield from aggregate("train", to=cohort)
-        if not got.count:
-            return s
-        update = got.mean("model")
+    def step(self, s: Moving, update: Params) -> Moving:
+        """Move along the mean update."""
         velocity = self.beta * s.velocity + update
         return Moving(s.model + self.server_lr * velocity, velocity)

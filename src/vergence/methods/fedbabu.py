@@ -61,11 +61,6 @@ class FedBABU(BodyMethod[Untouched]):
         start = task.init()
         return Untouched(start, Mask.layers(start.layout, *task.parts(*self.head)[1]))
 
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update of the body."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("body"))
-
     def on_train(
         self, c: Untouched, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Untouched, Reply]]:

@@ -1,23 +1,23 @@
 """FedBN: everybody keeps the normalisation layers of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method, Tree
+from vergence.core.method import AveragingMethod, Exposure, Global, Layers, Tree
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class FedBN(Method[Global, Layers]):
+class FedBN(AveragingMethod[Layers]):
     """Train everything; average all but normalisation layers, or their running statistics.
 
     A network that normalises by group or layer, or by fixed statistics, has no running ones.
@@ -78,11 +78,6 @@ class FedBN(Method[Global, Layers]):
     def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
         """Send all but what stays with the clients."""
         return {"shared": s.model}
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("shared"))
 
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext

@@ -1,14 +1,13 @@
 """FedPer: everybody keeps a head of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import BodyMethod, Exposure, Global, Layers
+from vergence.core.method import BodyMethod, Exposure, Layers
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,6 @@ class FedPer(BodyMethod[Layers]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("body",))}
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update of the body."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("body"))
 
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext

@@ -1,20 +1,18 @@
 """FedProx: FedAvg with a proximal term."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method, NoState
+from vergence.core.method import AveragingMethod, NoState
 
 
 @dataclass(frozen=True)
-class FedProx(Method[Global, NoState]):
+class FedProx(AveragingMethod[NoState]):
     """Train with a pull of strength mu towards the received model, then average as FedAvg.
 
     Client i minimises F_i(theta) + mu / 2 ||theta - model||^2.
@@ -30,11 +28,6 @@ class FedProx(Method[Global, NoState]):
 
     mu: Annotated[float, Ge(0)] = 0.1
     weights: Literal["samples", "equal"] = "samples"
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext

@@ -42,11 +42,6 @@ class FedRep(BodyMethod[Layers]):
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update of the body."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("body"))
-
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Layers, Reply]]:

@@ -1,31 +1,17 @@
 """FedYogi: FedAdam whose second moment forgets no faster than it learns."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import Conversation, aggregate
-from vergence.core.identifiers import ClientId
-from vergence.core.method import NoState, UpdateMethod
+from vergence.core.method import Moments, ServerOptimizer
 from vergence.core.params import Params
-from vergence.core.tags import tagged
 from vergence.core.task import Task
 
 
-@tagged("Moments")
 @dataclass(frozen=True)
-class YogiMoments:
-    """The model, and first and second moments of its updates."""
-
-    model: Params
-    first: Params
-    second: Params
-
-
-@dataclass(frozen=True)
-class FedYogi(UpdateMethod[YogiMoments, NoState]):
+class FedYogi(ServerOptimizer[Moments]):
     """Take Yogi's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- v - (1 - beta2) D^2 sign(v - D^2);
@@ -47,20 +33,16 @@ class FedYogi(UpdateMethod[YogiMoments, NoState]):
     tau: Annotated[float, Gt(0)] = 1e-3
     weights: Literal["samples", "equal"] = "equal"
 
-    def server(self, task: Task) -> YogiMoments:
+    def server(self, task: Task) -> Moments:
         """Start from the task's initial model."""
         start = task.init()
-        return YogiMoments(start, start * 0.0, start * 0.0 + self.tau**2)
+        return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
 
-    def round(self, s: YogiMoments, cohort: Sequence[ClientId]) -> Conversation[YogiMoments]:
-        """Let the cohort train and take the server's step."""
-        got = yield from aggregate("train", to=cohort)
-        if not got.count:
-            return s
-        update = got.mean("model")
+    def step(self, s: Moments, update: Params) -> Moments:
+        """Move along the mean update."""
         square = update * update
         first = self.beta1 * s.first + (1 - self.beta1) * update
         sign = square.like((s.second - square).flat.sign())
         second = s.second - (1 - self.beta2) * square * sign
         step = first / (second.like(second.flat.sqrt()) + self.tau)
-        return YogiMoments(s.model + self.server_lr * step, first, second)
+        return Moments(s.model + self.server_lr * step, first, second)

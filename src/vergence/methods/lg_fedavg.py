@@ -1,20 +1,20 @@
 """LG-FedAvg: everybody keeps a body of their own, the head is shared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method, Tree
+from vergence.core.method import AveragingMethod, Exposure, Global, Layers, Tree
 from vergence.core.params import Params
 from vergence.core.task import Task
 
 
 @dataclass(frozen=True)
-class LGFedAvg(Method[Global, Layers]):
+class LGFedAvg(AveragingMethod[Layers]):
     """Train body and head together; average the heads, keep the bodies: FedPer the other way round.
 
     Args:
@@ -47,11 +47,6 @@ class LGFedAvg(Method[Global, Layers]):
     def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
         """Send the head."""
         return {"head": s.model}
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update of the head."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("head"))
 
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext

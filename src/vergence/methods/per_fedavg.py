@@ -1,24 +1,22 @@
 """Per-FedAvg: a common model from which one step on a person's own data leads far."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.data import Samples
-from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method, NoState
+from vergence.core.method import AveragingMethod, NoState
 from vergence.core.params import Params
 from vergence.training.batches import batches, drawn
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Method[Global, NoState]):
+class PerFedAvg(AveragingMethod[NoState]):
     """Train the model that is good after one step of rate alpha on a few own samples.
 
     Per batch D', with D and D'' drawn anew and g' = grad f(w - alpha grad f(w, D), D'):
@@ -45,11 +43,6 @@ class PerFedAvg(Method[Global, NoState]):
     delta: Annotated[float, Gt(0)] = 0.001
     steps: Annotated[int, Ge(0)] = 1
     weights: Literal["samples", "equal"] = "equal"
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext

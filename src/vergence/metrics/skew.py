@@ -102,7 +102,11 @@ def measure(
     columns = [_distribution(v, u, runs, rng, draws) for v, u in zip(views, units, strict=False)]
     scaled = np.hstack([views[0], marks])
     columns += [_dependence(scaled, runs, [p.total for p in parts], rng, draws)]
-    columns += [_quantity(samples)]
+    # Return n / mean n, |n - mean| / (n + mean), and what dealing all samples at random gives.
+    n = np.asarray(samples, float)
+    ratio = n / n.mean()
+    luck = ndtri((1 + CHANCE) / 2) * np.sqrt((1 - 1 / len(n)) / n.mean())
+    columns += [(ratio, np.abs(ratio - 1) / (ratio + 1), np.full(len(n), luck / (2 + luck)))]
     value, share, chance = (np.stack(c, 1) for c in zip(*columns, strict=True))
     return Skew(tuple(people), np.asarray(samples), units, value, share, chance)
 
@@ -145,7 +149,9 @@ def _views(parts: Sequence[Compact], runs: Runs) -> tuple[list[Array], Array]:
     detail, summary, inputs = numbers, [numbers], [numbers]
     if pictures.size:
         flat = pictures.reshape(len(y), -1)
-        components = _components(flat)
+        centred = flat - flat.mean(0)
+        axes = np.linalg.svd(centred.T @ centred)[0][:, :COMPONENTS]
+        components = centred @ axes
         looks = np.stack([flat.mean(1), flat.std(1)], 1)
         summary += [looks, components[:, :SHOWN]]
         inputs += [looks, components]
@@ -154,21 +160,15 @@ def _views(parts: Sequence[Compact], runs: Runs) -> tuple[list[Array], Array]:
     marks = _standard(y)
     rich = _random_features(_standard(np.hstack(inputs)))
     away = y - _crossfit(rich, y, runs.folds)
-    there = _at_same_label(detail, marks, runs)
-    return [_standard(np.hstack(summary)), y, there, away], marks
-
-
-def _at_same_label(detail: Array, marks: Array, runs: Runs) -> Array:
-    """Places of inputs along the directions in which labels move them, given the label.
-
-    The part of the inputs that the label does not explain (cross-fitted, quadratic), projected on
-    the slopes of the inputs over the label; one standardised column for each label column.
-    """
+    # Places of inputs along the directions in which labels move them, given the label. The part of
+    # the inputs that the label does not explain (cross-fitted, quadratic), projected on the slopes
+    # of the inputs over the label; one standardised column for each label column.
     squares = [marks[:, i] * marks[:, j] for i in range(marks.shape[1]) for j in range(i + 1)]
     terms = marks if marks.shape[1] > 3 else np.column_stack([marks, *squares])
     rest = detail - _crossfit(_standard(terms), detail, runs.folds, 1e-4)
     slopes = np.linalg.lstsq(marks, detail - detail.mean(0), rcond=None)[0]
-    return _standard(rest @ np.linalg.pinv(slopes, rcond=1e-6))
+    there = _standard(rest @ np.linalg.pinv(slopes, rcond=1e-6))
+    return [_standard(np.hstack(summary)), y, there, away], marks
 
 
 def _standard(columns: Array) -> Array:
@@ -176,12 +176,6 @@ def _standard(columns: Array) -> Array:
     centred, spread = columns - columns.mean(0), columns.std(0)
     varied = spread > 1e-9 * max(1.0, float(np.abs(columns).max(initial=0)))
     return centred[:, varied] / spread[varied]
-
-
-def _components(flat: Array) -> Array:
-    centred = flat - flat.mean(0)
-    axes = np.linalg.svd(centred.T @ centred)[0][:, :COMPONENTS]
-    return centred @ axes
 
 
 def _random_features(inputs: Array) -> Array:
@@ -215,7 +209,13 @@ def _distribution(
     dealt = [
         energy_coefficients(gaps, runs.sizes, rng.permutation(runs.owner)) for _ in range(draws)
     ]
-    value = _wasserstein(view, runs.rows)
+    # Return each owner's distance to all others, Euclidean over the columns.
+    found = []
+    for client in range(runs.rows.max() + 1):
+        mine = runs.rows == client
+        each = [wasserstein_distance(column[mine], column[~mine]) for column in view.T]
+        found.append(np.linalg.norm(each))
+    value = np.array(found)
     if unit == "SD":  # of a typical column, not growing with the number of columns
         value /= np.sqrt(max(view.shape[1], 1))
     return value, share, np.quantile(dealt, CHANCE, 0)
@@ -239,16 +239,6 @@ def energy_coefficients(gaps: Array, sizes: NDArray, owner: NDArray) -> Array:
     own_mean, rest_mean = within / (n * (n - 1)), rest / (others * (others - 1))
     twice = np.maximum(2 * across / (n * others), np.finfo(float).tiny)
     return (twice - own_mean - rest_mean) / twice
-
-
-def _wasserstein(view: Array, rows: NDArray) -> Array:
-    """Return each owner's distance to all others, Euclidean over the columns."""
-    found = []
-    for client in range(rows.max() + 1):
-        mine = rows == client
-        each = [wasserstein_distance(column[mine], column[~mine]) for column in view.T]
-        found.append(np.linalg.norm(each))
-    return np.array(found)
 
 
 def _dependence(
@@ -280,11 +270,3 @@ def intraclass(columns: Array, sizes: NDArray) -> float:
     typical = (n - (sizes**2).sum() / n) / (groups - 1)
     extra = (between - inside) / typical
     return extra / max(extra + inside, np.finfo(float).tiny)
-
-
-def _quantity(samples: Sequence[int]) -> tuple[Array, ...]:
-    """Return n / mean n, |n - mean| / (n + mean), and what dealing all samples at random gives."""
-    n = np.asarray(samples, float)
-    ratio = n / n.mean()
-    luck = ndtri((1 + CHANCE) / 2) * np.sqrt((1 - 1 / len(n)) / n.mean())
-    return ratio, np.abs(ratio - 1) / (ratio + 1), np.full(len(n), luck / (2 + luck))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -14,6 +16,7 @@ from vergence.core.data import Samples
 from vergence.core.files import replacing, write_text
 from vergence.core.masks import Mask
 from vergence.core.naming import plural
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
@@ -42,7 +45,7 @@ AMOUNTS = (0.9, 0.95, 0.99, 0.999)
 
 
 @dataclass(frozen=True)
-class PruningOptions:
+class PruningOptions(NamedOptions, label="prune"):
     """Settings of the measurement.
 
     Attributes:
@@ -55,16 +58,9 @@ class PruningOptions:
 
     person: str = "all"
     amounts: tuple[float, ...] = AMOUNTS
-    tune: int = 0
+    tune: Annotated[int, Ge(0)] = 0
     cut: str | None = None
-    rounds: int = 200
-
-    def __post_init__(self) -> None:
-        if self.tune < 0 or self.rounds < 1:
-            raise ConfigError(
-                f"prune: tune must be 0 or more and rounds 1 or more; got {self.tune} and "
-                f"{self.rounds}"
-            )
+    rounds: Annotated[int, Ge(1)] = 200
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.model_tools.split_cost import NUMBERS, U_SHAPE, WORD, CutChoice, Load
 
 AHEAD = (0, 1, 2, 4)
@@ -16,7 +16,7 @@ Speed = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
-class Speeds:
+class Speeds(NamedOptions, label="split-plan"):
     """Speeds of a client's device, of its share of the server, and of the network.
 
     Attributes:
@@ -30,9 +30,6 @@ class Speeds:
     up: Speed = 10.0
     down: Speed = 50.0
     delay: Annotated[float, Ge(0)] = 20.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "split-plan")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from vergence.core.options import Positive
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.small_cnn import SmallCnnNet
@@ -31,21 +32,13 @@ class LeNet(Model):
     Source: eyeimages design note, sections 1.1 and 1.3; the thesis's section 4.6.1 for `pose`.
     """
 
-    channels: tuple[int, int] = (20, 50)
+    channels: tuple[Positive, Positive] = (20, 50)
     pose: bool = True
 
     image: ClassVar[tuple[int, int, int]] = (1, HEIGHT, WIDTH)
 
     def build(self) -> LeNetNet:
-        """Return the network, initialised from torch's global generator.
-
-        Raises:
-            ConfigError: channels are not two positive numbers.
-        """
-        if len(self.channels) != 2 or min(self.channels) < 1:
-            raise ConfigError(
-                f"lenet: channels must be two positive numbers, as (20, 50), got {self.channels}"
-            )
+        """Return the network, initialised from torch's global generator."""
         return LeNetNet(*self.channels, self.pose)
 
 

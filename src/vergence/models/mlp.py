@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.federation import Federation
+from vergence.core.options import Classes, Positive
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -26,21 +27,12 @@ class Mlp(Model):
     Source: the Durham thesis, sections 5.4 and 6.4.2: 1024 and 512 units.
     """
 
-    inputs: int = 64
-    hidden: tuple[int, ...] = (1024, 512)
-    classes: int = 16
+    inputs: Positive = 64
+    hidden: tuple[Positive, ...] = (1024, 512)
+    classes: Classes = 16
 
     def build(self) -> MlpNet:
-        """Return the network, initialised from torch's global generator.
-
-        Raises:
-            ConfigError: sizes that are not positive, or fewer than two classes.
-        """
-        if min(self.inputs, *self.hidden, self.classes - 1) < 1:
-            raise ConfigError(
-                "mlp: inputs and the widths in hidden must be positive and classes at least 2, as "
-                f"64, [1024, 512] and 16; got {self.inputs}, {list(self.hidden)}, {self.classes}"
-            )
+        """Return the network, initialised from torch's global generator."""
         return MlpNet((self.inputs, *self.hidden, self.classes))
 
     def prepare(self, federation: Federation) -> Federation:

@@ -178,7 +178,10 @@ def _cached(
     compute: Callable[[EfficientNetLite0, Tensor], Tensor],
 ) -> Tensor:
     """Output of `compute` for frames, from the cache where these were seen before."""
-    path = _cache_file(frames, kind)
+    home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
+    digest = hashlib.sha256(f"{NETWORK}{kind} v{VERSION} {list(frames.shape)}\n".encode())
+    digest.update(_bytes(frames))
+    path = Path(home) / f"features-{digest.hexdigest()[:32]}.safetensors"
     kept = _read(path, frames, dimensions)
     if kept is not None:
         return kept
@@ -250,13 +253,6 @@ def vectors(network: EfficientNetLite0, frames: UInt8[Tensor, "frames side side 
     """
     x = (frames.permute(0, 3, 1, 2).float() - 127) / 128
     return network(x).mean((2, 3))
-
-
-def _cache_file(frames: Tensor, kind: str) -> Path:
-    home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
-    digest = hashlib.sha256(f"{NETWORK}{kind} v{VERSION} {list(frames.shape)}\n".encode())
-    digest.update(_bytes(frames))
-    return Path(home) / f"features-{digest.hexdigest()[:32]}.safetensors"
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.options import Positive
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -36,14 +37,14 @@ class SmallCnn(Model):
 
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
-    channels: tuple[int, int] = (8, 16)
-    hidden: int = 64
+    channels: tuple[Positive, Positive] = (8, 16)
+    hidden: Positive = 64
 
     def build(self) -> SmallCnnNet:
         """Return the network, initialised from torch's global generator.
 
         Raises:
-            ConfigError: images too small, sizes that are not positive, or fewer than two classes.
+            ConfigError: images are too small, or there are fewer than two classes.
         """
         shaped = len(self.image) == 3 and min(self.image) > 0 and min(self.image[1:]) >= LEAST
         if not shaped or self.classes < 2:
@@ -51,11 +52,6 @@ class SmallCnn(Model):
                 f"small_cnn: image must be (channels, height, width), at least 1 x {LEAST} x "
                 f"{LEAST}, and classes at least 2, as (1, 28, 28) and 10; got {self.image} and "
                 f"{self.classes}"
-            )
-        if len(self.channels) != 2 or min(*self.channels, self.hidden) < 1:
-            raise ConfigError(
-                "small_cnn: channels must be two positive numbers and hidden a positive one, as "
-                f"(8, 16) and 64; got {self.channels} and {self.hidden}"
             )
         return SmallCnnNet(self.image, self.classes, self.channels, self.hidden)
 

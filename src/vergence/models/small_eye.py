@@ -10,6 +10,7 @@ from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.options import Positive
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -40,8 +41,8 @@ class SmallEye(Model):
         dropout: share of the inputs of `fc1` and `fc2` that training drops.
     """
 
-    channels: tuple[int, int] = (16, 24)
-    hidden: int = 32
+    channels: tuple[Positive, Positive] = (16, 24)
+    hidden: Positive = 32
     pose: bool = True
     kernel: Literal[3, 5, 7] = 3
     standardize: bool = False
@@ -50,16 +51,7 @@ class SmallEye(Model):
     image: ClassVar[tuple[int, int, int]] = (1, HEIGHT, WIDTH)
 
     def build(self) -> SmallEyeNet:
-        """Return the network, initialised from torch's global generator.
-
-        Raises:
-            ConfigError: channels or hidden are not positive.
-        """
-        if len(self.channels) != 2 or min(*self.channels, self.hidden) < 1:
-            raise ConfigError(
-                "small_eye: channels must be two positive numbers and hidden a positive one, "
-                f"as (16, 24) and 32; got {self.channels} and {self.hidden}"
-            )
+        """Return the network, initialised from torch's global generator."""
         sizes = (*self.channels, self.hidden)
         return SmallEyeNet(*sizes, self.pose, self.kernel, self.standardize, self.dropout)
 

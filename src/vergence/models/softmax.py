@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vergence.core.options import Classes, Positive
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -24,20 +25,11 @@ class Softmax(Model):
         classes: how many.
     """
 
-    image: tuple[int, int, int] = (1, 28, 28)
-    classes: int = 10
+    image: tuple[Positive, Positive, Positive] = (1, 28, 28)
+    classes: Classes = 10
 
     def build(self) -> SoftmaxNet:
-        """Return the network.
-
-        Raises:
-            ConfigError: sizes that are not positive, or fewer than two classes.
-        """
-        if len(self.image) != 3 or min(self.image) < 1 or self.classes < 2:
-            raise ConfigError(
-                "softmax: image must be three positive numbers and classes at least 2, as "
-                f"(1, 28, 28) and 10; got {self.image} and {self.classes}"
-            )
+        """Return the network."""
         return SoftmaxNet(self.image, self.classes)
 
 

@@ -328,15 +328,14 @@ def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
         if drawn is not None:
             svg = inline(drawn, html.escape(f"{heading}. {caption}"))
             told = {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}
-            yield told | {"curves": _curves(study, svg), "wide": drawn.get_figwidth() > WIDE}
-
-
-def _curves(study: StudyResults, svg: str) -> list[tuple[int, str, str]]:
-    """Number, name and colour of the curves of a figure that a reader can switch off."""
-    tint = colours(study.runs)
-    each = [(i, run.title, tint[run.label]) for i, run in enumerate(study.runs)]
-    found = [curve for curve in each if f'data-curve="{curve[0]}"' in svg]
-    return found if len(found) > 1 else []
+            # Number, name and colour of the curves of a figure that a reader can switch off.
+            tint = colours(study.runs)
+            each = [(i, run.title, tint[run.label]) for i, run in enumerate(study.runs)]
+            found = [curve for curve in each if f'data-curve="{curve[0]}"' in svg]
+            yield told | {
+                "curves": found if len(found) > 1 else [],
+                "wide": drawn.get_figwidth() > WIDE,
+            }
 
 
 def _trouble(study: StudyResults) -> Iterator[tuple[str, str, int]]:

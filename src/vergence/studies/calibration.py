@@ -6,9 +6,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
@@ -25,6 +27,7 @@ from vergence.adaptation.fine_tuning import (
 )
 from vergence.adaptation.other_people import own_priors
 from vergence.core.naming import plural
+from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import read_npz
 from vergence.errors import ConfigError, DataError, nearest
@@ -71,7 +74,7 @@ UNTRAINED = "k = 0 starts from parts never trained for anybody: this method shar
 
 
 @dataclass(frozen=True)
-class CalibrationOptions:
+class CalibrationOptions(NamedOptions, label="calibrate"):
     """Settings of the calibration.
 
     Attributes:
@@ -92,25 +95,18 @@ class CalibrationOptions:
     person: str = "all"
     prediction: str | None = None
     eyes: Eyes = "together"
-    counts: tuple[int, ...] = COUNTS
-    draws: int = 0
-    steps: int | None = None
-    lr: float | None = None
+    counts: tuple[Annotated[int, Ge(0)], ...] = COUNTS
+    draws: Annotated[int, Ge(0)] = 0
+    steps: Annotated[int, Ge(1)] | None = None
+    lr: Annotated[float, Gt(0)] | None = None
     seed: int = 0
-    pulls: tuple[float, ...] = ()
+    pulls: tuple[Annotated[float, Gt(0)], ...] = ()
     adapt: bool = False
 
     def __post_init__(self) -> None:
-        if not self.counts or min(*self.counts, self.draws) < 0:
-            raise ConfigError(
-                f"calibrate: counts {self.counts} and draws {self.draws} must be 0 or more"
-            )
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"calibrate: steps must be 1 or more; got {self.steps}")
-        if self.lr is not None and not self.lr > 0:
-            raise ConfigError(f"calibrate: lr must be above 0; got {self.lr:g}")
-        if any(pull <= 0 for pull in self.pulls):
-            raise ConfigError(f"calibrate: pulls must be above 0; got {self.pulls}")
+        super().__post_init__()
+        if not self.counts:
+            raise ConfigError("calibrate: counts must have a number of samples, as 9; got none")
 
     def shows(self, way: str) -> bool:
         """True if a way has a row, and is not only tried by `adapt`."""

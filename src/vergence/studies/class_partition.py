@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 from vergence.experiment.class_counts import FILE, MOST, Counts, counts
 from vergence.results.figure_style import (
@@ -97,19 +96,15 @@ def show(
             f"partition counts classes, and samples of '{federation.name}' have no `label`; "
             "`vergence data skew` shows how any data differ"
         )
-    console.print(by_class(found, federation))
-    console.print(federation.about.get("split", ""), highlight=False)
-    if picture is not None:
-        save(bubbles(found), picture)
-        console.print(f"picture: {picture}", soft_wrap=True)
-
-
-def by_class(found: Counts, federation: Federation) -> Table:
-    """Return one row per person: the classes they have, with training samples, and test samples."""
+    # One row per person: the classes they have, with training samples, and test samples.
     out = Table("", "training", "test", "classes", "of which", title=f"{federation.name}, by class")
     for person, own in found.items():
         held = {kind: n for kind, n in own.items() if n}
         told = ", ".join(f"{kind} {n:,}" for kind, n in held.items())
         tested = len(federation.people[person].test)
         out.add_row(person, f"{sum(own.values()):,}", f"{tested:,}", str(len(held)), told)
-    return out
+    console.print(out)
+    console.print(federation.about.get("split", ""), highlight=False)
+    if picture is not None:
+        save(bubbles(found), picture)
+        console.print(f"picture: {picture}", soft_wrap=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.data import Samples
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
@@ -44,7 +44,7 @@ Errors = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class FewShotOptions:
+class FewShotOptions(NamedOptions, label="unlabelled"):
     """Settings of the evaluation.
 
     Attributes:
@@ -63,9 +63,6 @@ class FewShotOptions:
     epochs: Annotated[int, Ge(1)] = 30
     steps: Annotated[int, Ge(1)] = 300
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "unlabelled")
 
 
 @dataclass(frozen=True)
@@ -268,7 +265,20 @@ def unlabelled(
                     f"{', '.join(TASKS)} (docs/how-to/unlabelled.md)"
                 )
             strangers = unseen(run.folder)
-            _accept(run, strangers, people)
+            trained = strangers.run(next(iter(strangers.folders)))
+            if not hasattr(trained.task.network, "gaze"):
+                raise ConfigError(
+                    f"{run.folder}: model of task '{run.results['task']}' has no gaze code"
+                )
+            if not trained.shares(whole=True):
+                raise ConfigError(
+                    f"{run.folder}: '{run.method}' shares no whole model with strangers"
+                )
+            if people and people != tuple(strangers.folders):
+                raise ConfigError(
+                    f"{run.folder} left out {', '.join(strangers.folders)}, another run "
+                    f"{', '.join(people)}; give runs with the same people left out"
+                )
             people = tuple(strangers.folders)
             for seed in run.seeds:
                 lines += _one_seed(run, strangers, seed, options, plain=seed not in bare)
@@ -316,19 +326,6 @@ def _name(run: Run) -> str:
         task = "auto_encoder EFC"
     method = METHOD_NAMES.get(run.method, run.method)
     return f"{task} {method if run.label == run.method else run.label}"
-
-
-def _accept(run: Run, strangers: HeldOut, people: tuple[str, ...]) -> None:
-    trained = strangers.run(next(iter(strangers.folders)))
-    if not hasattr(trained.task.network, "gaze"):
-        raise ConfigError(f"{run.folder}: model of task '{run.results['task']}' has no gaze code")
-    if not trained.shares(whole=True):
-        raise ConfigError(f"{run.folder}: '{run.method}' shares no whole model with strangers")
-    if people and people != tuple(strangers.folders):
-        raise ConfigError(
-            f"{run.folder} left out {', '.join(strangers.folders)}, another run "
-            f"{', '.join(people)}; give runs with the same people left out"
-        )
 
 
 def block(found: FewShotResult, options: FewShotOptions) -> TextTable:

@@ -28,7 +28,7 @@ from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.harm import own_prior
 from vergence.results.layout import digits, metric_name, spread
-from vergence.results.read import Run, StudyResults, read
+from vergence.results.read import StudyResults, read
 from vergence.results.write import export_csv
 from vergence.studies import measures, merge_folds, merge_splits, split_runs
 from vergence.studies.curves import Curves, present
@@ -239,7 +239,9 @@ def growth(scene: StudyScene) -> None:
             drawn = RandomStream("people", seed).numpy().permutation(len(known))[:size]
             chosen = [known[int(i)] for i in sorted(drawn)]
             folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
-            ran(scene, _seeded(scene.experiment, seed), folder, chosen)
+            # The experiment with this seed alone.
+            run = {**scene.experiment.table.get("run", {}), "seeds": [seed]}
+            ran(scene, check({**scene.experiment.table, "run": run}), folder, chosen)
             for label in scene.experiment.methods:
                 table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
                 trained = scene.run(folder / label, seed)
@@ -339,12 +341,6 @@ def on_splits(
     return folder
 
 
-def _seeded(experiment: Experiment, seed: int) -> Experiment:
-    """Return the experiment with this seed alone."""
-    run = {**experiment.table.get("run", {}), "seeds": [seed]}
-    return check({**experiment.table, "run": run})
-
-
 def matrix(scene: StudyScene) -> None:
     """Measure everybody's final model on everybody's test data."""
     folder = within(scene)
@@ -406,7 +402,7 @@ def summarise(out: Path, console: Console) -> None:
         scores = {
             name: found.scores(first.headline)
             for name, study in done.items()
-            if (found := _same(study, run)) is not None
+            if (found := next((r for r in study.runs if r.label == run.label), None)) is not None
         }
         if WITHIN in scores and LEAVE in scores:
             scores["combined"] = {
@@ -439,10 +435,6 @@ def summarise(out: Path, console: Console) -> None:
             for person, value in values.items()
         ),
     )
-
-
-def _same(study: StudyResults, run: Run) -> Run | None:
-    return next((r for r in study.runs if r.label == run.label), None)
 
 
 def _cell(values: Mapping[str, float] | None, places: int) -> str:

@@ -84,7 +84,18 @@ def data_splits(
     """
     if len(seeds) < 2 or len(set(seeds)) != len(seeds):
         raise ConfigError(f"splits: give two or more different split seeds; got {tuple(seeds)}")
-    _refuse(experiment)
+    if experiment.plan.privacy.spends:
+        raise ConfigError(
+            "run.split_seeds with differential privacy: every split is a release of its own about "
+            "the same people, and no table would show what they spent together; take one of the two"
+        )
+    taken = [
+        label for label in experiment.methods if label.startswith("split") and label[5:].isdigit()
+    ]
+    if taken:
+        raise ConfigError(
+            f"run.split_seeds writes folders split0, split1, ...: give '{taken[0]}' another label"
+        )
     key, table = key_of(experiment), dict(experiment.table)
     table["run"] = {k: v for k, v in table.get("run", {}).items() if k != "split_seeds"}
     found = {}
@@ -102,21 +113,6 @@ def data_splits(
     if len({each.loaded.sha for each in found.values()}) < len(seeds):
         raise ConfigError(f"splits: {key} does not change this data: its split is not random")
     return found
-
-
-def _refuse(experiment: Experiment) -> None:
-    if experiment.plan.privacy.spends:
-        raise ConfigError(
-            "run.split_seeds with differential privacy: every split is a release of its own about "
-            "the same people, and no table would show what they spent together; take one of the two"
-        )
-    taken = [
-        label for label in experiment.methods if label.startswith("split") and label[5:].isdigit()
-    ]
-    if taken:
-        raise ConfigError(
-            f"run.split_seeds writes folders split0, split1, ...: give '{taken[0]}' another label"
-        )
 
 
 def merged(
@@ -147,7 +143,11 @@ def run(
     """
     splits = data_splits(experiment, experiment.plan.split_seeds, out)
     first = next(iter(splits.values())).loaded
-    stamp = stamped(experiment, experiment.table, replace(first, sha=sha_of(splits)))
+    # The SHA-256 of the data of all splits.
+    shas = "".join(each.loaded.sha for each in splits.values())
+    stamp = stamped(
+        experiment, experiment.table, replace(first, sha=hashlib.sha256(shas.encode()).hexdigest())
+    )
     inner = replace(
         follower, kept=lambda _: follower.kept(out), taken=lambda _: follower.taken(out)
     )
@@ -169,9 +169,3 @@ def run(
             results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         merged(experiment, splits, out, one)
     return first
-
-
-def sha_of(splits: Mapping[int, DataSplit]) -> str:
-    """The SHA-256 of the data of all splits."""
-    shas = "".join(each.loaded.sha for each in splits.values())
-    return hashlib.sha256(shas.encode()).hexdigest()

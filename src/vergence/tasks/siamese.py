@@ -14,7 +14,7 @@ from torch.nn import functional
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.task import Model, Task
+from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.tasks.cross_encoder import check_rows, pixels
 
@@ -43,7 +43,15 @@ class SiameseTask(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_target(self.network, self.objective)
+        has = getattr(self.network, "target", None)
+        if has is None:
+            name = called(self.network)
+            raise ConfigError(f"task siamese needs model siamese, got '{name}'")
+        if has != (self.objective == "byol"):
+            raise ConfigError(
+                f"task siamese: objective '{self.objective}' needs model siamese with target = "
+                f"{str(self.objective == 'byol').lower()}; got {str(has).lower()}"
+            )
 
     def forward(self, module: nn.Module, batch: Batch) -> Views:
         """Return queries of two views of every eye, and keys of both."""
@@ -77,15 +85,3 @@ class SiameseTask(Task):
     def check(self, federation: Federation) -> None:
         """Refuse the data that the Cross-Encoder would refuse."""
         check_rows("siamese", federation)
-
-
-def _check_target(network: Model, objective: str) -> None:
-    has = getattr(network, "target", None)
-    if has is None:
-        name = called(network)
-        raise ConfigError(f"task siamese needs model siamese, got '{name}'")
-    if has != (objective == "byol"):
-        raise ConfigError(
-            f"task siamese: objective '{objective}' needs model siamese with target = "
-            f"{str(objective == 'byol').lower()}; got {str(has).lower()}"
-        )

@@ -129,7 +129,14 @@ class Stacked:
         with nullcontext() if self.device.type == "cpu" else self.device:
             for batch in feed:
                 losses = self._losses(leaves, batch)
-                self._backward(losses)
+                try:
+                    torch.autograd.backward(losses, torch.ones_like(losses))
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    if "allocate memory" in str(error):
+                        raise
+                    raise self._unstackable(str(error)) from error
                 step(adjust(self._gradients(moved)))
                 # Weight decay reaches frozen entries, too.
                 for block, part, start in zip(blocks, keep, starts, strict=False):
@@ -180,16 +187,6 @@ class Stacked:
             raise self._unstackable(f"the loss has shape {list(losses.shape[1:])}, not one number")
         self.proved = True
         return losses
-
-    def _backward(self, losses: Tensor) -> None:
-        try:
-            torch.autograd.backward(losses, torch.ones_like(losses))
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            if "allocate memory" in str(error):
-                raise
-            raise self._unstackable(str(error)) from error
 
     def _unstackable(self, reason: str) -> Unstackable:
         network = type(self.loss.module).__name__

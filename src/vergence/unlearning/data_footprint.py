@@ -99,7 +99,9 @@ def erase(folder: Path, person: str) -> None:
         _erase_pictures(run, person)
         for path in _tables(run.folder):
             _erase_rows(path, person)
-        _measure_tables(run.folder)
+        # Let the checkpoint know what the tables hold now.
+        manifest = read_manifest(run.folder) | measured(run.folder)
+        results.save_whole(run.folder / "state" / "checkpoint.json", sealed_manifest(manifest))
         done = read_manifest(run.folder)["done"]
         prints = {seed: told["fingerprint"] for seed, told in done.items()}
         results.write_erased(run, person, prints)
@@ -246,9 +248,3 @@ def _erase_rows(path: Path, person: str) -> None:
     head, *rows = text_rows(path)
     at = head.index(ROWS[path.name])
     results.write_csv(path, head, [row for row in rows if row[at] != person])
-
-
-def _measure_tables(folder: Path) -> None:
-    """Let the checkpoint know what the tables hold now."""
-    manifest = read_manifest(folder) | measured(folder)
-    results.save_whole(folder / "state" / "checkpoint.json", sealed_manifest(manifest))

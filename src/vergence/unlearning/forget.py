@@ -103,7 +103,17 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
             )
         forget_folds(study, person, out, console)
         return
-    _refuse_splits(study)
+    parts = study.runs[0].results.get("split_folders") or {}
+    if parts:
+        places = dict.fromkeys(
+            os.path.normpath(run.folder / at if not study.several else run.folder / at / "..")
+            for run in study.runs
+            for at in run.results["split_folders"].values()
+        )
+        raise ConfigError(
+            f"{study.folder} is merged over splits and has no models of its own: forget in each "
+            f"of {', '.join(places)}, then delete {study.folder}, whose tables name everybody"
+        )
     case = opened(folder, person)
     tell(case, console, options)
     _make(case, out, options.patch)
@@ -153,20 +163,6 @@ def opened(folder: Path, person: str) -> ForgottenPerson:
         raise StateError(f"{folder} was trained on other data than what is read now; restore it")
     rest = tuple(who for who in measured if who != person)
     return ForgottenPerson(study, experiment, person, None, PersonPart(whole, rest))
-
-
-def _refuse_splits(study: StudyResults) -> None:
-    parts = study.runs[0].results.get("split_folders") or {}
-    if parts:
-        places = dict.fromkeys(
-            os.path.normpath(run.folder / at if not study.several else run.folder / at / "..")
-            for run in study.runs
-            for at in run.results["split_folders"].values()
-        )
-        raise ConfigError(
-            f"{study.folder} is merged over splits and has no models of its own: forget in each "
-            f"of {', '.join(places)}, then delete {study.folder}, whose tables name everybody"
-        )
 
 
 def _refuse_stranger(folder: Path, person: str, trained: Sequence[str]) -> None:

@@ -91,7 +91,15 @@ def write_overlay(
         PartialRun: nothing could be written (disk full, say); no half file stays.
     """
     path = Path(path)
-    times = _checked(times_s)
+    times = np.asarray(times_s, dtype=np.float64)
+    if not times.size:
+        raise ConfigError("an overlay needs at least one frame, got none")
+    bad = np.flatnonzero(~(np.diff(times) > 0))
+    if bad.size:
+        i = int(bad[0]) + 1
+        raise ConfigError(
+            f"frame times must increase: frame {i} is at {times[i]} s after {times[i - 1]} s"
+        )
     step = float(np.median(np.diff(times))) if len(times) > 1 else 1 / 30
     span = float(times[-1] - times[0]) + step
     factor = max(1.0, WATCHABLE_S / span) if slow else 1.0
@@ -176,7 +184,7 @@ def draw(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return the frame with the heat map blended in, a cross at `point` and a ring at `true`."""
     picture = Image.fromarray(frame if heat is None else blend(frame, heat))
-    size = _size(frame.shape[0], frame.shape[1])
+    size = max(12, round(min(frame.shape[0], frame.shape[1]) / 22))
     for mark, where in ((_cross(size), point), (_ring(size), true)):
         if where is not None and _known(where):
             x, y = where[0] * frame.shape[1], where[1] * frame.shape[0]
@@ -241,19 +249,6 @@ def _aligned(
         yield OverlayFrame(float(row[0]), row[1], row[2], row[3], row[4] if len(row) > 4 else None)
 
 
-def _checked(times_s: Sequence[float]) -> NDArray[np.float64]:
-    times = np.asarray(times_s, dtype=np.float64)
-    if not times.size:
-        raise ConfigError("an overlay needs at least one frame, got none")
-    bad = np.flatnonzero(~(np.diff(times) > 0))
-    if bad.size:
-        i = int(bad[0]) + 1
-        raise ConfigError(
-            f"frame times must increase: frame {i} is at {times[i]} s after {times[i - 1]} s"
-        )
-    return times
-
-
 def _known(point: Point | None) -> bool:
     return point is not None and math.isfinite(point[0]) and math.isfinite(point[1])
 
@@ -293,11 +288,6 @@ def _row(index: int, scene: OverlayFrame) -> list[str]:
     away = math.hypot((point[0] - true[0]) * width, (point[1] - true[1]) * height)
     share = away / math.hypot(height, width)
     return [*row, f"{true[0]:.5f}", f"{true[1]:.5f}", f"{share:.5f}"]
-
-
-def _size(height: int, width: int) -> int:
-    """Return the side of the marks in pixels: a thirtieth of the short side, at least 12."""
-    return max(12, round(min(height, width) / 22))
 
 
 def _mark(

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vergence.core.masks import highest
 from vergence.core.messages import Reply, SealedReply, counted, seal
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.serialization import is_finite
 from vergence.errors import DataError
@@ -175,7 +175,7 @@ class TopK(Codec):
 
 
 @dataclass(frozen=True)
-class Compression:
+class Compression(NamedOptions, label="wire"):
     """Compression of uploaded updates: a codec, and whether what it loses is sent later.
 
     With `feedback` a client adds to its update what earlier rounds did not send, and keeps what
@@ -196,9 +196,6 @@ class Compression:
     share: Annotated[float, Gt(0), Le(1)] = 0.01
     kept: Literal["fp32", "fp16", "int8"] = "fp32"
     feedback: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "wire")
 
     @cached_property
     def coder(self) -> Codec:

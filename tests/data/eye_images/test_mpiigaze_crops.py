@@ -73,7 +73,7 @@ def test_missing_truncated_and_too_few_crops(tmp_path):
     write_crops(tmp_path)
     with pytest.raises(DataError, match=r"people = 5, but .* holds 2"):
         MpiigazeCrops(people=5).load(str(tmp_path))
-    with pytest.raises(ConfigError, match="people must be 1 or more"):
+    with pytest.raises(ConfigError, match="people must be >= 1"):
         MpiigazeCrops(people=0).load(str(tmp_path))
     shorten(tmp_path / "mpiigaze_9x15.npz")
     with pytest.raises(DataError, match="cannot read"):

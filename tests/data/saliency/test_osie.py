@@ -260,7 +260,7 @@ def test_a_mat_cut_anywhere_is_a_data_error(tmp_path, share):
         ({"viewers": (0, 7)}, DataError, "unknown viewer 7: the data hold viewers 0 to 2"),
         ({"images": 30}, DataError, "images = 30, but the data hold 20"),
         ({"images": 3}, DataError, "3 are too few for shares"),
-        ({"images": 0}, ConfigError, "images must be 3 or more"),
+        ({"images": 0}, ConfigError, "images must be >= 3"),
         ({"viewers": (1, 1)}, ConfigError, "different viewer numbers"),
         ({"shares": (0.7, 0.1, 0.1)}, ConfigError, "sum 1"),
         ({"size": (4, 4)}, ConfigError, "16 to 4096"),

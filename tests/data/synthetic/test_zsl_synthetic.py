@@ -74,7 +74,7 @@ def test_who_saw_what():
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="share must be at most 1"):
+    with pytest.raises(ConfigError, match="share must be > 0 and <= 1"):
         ZslSynthetic(share=2.0)
     with pytest.raises(ConfigError, match="'tiny pink round', which is no class"):
         ZslSynthetic(unseen=("tiny pink round",)).load()

@@ -351,7 +351,17 @@ def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals: people, frames, listed samples per person."""
     folder = root / NORMALIZED
     if not folder.is_dir():
-        return _check_npz(root)
+        lines = Checks()
+        with lines.reading("one npz file per participant"):
+            tables = {p: _read_person_npz(path, p) for p, path in _npz_files(root).items()}
+            lines += [
+                *(
+                    compare(f"{p}: samples", len(t["gaze"]), LISTED, WHERE)
+                    for p, t in tables.items()
+                ),
+                compare("participants", len(tables), PEOPLE, WHERE),
+            ]
+        return lines
     lines, frames = Checks(), []
     people = sorted(folder.glob("p[0-9][0-9]"))
     lines.append(compare("participants", len(people), PEOPLE, WHERE))
@@ -369,14 +379,3 @@ def check(root: Path) -> list[Check]:
         compare("fewest frames of a person", min(frames, default=0), FEWEST, WHERE),
         compare("most frames of a person", max(frames, default=0), MOST, WHERE),
     ]
-
-
-def _check_npz(root: Path) -> list[Check]:
-    lines = Checks()
-    with lines.reading("one npz file per participant"):
-        tables = {p: _read_person_npz(path, p) for p, path in _npz_files(root).items()}
-        lines += [
-            *(compare(f"{p}: samples", len(t["gaze"]), LISTED, WHERE) for p, t in tables.items()),
-            compare("participants", len(tables), PEOPLE, WHERE),
-        ]
-    return lines

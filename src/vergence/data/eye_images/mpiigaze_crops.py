@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.identifiers import check_ids
 from vergence.data.io.checks import Check, Checks, compare, data_folder, read_npz, refuse_nan
 from vergence.data.splits import Shares, SplitOptions, deal_at_random
-from vergence.errors import ConfigError, DataError
+from vergence.errors import DataError
 
 FILE, PEOPLE, SAMPLES, HEIGHT, WIDTH = "mpiigaze_9x15.npz", 11, 3000, 9, 15
 RECORDED = ("side", "day")
@@ -42,7 +44,7 @@ class MpiigazeCrops(SplitOptions, Dataset):
         split_seed: fixes the random split within each person.
     """
 
-    people: int | None = None
+    people: Annotated[int, Ge(1)] | None = None
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person, the same shares of left and right eyes.
@@ -54,8 +56,6 @@ class MpiigazeCrops(SplitOptions, Dataset):
             DataError: the file is missing, truncated, of another version, or has NaN in gaze.
             ConfigError: an option is out of range.
         """
-        if self.people is not None and self.people < 1:
-            raise ConfigError(f"people must be 1 or more (or left out: all), got {self.people}")
         table = _read(data_folder(root, "mpiigaze_crops", WHERE) / FILE)
         held = len(table["person"])
         if held < (self.people or 1):

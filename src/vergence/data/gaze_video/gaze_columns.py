@@ -359,7 +359,16 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
     ticks: NDArray[Any]
     if unit == "datetime":
         ticks = np.array(table.convert(name, _moment, MOMENT), np.int64)
-        _check_zones(table, name, cells)
+        # Refuse times of which only some name their zone: what lies between them is not known.
+        zoned = np.array(
+            [bool(re.search(r"(Z|[+-]\d\d:?\d\d)$", cell.strip())) for cell in cells], bool
+        )
+        if len(zoned) and zoned.any() != zoned.all():
+            row = int(np.argmax(zoned != zoned[0]))
+            raise DataError(
+                f"{table.path}: row {table.line(row)}: '{name}' is '{cells[row]}': some times name "
+                f"a time zone and others do not ('{cells[0]}'); write all of them with one"
+            )
     else:
         ticks = table.ticks(name)
     if unit == "auto":
@@ -391,19 +400,6 @@ def iso_ns(text: str) -> int | None:
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     past = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1000
-
-
-def _check_zones(table: DelimitedTable, name: str, cells: Sequence[str]) -> None:
-    """Refuse times of which only some name their zone: what lies between them is not known."""
-    zoned = np.array(
-        [bool(re.search(r"(Z|[+-]\d\d:?\d\d)$", cell.strip())) for cell in cells], bool
-    )
-    if len(zoned) and zoned.any() != zoned.all():
-        row = int(np.argmax(zoned != zoned[0]))
-        raise DataError(
-            f"{table.path}: row {table.line(row)}: '{name}' is '{cells[row]}': some times name a "
-            f"time zone and others do not ('{cells[0]}'); write all of them with one"
-        )
 
 
 def _place(

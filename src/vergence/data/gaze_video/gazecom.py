@@ -22,6 +22,7 @@ import torch
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
+from vergence.core.options import Positive
 from vergence.data.io.checks import (
     Check,
     Checks,
@@ -63,11 +64,11 @@ class Gazecom(Dataset):
     """
 
     people: tuple[str, ...] | None = None
-    window: int = 8
+    window: Positive = 8
     every_s: float = FRAME_S
-    hop: int | None = None
+    hop: Positive | None = None
     size: tuple[int, int] = (320, 180)
-    clips: tuple[int, int, int] = (12, 2, 4)
+    clips: tuple[Positive, Positive, Positive] = (12, 2, 4)
     min_clips: int = 1
     split_seed: int = 0
     exclude_donors: bool = False
@@ -122,12 +123,6 @@ class Gazecom(Dataset):
         stride = round(self.every_s / FRAME_S)
         if stride < 1 or abs(stride * FRAME_S - self.every_s) > 1e-6:
             raise ConfigError(f"every_s must be a multiple of {FRAME_S} s, got {self.every_s}")
-        if self.window < 1 or (self.hop is not None and self.hop < 1):
-            raise ConfigError(f"window and hop must be 1 or more, got {self.window}, {self.hop}")
-        if len(self.clips) != 3 or min(self.clips) < 1:
-            raise ConfigError(
-                f"clips must be three numbers of clips (train, val, test) >= 1, got {self.clips}"
-            )
         if not 1 <= self.min_clips <= min(self.clips):
             raise ConfigError(
                 f"min_clips must be 1 to {min(self.clips)} (the smallest of clips), "

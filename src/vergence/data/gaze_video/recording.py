@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
@@ -120,12 +121,12 @@ class WindowOptions(NamedOptions):
     """
 
     size: tuple[int, int] = (64, 64)
-    window: int = 4
-    step_s: float = 0.25
-    stride_s: float = 1.0
-    gap_s: float = 5.0
+    window: Annotated[int, Ge(1)] = 4
+    step_s: Annotated[float, Ge(1e-3)] = 0.25
+    stride_s: Annotated[float, Ge(1e-3)] = 1.0
+    gap_s: Annotated[float, Ge(5)] = 5.0
     shares: Shares = (0.70, 0.15, 0.15)
-    max_gap_ms: float = 40.0
+    max_gap_ms: Annotated[float, Ge(0)] = 40.0
     short: Literal["error", "skip"] = "error"
     people: tuple[str, ...] = ()
     clip_s: float = 0.0
@@ -151,10 +152,6 @@ class WindowOptions(NamedOptions):
         super().__post_init__()
         check_size(self.size)
         check_shares(self.shares)
-        limits = {"window": 1, "step_s": 1e-3, "stride_s": 1e-3, "max_gap_ms": 0, "gap_s": 5.0}
-        for name, least in limits.items():
-            if not getattr(self, name) >= least:
-                raise ConfigError(f"{name} must be {least:g} or more, got {getattr(self, name)}")
         if not (self.clip_s == 0 or 1e-3 <= self.clip_s < np.inf):
             raise ConfigError(
                 f"clip_s must be 0 (cut by step_s and stride_s) or 0.001 or more, got {self.clip_s}"

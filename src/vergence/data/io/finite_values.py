@@ -59,21 +59,17 @@ def _check(samples: Any, whose: str, missing: frozenset[str], seen: set[int]) ->
         seen.add(held.data_ptr())
         found = torch.where(held.isnan(), 0, held) if name in missing else held
         if not is_finite(found):
-            _refuse(found, name, whose)
+            flat = found.flatten(1) if found.ndim > 1 else found.reshape(-1, 1)
+            wrong = ~flat.isfinite()
+            bad = wrong.any(1)
+            row = int(bad.nonzero()[0])
+            value = float(flat[row][wrong[row]][0])
+            raise DataError(
+                f"{whose}: {name!r} is {value} in row {row} ({int(bad.sum())} of {len(flat)} rows "
+                "have no finite number): mend these rows or leave them out"
+            )
 
 
 def _arrays(samples: Samples) -> Iterator[tuple[str, Any]]:
     yield from samples.columns.items()
     yield from ((name, bank.rows) for name, bank in samples.banks.items())
-
-
-def _refuse(held: Tensor, name: str, whose: str) -> None:
-    flat = held.flatten(1) if held.ndim > 1 else held.reshape(-1, 1)
-    wrong = ~flat.isfinite()
-    bad = wrong.any(1)
-    row = int(bad.nonzero()[0])
-    value = float(flat[row][wrong[row]][0])
-    raise DataError(
-        f"{whose}: {name!r} is {value} in row {row} ({int(bad.sum())} of {len(flat)} rows have no "
-        "finite number): mend these rows or leave them out"
-    )

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
@@ -62,7 +64,7 @@ class Osie(SplitOptions, Dataset):
         split_seed: fixes which images are tested; the same images for all viewers.
     """
 
-    images: int | None = None
+    images: Annotated[int, Ge(3)] | None = None
     viewers: tuple[int, ...] | None = None
     size: tuple[int, int] = (320, 240)
 
@@ -76,7 +78,11 @@ class Osie(SplitOptions, Dataset):
             DataError: a file is missing, truncated or of another version, or a viewer unknown.
             ConfigError: an option is out of range.
         """
-        self._validate()
+        check_size(self.size)
+        if self.viewers is not None and (
+            not self.viewers or len(set(self.viewers)) < len(self.viewers)
+        ):
+            raise ConfigError(f"viewers must be different viewer numbers, got {self.viewers}")
         folder = SAMPLE if root is None else data_folder(root, "osie", WHERE)
         table, totals = read_fixations(folder)
         _verify(table, totals, folder)
@@ -99,15 +105,6 @@ class Osie(SplitOptions, Dataset):
                 )
             people[f"v{viewer:02d}"] = Splits(*(_samples(points[viewer], r, frames) for r in rows))
         return Federation("osie", people, self._about(folder == SAMPLE, parts, empty))
-
-    def _validate(self) -> None:
-        check_size(self.size)
-        if self.images is not None and self.images < 3:
-            raise ConfigError(f"images must be 3 or more (or left out), got {self.images}")
-        if self.viewers is not None and (
-            not self.viewers or len(set(self.viewers)) < len(self.viewers)
-        ):
-            raise ConfigError(f"viewers must be different viewer numbers, got {self.viewers}")
 
     def _chosen_viewers(self, table: dict[str, np.ndarray]) -> tuple[int, ...]:
         known = tuple(int(v) for v in np.unique(table["viewer"]))

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PureWindowsPath
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
@@ -147,7 +148,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     screen_cm: tuple[float, float] | None = None
     distance_cm: float = 0.0
     clock: Literal["refuse", "sort"] = "refuse"
-    points: int = 50
+    points: Annotated[int, Ge(1)] = 50
     size: tuple[int, int] = (320, 240)
     window: int = 4
     step_s: float = 0.25
@@ -161,8 +162,6 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         check_size(self.size)
         if self.preset:
             preset_of(self.preset, "stimuli")
-        if self.points < 1:
-            raise ConfigError(f"points must be 1 or more, got {self.points}")
 
     @property
     def frame_step_s(self) -> float | None:
@@ -185,7 +184,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         known = sorted({trial.person for trial in trials})
         chosen = self.chosen(known, "person")
         names = sorted({trial.stimulus for trial in trials})
-        parts = self._deal(names)
+        order = np.random.default_rng(self.split_seed).permutation(len(names))
+        _, val, test = part_sizes(len(names), self.shares, "stimuli")
+        tested, held, trained = np.split(order, [test, test + val])
+        parts = [{names[i] for i in part} for part in (trained, held, tested)]
         kinds = {path.suffix.lower() in VIDEOS for path in names}
         if len(kinds) > 1:
             raise DataError(
@@ -256,12 +258,6 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             f"{files.summary(people)}; {repeated} samples that repeat an earlier time; stimuli "
             f"without a file: {skipped}"
         )
-
-    def _deal(self, names: Sequence[Path]) -> list[set[Path]]:
-        order = np.random.default_rng(self.split_seed).permutation(len(names))
-        _, val, test = part_sizes(len(names), self.shares, "stimuli")
-        tested, held, trained = np.split(order, [test, test + val])
-        return [{names[i] for i in part} for part in (trained, held, tested)]
 
     def _rows(
         self, path: Path, preset: GazePreset | None
@@ -387,7 +383,18 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         for person, trials in by_person.items():
             own: list[list[GazeWindow]] = [[], [], []]
             for trial in trials:
-                recording = _recording(trial)
+                # A video's trial on the video's own clock: it begins with the first row that names
+                # it.
+                gaze = Gaze.build(
+                    str(trial.rows.path),
+                    trial.rows.seconds("first"),
+                    trial.x,
+                    trial.y,
+                    tracked=trial.rows.valid,
+                    event=trial.rows.event,
+                )
+                name = f"{trial.person} on {trial.stimulus.name}"
+                recording = Recording(name, trial.person, gaze, trial.stimulus)
                 recorded[id(recording)] = recording
                 found = windows(recording, footage[trial.stimulus], options)
                 for part, kept in zip(parts, own, strict=True):
@@ -507,17 +514,3 @@ def _picture_samples(
         "scene": numbers.clone(),
     }
     return Samples(columns, {"frames": frames})
-
-
-def _recording(trial: StimulusTrial) -> Recording:
-    """A video's trial on the video's own clock: it begins with the first row that names it."""
-    gaze = Gaze.build(
-        str(trial.rows.path),
-        trial.rows.seconds("first"),
-        trial.x,
-        trial.y,
-        tracked=trial.rows.valid,
-        event=trial.rows.event,
-    )
-    name = f"{trial.person} on {trial.stimulus.name}"
-    return Recording(name, trial.person, gaze, trial.stimulus)

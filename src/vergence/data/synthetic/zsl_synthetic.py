@@ -17,7 +17,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Interval
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -62,15 +62,10 @@ class ZslSynthetic(Owned, Dataset):
 
     features: Annotated[int, Ge(1)] | None = None
     images: Annotated[int, Ge(10)] = 60
-    share: Annotated[float, Gt(0)] = 1.0
+    share: Annotated[float, Interval(gt=0, le=1)] = 1.0
     noise: Annotated[float, Gt(0)] = 1.5
     unseen: tuple[str, ...] = ()
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.share > 1:
-            raise ConfigError(f"zsl_synthetic: share must be at most 1, got {self.share:g}")
 
     def load(self, root: str | None = None) -> Federation:
         """Draw the data: `x` float32 `[n, features]`, at most 1 in trainval; `y` int64 `[n]`.

@@ -94,17 +94,14 @@ class RunDirectory:
         with saving(self.path):
             self.state.mkdir(parents=True, exist_ok=True)
             if (self.state / "checkpoint.json").exists():
-                self._reopen()
+                self.manifest = read_manifest(self.path)
+                check_stamp(self.path, self.manifest["stamp"], self.stamp)
+                self._tables.reopen(self.manifest)
+                self._sweep()
                 return
             self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None, "solving": None}
             self._sweep()
             self._tables.begin()
-
-    def _reopen(self) -> None:
-        self.manifest = read_manifest(self.path)
-        check_stamp(self.path, self.manifest["stamp"], self.stamp)
-        self._tables.reopen(self.manifest)
-        self._sweep()
 
     def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows to a table."""

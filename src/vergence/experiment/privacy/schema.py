@@ -58,7 +58,12 @@ def build_privacy(table: Any) -> Privacy:
         if key in rest
     }
     if "cut" in rest:
-        given["cut"] = build_cut(rest["cut"])
+        # The defence at the cut, given by a table with its name.
+        options = _table(rest["cut"], "privacy.cut")
+        name = options.get("name")
+        if name not in CUTS:
+            raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
+        given["cut"] = bind(CUTS[name], options, f"privacy.cut ({name})")
     if "own" in rest:
         given["own"] = tuple(build_own(entry) for entry in _tables(rest["own"], "privacy.own"))
     rule = build_rule(rest["robust"]) if "robust" in rest else None
@@ -75,15 +80,6 @@ def build_secrecy(given: Any) -> SecureAggregationConfig | None:
             )
         return SecureAggregationConfig() if given == "secure" else None
     return None if given is None else bind(SecureAggregationConfig, given, "privacy.aggregation")
-
-
-def build_cut(given: Any) -> SplitDefense:
-    """Return the defence at the cut, given by a table with its name."""
-    options = _table(given, "privacy.cut")
-    name = options.get("name")
-    if name not in CUTS:
-        raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
-    return bind(CUTS[name], options, f"privacy.cut ({name})")
 
 
 def build_rule(given: Any) -> RobustRule:

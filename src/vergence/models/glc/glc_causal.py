@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
+from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
 from vergence.core.federation import Federation
 from vergence.core.task import Model
-from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_features import POOL, FeatureLayers, check_head
 from vergence.models.glc.reference_map import Reference
@@ -59,7 +59,7 @@ class GlcCausal(Model):
     width: int = 32
     heads: int = 4
     blocks: int = 1
-    context: int = 4
+    context: Annotated[int, Ge(1)] = 4
     grid: tuple[int, int] = (30, 40)
     standardise: bool = True
     motion: bool = False
@@ -76,11 +76,9 @@ class GlcCausal(Model):
         """Return the head, initialised from torch's global generator.
 
         Raises:
-            ConfigError: a width the heads do not divide, an odd grid, or no context.
+            ConfigError: a width the heads do not divide, or an odd grid.
         """
         check_head("glc_causal", self.width, self.heads, self.blocks, self.grid)
-        if self.context < 1:
-            raise ConfigError(f"glc_causal: context must be 1 or more, got {self.context}")
         return GlcCausalNet(self)
 
     def prepare(self, federation: Federation) -> Federation:

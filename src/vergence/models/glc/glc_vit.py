@@ -98,9 +98,6 @@ class GlcVitNet(nn.Module):
         width = dim if self.last is None else 2 * dim
         self.norm = nn.LayerNorm(width)
         self.decoder = Decoder(size, width)
-        self._initialise()
-
-    def _initialise(self) -> None:
         nn.init.normal_(self.spatial, std=0.02)
         nn.init.normal_(self.temporal, std=0.02)
         for module in self.modules():

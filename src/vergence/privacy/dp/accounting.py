@@ -20,7 +20,7 @@ import scipy
 from annotated_types import Ge, Gt, Interval
 from scipy.special import log_ndtr, ndtr
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, StateError
 
 Accountant = Literal["prv", "pld"]
@@ -37,7 +37,7 @@ FINE = 1e-3
 
 
 @dataclass(frozen=True)
-class Charge:
+class Charge(NamedOptions, label="dp"):
     """Some steps alike: Gaussian noise on a sum, each unit in it with the same chance.
 
     Attributes:
@@ -50,9 +50,6 @@ class Charge:
     noise: Annotated[float, Gt(0)]
     rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     steps: Annotated[int, Ge(0)] = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "dp")
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,11 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
     Raises:
         ConfigError: Opacus is not installed.
     """
-    accountant = _opacus()
+    try:
+        from opacus.accountants import PRVAccountant  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError(_MISSING.format("opacus")) from None
+    accountant = PRVAccountant()
     accountant.history = [(c.noise, c.rate, c.steps) for c in charges]
     error = 0.01  # Opacus's own; a third of it takes three times as long
     with warnings.catch_warnings():  # of the RDP bound that only says how wide to look
@@ -253,14 +254,6 @@ def _pld(charges: Sequence[Charge], delta: float) -> float:
         sampled = event if charge.rate == 1 else dp.PoissonSampledDpEvent(charge.rate, event)
         accountant.compose(sampled, charge.steps)
     return float(accountant.get_epsilon(delta))
-
-
-def _opacus():  # noqa: ANN202 - a class of an extra
-    try:
-        from opacus.accountants import PRVAccountant  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(_MISSING.format("opacus")) from None
-    return PRVAccountant()
 
 
 _MISSING = "counting epsilon under sampling needs {}: pip install 'vergence[dp]'"

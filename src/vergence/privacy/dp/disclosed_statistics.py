@@ -15,12 +15,12 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.privacy.keyed_noise import NoiseStream, hidden
 
 
 @dataclass(frozen=True)
-class DisclosedStatistics:
+class DisclosedStatistics(NamedOptions, label="told numbers"):
     """Laplace noise on a few numbers of one person, told once.
 
     Attributes:
@@ -34,9 +34,6 @@ class DisclosedStatistics:
     bound: Annotated[float, Gt(0)]
     change: Annotated[float, Gt(0)]
     epsilon: Annotated[float, Gt(0)]
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "told numbers")
 
     @property
     def scale(self) -> float:

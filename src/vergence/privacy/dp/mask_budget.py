@@ -13,7 +13,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from vergence.core.masks import Mask
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Layout, Params
 from vergence.core.tags import tagged
 from vergence.errors import ConfigError
@@ -26,7 +26,7 @@ Kind = Literal["filter", "tensor", "entry"]
 
 @tagged("MaskBudget")
 @dataclass(frozen=True)
-class MaskBudget:
+class MaskBudget(NamedOptions, label="privacy.mask"):
     """Privacy budget of one client's masks for all its data, over a run of one seed and method.
 
     Args:
@@ -39,9 +39,6 @@ class MaskBudget:
     epsilon: Annotated[float, Interval(gt=0, le=1e9)]
     delta: Delta = 1e-5
     of: Kind = "filter"
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "privacy.mask")
 
     def each(self, draws: int) -> float:
         """Return epsilon of one draw, where a run makes so many."""

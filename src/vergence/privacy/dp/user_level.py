@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vergence.core.aggregation import Aggregate
 from vergence.core.messages import Reply, counted
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 from vergence.privacy.dp.discrete_gaussian import Integers, discrete_gaussian
@@ -40,7 +40,7 @@ WHOLE = {torch.float32: 2**24, torch.float64: 2**53}
 
 
 @dataclass(frozen=True)
-class UserLevel:
+class UserLevel(NamedOptions, label="user_level"):
     """Bound and noise that hide one person.
 
     Args:
@@ -58,9 +58,6 @@ class UserLevel:
     bits: Annotated[int, Interval(ge=4, le=40)] = 16
     shares: Annotated[int, Ge(1)] = 1
     people: Annotated[int, Ge(1)] = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "user_level")
 
     @property
     def step(self) -> float:

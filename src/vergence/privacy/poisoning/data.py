@@ -17,7 +17,7 @@ from annotated_types import Interval
 
 from vergence.core.data import Splits
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.errors import DataError
 from vergence.privacy.poisoning.updates import chosen
 
@@ -31,7 +31,7 @@ class Change(Protocol):
 
 
 @dataclass(frozen=True)
-class DataPoison:
+class DataPoison(NamedOptions, label="poison"):
     """An attack on training data and the share of people who carry it out.
 
     Args:
@@ -45,9 +45,6 @@ class DataPoison:
     change: Change
     share: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "poison")
 
     def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
         """Return the liars, `share * clients` of them rounded up, in client order."""
@@ -78,7 +75,7 @@ def on_chosen(
 
 
 @dataclass(frozen=True)
-class GazeOffset:
+class GazeOffset(NamedOptions, label="gaze_offset"):
     """Turn the gaze that people train on by a fixed angle: up or down, left or right.
 
     A new pitch is exactly `pitch` degrees away from the old direction, a new yaw `yaw` degrees
@@ -91,9 +88,6 @@ class GazeOffset:
 
     pitch: Annotated[float, Interval(ge=-90, le=90)] = 10.0
     yaw: Annotated[float, Interval(ge=-180, le=180)] = 0.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "gaze_offset")
 
     def apply(self, federation: Federation) -> Federation:
         """Return the federation with everybody's training targets turned.

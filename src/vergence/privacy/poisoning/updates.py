@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vergence.core.messages import SealedReply
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.privacy.robust.update_matrix import UpdateMatrix, rewritten
 
@@ -27,7 +27,7 @@ Direction = Literal["unit", "sign", "std"]
 
 
 @dataclass(frozen=True)
-class Poison:
+class Poison(NamedOptions, label="poison"):
     """An attack on updates and the share of people who carry it out.
 
     Args:
@@ -47,9 +47,6 @@ class Poison:
     direction: Direction = "std"
     knows: Literal["everyone", "liars"] = "everyone"
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "poison")
 
     def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
         """Return the liars, `share * clients` of them rounded up, in client order."""

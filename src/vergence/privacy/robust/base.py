@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vergence.core.aggregation import Aggregate
 from vergence.core.messages import SealedReply
 from vergence.core.naming import called
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
@@ -54,7 +54,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class RobustRule(ABC):
+class RobustRule(NamedOptions, ABC):
     """Base of robust aggregations: one subclass per module of `vergence.privacy.robust`.
 
     A rule stands in for the weighted sum of an `aggregate` request. It looks at single replies, so
@@ -70,9 +70,6 @@ class RobustRule(ABC):
     """Whether clients may contribute to different entries."""
     rooted: ClassVar[bool] = False
     """Whether the server must bring an update of its own, made from data that it trusts."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, self.name)
 
     @property
     def name(self) -> str:

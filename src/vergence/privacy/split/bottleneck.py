@@ -24,7 +24,7 @@ from annotated_types import Gt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 from vergence.privacy.dp.accounting import gaussian_epsilon, gaussian_noise
@@ -32,7 +32,7 @@ from vergence.privacy.keyed_noise import NoiseKey, hidden
 
 
 @dataclass(frozen=True)
-class Bottleneck:
+class Bottleneck(NamedOptions, label="bottleneck"):
     """Largest norm of vectors, and the noise on them.
 
     Args:
@@ -42,9 +42,6 @@ class Bottleneck:
 
     clip: Annotated[float, Gt(0)]
     deviation: Annotated[float, Gt(0)]
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "bottleneck")
 
     @classmethod
     def for_budget(cls, clip: float, epsilon: float, delta: float, releases: int) -> Bottleneck:

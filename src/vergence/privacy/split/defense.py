@@ -18,7 +18,7 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.stages import Piece, Staged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
@@ -161,7 +161,7 @@ class BottleneckCut(SplitDefense, Budget):
 
 
 @dataclass(frozen=True)
-class NoPeekCut(SplitDefense):
+class NoPeekCut(SplitDefense, NamedOptions, label="privacy.cut"):
     """The distance correlation of pictures and smashed data added to the client's loss.
 
     Args:
@@ -172,16 +172,13 @@ class NoPeekCut(SplitDefense):
     weight: Annotated[float, Gt(0)]
     name: Literal["nopeek"] = "nopeek"
 
-    def __post_init__(self) -> None:
-        check_ranges(self, "privacy.cut")
-
     def term(self, images: Tensor, smashed: Tensor) -> Tensor:
         """Return the weighted distance correlation of a batch."""
         return penalty(images, smashed, self.weight)
 
 
 @dataclass(frozen=True)
-class PixelCut(SplitDefense):
+class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
     """Laplace noise behind a first convolution whose operator norm is at most 1 after every step.
 
     Args:
@@ -192,9 +189,6 @@ class PixelCut(SplitDefense):
 
     level: Annotated[float, Gt(0)]
     name: Literal["pixel_dp"] = "pixel_dp"
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "privacy.cut")
 
     def check(self, front: Piece) -> None:
         """Refuse all but one convolution, whose norm is known.

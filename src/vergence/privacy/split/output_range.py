@@ -19,12 +19,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class OutputRange:
+class OutputRange(NamedOptions, label="privacy.output_range"):
     """Person whose pictures give the server its range of honest smashed data.
 
     Args:
@@ -35,9 +35,6 @@ class OutputRange:
 
     root: str
     widen: Annotated[float, Ge(0)] = 1.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "privacy.output_range")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,12 @@ def _server(means: PrivacyMeans) -> str:
     if "answers" in means.kinds:
         toward = ", and which way single real ones lie" if means.compared else ""
         return f"what the model on each device says of samples that the server made up{toward}"
-    single = _singly(means)
+    # The things seen person by person, or lab by lab: updates, whole models, numbers.
+    updates = _of_kind(means, means.seen, UPDATES)
+    found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if updates else []
+    values = _of_kind(means, means.seen, {"values"})
+    found += [named(means.method, means.task, tree) for tree in values]
+    single = [*found, *_raw(means, means.seen), *([means.numbers] if means.numbers else [])]
     if means.least:
         hidden = [e for e in means.method.exposure.values() if e.reveal != "each"]
         many = f"{means.least} {'labs' if means.plan.silos else 'people'} or more"
@@ -110,15 +115,6 @@ def _server(means: PrivacyMeans) -> str:
         return f"{seen}; and of every single person: {'; '.join(single)}" if single else seen
     whose = "of each lab, added up over its people:" if means.plan.silos else "each person's"
     return f"{whose} {'; '.join(single)}"
-
-
-def _singly(means: PrivacyMeans) -> list[str]:
-    """The things seen person by person, or lab by lab: updates, whole models, numbers."""
-    updates = _of_kind(means, means.seen, UPDATES)
-    found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if updates else []
-    values = _of_kind(means, means.seen, {"values"})
-    found += [named(means.method, means.task, tree) for tree in values]
-    return [*found, *_raw(means, means.seen), *([means.numbers] if means.numbers else [])]
 
 
 def _raw(means: PrivacyMeans, exposed: Iterable[Exposure]) -> list[str]:

@@ -90,10 +90,16 @@ def overlap(study: StudyResults) -> Figure | None:
         axes.set_yticks(range(len(mask.people)), mask.people)
         axes.tick_params(labelsize=7)
         axes.set_title(f"{run.title}\n", fontweight="bold")
-        told = f"mean {_off_diagonal(table):.2f}, chance {chance(mask):.2f}"
+        pairs = table[~np.eye(len(table), dtype=bool)]
+        told = f"mean {(float(pairs.mean()) if pairs.size else 1.0):.2f}, chance {chance(mask):.2f}"
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
         if len(mask.people) <= 8:
-            _write_cells(axes, table)
+            for i, row in enumerate(table):
+                for j, value in enumerate(row):
+                    colour = "#10141a" if value > 0.6 else "#f4f5f7"
+                    axes.text(
+                        j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour
+                    )
     if image is not None:
         bar = figure.colorbar(image, ax=list(grid), fraction=0.03, pad=0.02, shrink=0.7)
         bar.set_label("Jaccard index")
@@ -105,18 +111,6 @@ def chance(mask: Masks) -> float:
     """Return the expected Jaccard index of two random masks of the average size: s / (2 - s)."""
     share = float(np.mean(list(mask.totals().values())))
     return share / (2 - share)
-
-
-def _off_diagonal(table: NDArray[np.float64]) -> float:
-    pairs = table[~np.eye(len(table), dtype=bool)]
-    return float(pairs.mean()) if pairs.size else 1.0
-
-
-def _write_cells(axes: Axes, table: NDArray[np.float64]) -> None:
-    for i, row in enumerate(table):
-        for j, value in enumerate(row):
-            colour = "#10141a" if value > 0.6 else "#f4f5f7"
-            axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
 
 
 def _plain(axes: Axes) -> None:

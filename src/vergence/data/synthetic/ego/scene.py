@@ -87,8 +87,15 @@ def build_scene(looks: Looks, rng: Generator, frames: int, fps: float) -> Synthe
     acting = np.zeros(frames, int)
     _act(looks, rng, fps, objects, hands, active, acting)
     _distract(rng, fps, objects, active)
+    # Draw object classes by their frequency, two of a class at most while other classes last.
+    # Without that limit a wearer's scenes hold hardly more than two classes, and then liking one
+    # class more than another does not show in where the wearer looks.
+    present = np.flatnonzero(looks.classes)
+    pool = np.repeat(present, max(2, -(-count // len(present))))
     return SyntheticScene(
-        kinds=_kinds(looks.classes, rng, count),
+        kinds=rng.choice(
+            pool, count, replace=False, p=looks.classes[pool] / looks.classes[pool].sum()
+        ),
         sizes=rng.uniform(0.06, 0.18, count),
         angles=rng.uniform(-0.5, 0.5, count),
         colours=rng.uniform(0.08, 0.95, (count, 2, 3)),
@@ -97,17 +104,6 @@ def build_scene(looks: Looks, rng: Generator, frames: int, fps: float) -> Synthe
         active=active,
         acting=acting,
     )
-
-
-def _kinds(frequency: NDArray, rng: Generator, count: int) -> NDArray:
-    """Draw object classes by their frequency, two of a class at most while other classes last.
-
-    Without that limit a wearer's scenes hold hardly more than two classes, and then liking one
-    class more than another does not show in where the wearer looks.
-    """
-    present = np.flatnonzero(frequency)
-    pool = np.repeat(present, max(2, -(-count // len(present))))
-    return rng.choice(pool, count, replace=False, p=frequency[pool] / frequency[pool].sum())
 
 
 def _idle_hands() -> NDArray:

@@ -72,7 +72,7 @@ class EyeSynthetic(Dataset):
     light: Share = 0.7
     label_range: Share = 0.0
     quantity: Annotated[float, Interval(ge=0, le=3)] = 0.0
-    counts: tuple[int, ...] = ()
+    counts: tuple[Annotated[int, Interval(ge=FEWEST, le=MOST)], ...] = ()
     glasses: Share = 0.22
     shares: Shares = (0.6, 0.2, 0.2)
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
@@ -89,10 +89,6 @@ class EyeSynthetic(Dataset):
             raise ConfigError(
                 f"eye_synthetic: counts must be empty or hold one number for each of the "
                 f"{self.people} people; got {len(self.counts)}"
-            )
-        if any(not FEWEST <= count <= MOST for count in self.counts):
-            raise ConfigError(
-                f"eye_synthetic: counts must be >= {FEWEST} and <= {MOST}; got {self.counts}"
             )
 
     def load(self, root: str | None = None) -> Federation:

@@ -144,7 +144,13 @@ def glances(
     """Return `count` glances, with one patch per side each, and the stream for their noise."""
     rng = np.random.default_rng([seed, _GLANCES, index])
     day = np.sort(np.r_[np.arange(who.days), rng.integers(who.days, size=count - who.days)])
-    target = _targets(who, rng, variety, count)
+    # Points looked at, mm from the middle between the eyes, `[count, 3]`.
+    narrow = 0.7 * variety.label_range * min(variety.strength, 1.0)
+    place = who.range_centre * narrow + (1 - narrow) * rng.random((count, 2))
+    low, high = np.transpose([PITCH_DEG, YAW_DEG])
+    angles = np.deg2rad(low + (high - low) * place + rng.normal(0, (1.2, 1.5), (count, 2)))
+    distance = rng.uniform(400, 700, (count, 1))
+    target = distance * vector(angles)
     turn = who.head + rng.normal(0, 1, (count, 2)) * who.head_spread
     light = _day_values(rng, variety, who.days, day)
     shared = {
@@ -164,16 +170,6 @@ def glances(
         side=np.tile(sides, count),
     )
     return found, rng
-
-
-def _targets(who: Identity, rng: Generator, variety: Variety, count: int) -> NDArray:
-    """Return points looked at, mm from the middle between the eyes, `[count, 3]`."""
-    narrow = 0.7 * variety.label_range * min(variety.strength, 1.0)
-    place = who.range_centre * narrow + (1 - narrow) * rng.random((count, 2))
-    low, high = np.transpose([PITCH_DEG, YAW_DEG])
-    angles = np.deg2rad(low + (high - low) * place + rng.normal(0, (1.2, 1.5), (count, 2)))
-    distance = rng.uniform(400, 700, (count, 1))
-    return distance * vector(angles)
 
 
 def _day_values(rng: Generator, variety: Variety, days: int, day: NDArray) -> Callable:
