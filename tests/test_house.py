@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.conftest import ROOT
 from tools import house
 
 LIMITS = {
@@ -39,6 +40,12 @@ def test_no_folder_has_more_modules_than_a_reader_overlooks():
     assert {
         folder: n for folder, n in sizes.items() if n > (30 if folder == "methods" else 25)
     } == {}
+
+
+def test_no_folder_of_tests_has_more_than_forty_files():
+    folders = [ROOT / "tests", *(p for p in (ROOT / "tests").rglob("*") if p.is_dir())]
+    sizes = {folder.relative_to(ROOT).as_posix(): len([*folder.glob("*.py")]) for folder in folders}
+    assert {folder: n for folder, n in sizes.items() if n > 40} == {}
 
 
 @pytest.mark.parametrize(
