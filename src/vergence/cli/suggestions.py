@@ -139,7 +139,7 @@ def _option(keyword: str, words: list[str]) -> str:
 
 
 def _as_setting(text: str) -> str:
-    """What to write for KEY=VALUE or SECTION.KEY=VALUE; nothing where no section has such a key."""
+    """The --set for KEY=VALUE or SECTION.KEY=VALUE; nothing where no section has such a key."""
     from vergence.core.local_training import LocalTraining
     from vergence.engine.participation import Participation
     from vergence.engine.plan import Plan
