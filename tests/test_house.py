@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.conftest import ROOT
 from tools import house
 
 LIMITS = {
@@ -51,6 +52,12 @@ def test_statements_are_counted_without_imports_and_docstrings(tmp_path):
     (tmp_path / "two.py").write_text("from os import path\nx = [\n 1]\n")
     assert house.statements(tmp_path) == 5
     assert all(house.statements(house.ROOT / room) > 1000 for room in house.ROOMS)
+
+
+def test_no_folder_of_tests_has_more_than_forty_files():
+    folders = [ROOT / "tests", *(p for p in (ROOT / "tests").rglob("*") if p.is_dir())]
+    sizes = {folder.relative_to(ROOT).as_posix(): len([*folder.glob("*.py")]) for folder in folders}
+    assert {folder: n for folder, n in sizes.items() if n > 40} == {}
 
 
 @pytest.mark.parametrize(

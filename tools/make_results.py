@@ -29,7 +29,7 @@ from vergence.results.verdict_rules import tested, training_curve
 from vergence.studies import compare
 from vergence.studies import few_shot as codes
 from vergence.studies.cross_dataset import cross
-from vergence.studies.mask_anatomy import tell
+from vergence.studies.mask_anatomy import shared_entries, tell
 from vergence.studies.swaps import swaps
 from vergence_papers.outcome import CLAIMS, EVIDENCE
 
@@ -84,6 +84,7 @@ def page(folder: Path, name: str) -> None:
         "",
         *[f"> Note: {note}\n" for note in compare.agree(study.runs, compare.ANYTHING)],
         table(study),
+        *[f"{line}\n" for line in shared_entries(study)],
         judged(study),
         *[judged(study, label) for label in REFERENCES if study.find(label)],
         *([anatomy(folder)] if name.startswith("anatomy") else []),

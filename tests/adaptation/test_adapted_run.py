@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.cli.commands import ONE, run, vergence
 from vergence.adaptation.adapted_run import adapt, adapt_to, opened, told_choice
 from vergence.adaptation.choice import choose
 from vergence.adaptation.fine_tuning import SHARED, WHOLE, Adapter, FineTuning
-from vergence.adaptation.own_data import OwnData, prepared
+from vergence.adaptation.own_data import OwnData, prepared, read_own_data
 from vergence.core.data import Samples, SharedRows
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
@@ -303,6 +304,15 @@ def test_the_toy_run_of_a_method_with_personal_entries(tmp_path):
 
 def refused(*words: str, args: list, code: int = 3) -> None:
     vergence("adapt", *args).complains(code, *words)
+
+
+@pytest.mark.parametrize("dataset", [vg.data.Columbia(), vg.data.Aria(), vg.data.Pupil()])
+def test_a_table_in_place_of_a_folder_is_called_a_file(dataset, tmp_path):
+    table = tmp_path / "x.csv"
+    table.write_text("a,b\n1,2\n")
+    experiment = SimpleNamespace(dataset=dataset, table={})
+    with pytest.raises(DataError, match=r"x\.csv is a file, and no folder.*; or give an npz with"):
+        read_own_data(table, experiment, None)
 
 
 def test_what_cannot_be_used_is_one_line(trained, file, newcomer, tmp_path):

@@ -117,6 +117,43 @@ def test_an_option_that_became_a_command_names_it(words, new):
 
 
 @pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (
+            "run --rounds 5",
+            "no option '--rounds': settings are given with --set, here --set run.ro",
+        ),
+        ("run toy --rounds 5", "here --set run.rounds=5"),
+        ("run toy --rounds=5", "here --set run.rounds=5"),
+        ("run toy --rounds", "here --set run.rounds=VALUE"),
+        ("study sweep toy --rounds 5 --out x", "here --set run.rounds=5"),
+        ("explain toy --lr .1", "here --set local.lr=.1"),
+        ("run toy --local.lr .1", "here --set local.lr=.1"),
+        ("run toy --seeds 5", "here --set 'run.seeds=[5]'"),
+        ("run toy --split-seeds [0,1]", "here --set 'run.split_seeds=[0,1]'"),
+        (
+            "run toy rounds=5",
+            "run does not take the word 'rounds=5': settings are given with --set, ",
+        ),
+        ("run toy fedavg", "run does not take the word 'fedavg': methods stand in the experiment"),
+        ("run toy fedavg", """write --set "methods=['fedavg']\" (--set method=fedavg in a file"""),
+        (
+            "run toy other",
+            "does not take the word 'other': `vergence run --help` says what it takes",
+        ),
+        ("verify a b", "verify does not take the word 'b': `vergence verify --help` says what it"),
+    ],
+)
+def test_a_setting_or_method_given_as_a_word_is_answered_with_what_to_write(words, answer):
+    vergence(*words.split()).complains(2, answer)
+
+
+@pytest.mark.parametrize("words", ["resume x --rounds 5", "run toy --sett a=1", "verify x --lr 1"])
+def test_where_no_setting_was_meant_none_is_named(words):
+    assert "settings are given" not in vergence(*words.split()).err
+
+
+@pytest.mark.parametrize(
     ("given", "meant"),
     [
         ("runn", "'run'"),

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.adversary.lies import circle, method
-from tests.adversary.test_m1_evaluations import evaluation
+from tests.adversary.test_evaluations_of_any_model import evaluation
 from vergence.core.local_training import LocalTraining
 from vergence.core.serialization import pack
 from vergence.deployment.secure_sum_client import SecureSumFiles

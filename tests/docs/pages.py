@@ -55,7 +55,7 @@ def prose(page):
 
 
 def commands():
-    """Return every command of every sh block; a comment after two spaces is its note."""
+    """Return every command of every sh block; the title of its block is its note."""
     found = []
     for page in pages():
         for block in blocks(page, "sh"):
@@ -66,9 +66,9 @@ def commands():
                 if joined.endswith("\\"):
                     joined = joined[:-1]
                     continue
-                text, _, note = joined.partition("  # ")
-                if text.strip() and not text.startswith("#"):
-                    found.append(Command(page, start, text.strip(), note.strip()))
+                if joined.strip():
+                    note = block.label.removeprefix("title=").strip('"')
+                    found.append(Command(page, start, joined.strip(), note))
                 joined = ""
     return found
 

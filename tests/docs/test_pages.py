@@ -66,6 +66,15 @@ def test_links_resolve(page):
             assert anchor in anchors(prose(place)), f"{page}: no heading for {link}"
 
 
+CODE = re.compile(r"\((?:(?!P\d|V\d)[A-Za-z]\d\d?(?:, )?)+\)|\bissue #?\d+")
+"""Numbers of findings. P0 to P2 are points of evaluation, V1 to V3 variants of SplitFed."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_holds_the_code_of_a_list_that_readers_do_not_have(page):
+    assert CODE.findall(prose(page)) == []
+
+
 def plain(value):
     """Return a default as TOML would give it."""
     if isinstance(value, tuple | list):

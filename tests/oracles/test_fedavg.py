@@ -82,7 +82,7 @@ def test_o5_fedprox_first_round():
 
 @pytest.mark.parametrize(("weights", "expected"), [("samples", 2.5), ("equal", 2.0)])
 def test_weights(weights, expected):
-    """Ends 1 and 3 with 1000 and 3000 samples: 2.5 by samples, 2 counted equally (O13)."""
+    """Ends 1 and 3 with 1000 and 3000 samples: 2.5 by samples, 2 counted equally."""
     method, server = FedAvg(weights=weights), Global(params(0.0))
     sealed = [
         turn(method, method.client(None), server.model, params(end), examples=n)[1]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.cli.commands import vergence
-from tests.made_up_runs import write_study
+from tests.made_up_runs import BASE, write_study
 from vergence.errors import ConfigError, DataError, StateError
 from vergence.metrics import statistics
 from vergence.metrics.intervals import interval
@@ -73,6 +73,17 @@ def test_rows_priors_first_then_methods_in_index_order(out):
     assert best.metrics["nss"].mean == pytest.approx(2.75)
     assert best.metrics["nss"].worst == pytest.approx(2.6)
     assert (best.worse_than_alone, best.mb_up, best.mb_down) == (0.25, 0.0054, 0.01)
+
+
+def test_two_methods_that_look_alike_have_one_more_decimal(tmp_path, monkeypatch):
+    """FedCPF has 2.75; FedSelect 0.15 more than its base: 2.754, which reads 2.75 too, or 2.76."""
+    for of_fedselect, decimals in ((2.604, 3), (2.61, 2)):
+        monkeypatch.setitem(BASE, "fedselect", of_fedselect)
+        folder = tmp_path / str(decimals)
+        write_study(folder, methods=("fedselect", "fedcpf"))
+        study = gather([folder])
+        cells = blocks(study)["methods"][0].lines[-1]
+        assert len(cells[1].partition(".")[2]) == decimals
 
 
 def test_paired_averages_seeds_within_a_person_first(out):

@@ -1,10 +1,12 @@
 """Masks of two people and two seeds on two tensors of four entries, counted by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from vergence.results.mask_files import Masks
-from vergence.studies.mask_anatomy import anatomy
+from vergence.studies.mask_anatomy import anatomy, shared_entries
 
 
 def masks(**bits):
@@ -31,3 +33,18 @@ def test_overlap_of_seeds():
     found = anatomy("x", masks(s0a="10001000", s1a="01000100"))
     assert found.seeds == (0.0, pytest.approx(0.5 / 3.5))
     assert np.isnan(found.people[0])
+
+
+def test_masks_of_two_methods_are_compared_person_by_person():
+    """Person a has 1 of 3 entries in common, b has 2 of 2: their mean is 2/3. One has none."""
+    runs = [
+        SimpleNamespace(title=title, masks=found)
+        for title, found in (
+            ("Alone", None),
+            ("One", masks(s0a="11000000", s0b="00110000")),
+            ("Two", masks(s0a="01100000", s0b="00110000")),
+        )
+    ]
+    (said,) = shared_entries(SimpleNamespace(runs=runs))
+    assert said.endswith("One and Two 0.67.")
+    assert shared_entries(SimpleNamespace(runs=runs[:2])) == []

@@ -75,7 +75,12 @@ def _from_reader(source: Path, experiment: Experiment, person: str | None) -> Ow
             f"they were: give {own_samples.WHERE}"
         )
     everybody = {f.name: f.default for f in fields(dataset) if f.name in CHOOSE_PEOPLE}
-    federation = replace(dataset, **everybody).load(str(source))
+    try:
+        federation = replace(dataset, **everybody).load(str(source))
+    except DataError as error:
+        if source.is_dir():
+            raise
+        raise DataError(f"{error}; or give {own_samples.WHERE}") from None
     people = federation.clients
     if person is None and len(people) > 1:
         shown = ", ".join(people[:5]) + (", ..." if len(people) > 5 else "")

@@ -25,6 +25,7 @@ from vergence.data.gaze_quality import (
     outside_notes,
 )
 from vergence.data.gaze_video.gaze_table import GazeTable
+from vergence.data.io.checks import no_folder
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import ConfigError, DataError, printable
 from vergence.experiment.registry import bind, find
@@ -57,7 +58,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         DataError: the format is not known, or a file cannot be used: file, row and column.
     """
     if not root.is_dir():
-        raise DataError(f"no folder {root}: give the folder of the recordings")
+        raise DataError(f"{no_folder(root)}: give the folder of the recordings")
     if out.exists():
         raise ConfigError(f"{out} is there already; choose a new file")
     if out.suffix != ".toml":

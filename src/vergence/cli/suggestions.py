@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import shlex
+from dataclasses import fields
+
 from cyclopts import (
     App,
     CycloptsError,
     MissingArgumentError,
     UnknownCommandError,
     UnknownOptionError,
+    UnusedCliTokensError,
 )
 
 from vergence.cli.commands import DAILY, GROUPS, spellings
@@ -64,6 +69,13 @@ def told(error: CycloptsError, app: App) -> str:
         old = " ".join([*chain, error.token.keyword or ""])
         if old in MOVED_OPTIONS:
             return f"no option '{old}' any more: it is now {MOVED_OPTIONS[old]}"
+        # Where the experiment lacks, the parser calls the option a value.
+        keyword = error.token.keyword or error.token.value.partition("=")[0]
+        setting = _as_setting(_option(keyword, error.root_input_tokens or []))
+        if setting and _takes_settings(error):
+            return f"no option '{keyword}': settings are given with --set, here {setting}"
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return _one_word_too_many(error, error.unused_tokens[0])
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.argument.name
         if name in PLACES and "Did you mean" not in str(error):  # of a name that was mistyped
@@ -92,3 +104,56 @@ def _meant(given: str, chain: list[str], app: App) -> str:
     word = close.split("'")[1]
     called = f", vergence's word for {word}" if word not in alike[word].split() else ""
     return f" (did you mean '{alike[word]}'{called}? known: {', '.join(known)})"
+
+
+def _one_word_too_many(error: CycloptsError, word: str) -> str:
+    """Answer a word that the command does not take: a method or a setting of an experiment, say."""
+    command = " ".join(error.command_chain or ())
+    line = f"{command} does not take the word '{word}'"
+    if _takes_settings(error):
+        from vergence.core.method import Method
+        from vergence.experiment.registry import names
+
+        if word in names("methods", Method):
+            return f"{line}: methods stand in the experiment; to replace them write " + (
+                f"""--set "methods=['{word}']" (--set method={word} in a file with method = ...)"""
+            )
+        if setting := _as_setting(word):
+            return f"{line}: settings are given with --set, here {setting}"
+    return f"{line}: `vergence {command} --help` says what it takes"
+
+
+def _takes_settings(error: CycloptsError) -> bool:
+    return error.target is not None and "set_" in inspect.signature(error.target).parameters
+
+
+def _option(keyword: str, words: list[str]) -> str:
+    """An option with its value, as KEY=VALUE; the words are those of the command line."""
+    key = keyword.removeprefix("--")
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word == keyword:
+            return f"{key}=VALUE" if after.startswith("-") else f"{key}={after}"
+        if word.startswith(f"{keyword}="):
+            return word.removeprefix("--")
+    return key
+
+
+def _as_setting(text: str) -> str:
+    """The --set for KEY=VALUE or SECTION.KEY=VALUE; nothing where no section has such a key."""
+    from vergence.core.local_training import LocalTraining
+    from vergence.engine.participation import Participation
+    from vergence.engine.plan import Plan
+
+    key, equals, value = text.partition("=")
+    sections = {"run": Plan, "local": LocalTraining, "presence": Participation}
+    types = {
+        f"{section}.{each.name}": str(each.type)
+        for section, record in sections.items()
+        for each in fields(record)
+    }
+    name = next((name for name in types if key.replace("-", "_") in (name, name.split(".")[1])), "")
+    if not name or not equals:
+        return ""
+    if types[name].startswith("tuple") and not value.startswith("["):
+        value = f"[{value}]"
+    return f"--set {shlex.quote(f'{name}={value}')}"

@@ -34,6 +34,7 @@ from vergence.studies.comparison_tables import (
     splits_block,
 )
 from vergence.studies.label_poor import label_poor_block
+from vergence.studies.mask_anatomy import shared_entries
 
 NOBODY = Harm((), {})
 HEADS = ("mean", "95 % interval", "worst", "harmed", "MB up", "MB down", "s", "steps")
@@ -267,7 +268,7 @@ def print_summary(
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     first = blocks(study)["methods"][0]
     pairs = best_pairs(study, study.headline, judge(study))
-    replace(first, notes=[*first.notes, *pairs]).show(console)
+    replace(first, notes=[*first.notes, *pairs, *shared_entries(study)]).show(console)
     told = f"Other metrics, fairness and tests: vergence compare {shlex.quote(str(folder))}"
     console.print(Text(told, style="dim"), soft_wrap=True)
 
@@ -315,6 +316,14 @@ def _decimals(listed: Sequence[ComparisonRow], metric: str) -> int:
     return digits(row.metrics[metric].mean for row in listed if metric in row.metrics)
 
 
+def _headline_decimals(listed: Sequence[ComparisonRow], metric: str) -> int:
+    """Return the usual number of decimals, and one more where two methods look alike at it."""
+    places = _decimals(listed, metric)
+    trained = [row for row in listed if metric in row.metrics and not row.prior]
+    means = [number(row.metrics[metric].mean, places) for row in trained]
+    return places + (len({*means}) < len(means))
+
+
 def _cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: str) -> list[str]:
     return [*headline_cells(listed, row, metric), "" if row.prior else number(row.steps, 0)]
 
@@ -331,7 +340,7 @@ def _means(
 def headline_cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: str) -> list[str]:
     """Return the printed cells of a row: mean, interval, worst, harmed, MB up, MB down, seconds."""
     e = row.metrics.get(metric)
-    places = _decimals(listed, metric)
+    places = _headline_decimals(listed, metric)
     first = [""] * 3
     if e is not None:
         spread = f"[{number(e.lo, places)}, {number(e.hi, places)}]"

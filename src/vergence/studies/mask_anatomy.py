@@ -14,7 +14,7 @@ from rich.table import Table
 from vergence.errors import StateError
 from vergence.results.layout import number
 from vergence.results.mask_files import Masks
-from vergence.results.read import read
+from vergence.results.read import StudyResults, read
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,24 @@ def _agree(masks: Masks) -> float:
     ]
     pairs = [(a, b) for a, b in combinations(of_seed, 2) if a.std() > 0 and b.std() > 0]
     return float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in pairs])) if pairs else float("nan")
+
+
+def shared_entries(study: StudyResults) -> list[str]:
+    """Return a sentence on how far the masks of two methods agree, of four methods at most."""
+    masked = [(run.title, run.masks) for run in study.runs if run.masks is not None][:4]
+    found = []
+    for (name, one), (another, other) in combinations(masked, 2):
+        keys = one.packed.keys() & other.packed.keys()
+        if one.shapes == other.shapes and keys:
+            pairs = [(one.packed[key], other.packed[key]) for key in keys]
+            both = [
+                np.bitwise_count(a & b).sum() / max(np.bitwise_count(a | b).sum(), 1)
+                for a, b in pairs
+            ]
+            found.append(f"{name} and {another} {number(float(np.mean(both)), 2)}")
+    text = ", ".join(found)
+    about = "Overlap of personal entries (Jaccard index, mean over people)"
+    return [f"{about}: {text}."] if text else []
 
 
 def tell(folder: Path, console: Console) -> None:

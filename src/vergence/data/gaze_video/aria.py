@@ -29,7 +29,7 @@ from vergence.data.gaze_video.recording import (
     named,
     places,
 )
-from vergence.data.io.checks import Check
+from vergence.data.io.checks import Check, no_folder
 from vergence.data.io.delimited_text import read_table
 from vergence.data.io.video import videos_in
 from vergence.errors import DataError
@@ -78,7 +78,7 @@ def recordings(root: Path) -> list[Recording]:
         DataError: `root` does not exist, or a recording is incomplete.
     """
     if not root.is_dir():
-        raise DataError(f"no folder {root} for data set 'aria': correct root, or leave it out")
+        raise DataError(f"{no_folder(root)} for data set 'aria': correct root, or leave it out")
     return [read(place, root) for place in places(root, "*.mp4", "*.vrs", "gaze_2d.csv")]
 
 

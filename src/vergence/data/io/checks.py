@@ -92,6 +92,8 @@ def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
 
 def no_folder(folder: Path) -> str:
     """Text: a folder that is not there, by all places where it was looked for."""
+    if folder.is_file():
+        return f"{folder} is a file, and no folder"
     shared = Path(os.environ.get(SHARED, HERE))
     if not folder.is_relative_to(shared) or folder.is_absolute() != shared.is_absolute():
         return f"no folder {folder}"
