@@ -4,7 +4,7 @@ BIN    := .venv/bin
 # Files of tests go to a process per core, four at most; each file's tests stay together.
 SHARED := -n auto --maxprocesses 4 --dist loadfile
 # Slow tests wait for processes of their own: four at once keep two cores busy.
-SLOW   := -n 4 --dist loadfile
+SLOW   := -n 4 --dist loadfile --timeout 600
 
 # Tests start the program hundreds of times: it is compiled once.
 unexport PYTHONDONTWRITEBYTECODE

@@ -30,6 +30,22 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give every file to one process whole; of the commands of the docs, every page."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesAndPages(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            # A page's commands use each other's runs, and no other page's.
+            return nodeid.rpartition(":")[0] if nodeid.endswith("]") and file == PASTED else file
+
+    return FilesAndPages(config, log)
+
+
+PASTED = "tests/docs/test_commands.py"
+"""Its tests are told apart by page and line: `...[README.md:12]`."""
 GPU = torch.cuda.is_available()
 
 

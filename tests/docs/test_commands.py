@@ -16,6 +16,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+from filelock import FileLock
 
 from benchmarks.bench.commands import app as bench
 from tests.conftest import ROOT
@@ -34,8 +35,14 @@ def environment():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _fresh():
-    shutil.rmtree(ROOT / "runs" / "docs", ignore_errors=True)
+def _fresh(testrun_uid):
+    """The first of the processes that share a test run empties the folder."""
+    mark = ROOT / "runs" / "docs" / testrun_uid
+    mark.parents[1].mkdir(exist_ok=True)
+    with FileLock(ROOT / "runs" / ".docs.lock"):
+        if not mark.exists():
+            shutil.rmtree(mark.parent, ignore_errors=True)
+            mark.mkdir(parents=True)
 
 
 def test_there_are_commands_to_check():
