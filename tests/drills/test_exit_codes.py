@@ -40,7 +40,8 @@ def told(command, folder, **environment):
 
 def set_up(folder):
     """Let make find everything set up."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    (folder / "papers").mkdir()
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "papers/pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     (folder / ".venv").mkdir()
     ready(folder)

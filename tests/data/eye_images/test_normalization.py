@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from tests.data.eye_images.screen_fit import calibrate
 from tests.data.heads import EYEBALLS, IRIS, RADIUS, corners, mirrored, photograph, turned, webcam
 from vergence.data.eye_images.camera import Camera, read_camera
 from vergence.data.eye_images.eye_patches import verify_yaw_sign
@@ -16,27 +15,22 @@ from vergence.data.eye_images.mpiigaze import Mpiigaze, gaze_angles, pose_angles
 from vergence.data.eye_images.normalization import (
     EYE,
     FACE,
+    MPII_FACE,
+    XGAZE_FACE,
     CameraView,
     eye_patch,
     eyes,
+    face,
     head_pose,
-    turned_to,
     vectors,
 )
-from vergence.data.eye_images.screen import Screen, nine_points
+from vergence.data.eye_images.screen import Screen, calibrate, nine_points
 from vergence.errors import DataError
 
 PLACE = np.array([20.0, 10.0, 600.0])
 TARGET = np.array([-60.0, 90.0, 0.0])
 POSES = [(0, 0, 0), (12, -25, 0), (-18, 8, 35), (5, 30, -60), (-25, -30, 20)]
-MPII_FACE = CameraView(1600.0, 1000.0, 224, 224)
-XGAZE_FACE = CameraView(960.0, 600.0, 224, 224)
 LENS = (-0.28, 0.09, 0.001, -0.002, 0.0)
-
-
-def face(head, view=MPII_FACE):
-    """Return the virtual camera turned to the face, the mean of its eye and mouth corners."""
-    return turned_to(head, head.points[:6].mean(0), view)
 
 
 def apart_deg(one, other):

@@ -30,7 +30,7 @@ def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, mon
 
     def one_round(self, at, server):
         server = honest_round(self, at, server)
-        registry = self.simulator.clients
+        registry = self.exchange.clients
         mine = [entry.file for entry in registry.filed.values()]
         named = [*mine, *registry.passed, *registry.spares]
         there = {p.name for p in (tmp_path / "state").glob("*.client.*")}
@@ -104,7 +104,7 @@ def test_a_client_that_keeps_nothing_has_no_file(tmp_path):
 
     def one_round(self, at, server):
         server = honest(self, at, server)
-        seen.append(len(self.simulator.clients))
+        seen.append(len(self.exchange.clients))
         return server
 
     with pytest.MonkeyPatch.context() as patch:

@@ -60,6 +60,8 @@ class CameraView:
 
 EYE = CameraView()
 """As MPIIGaze: 1.6 pixels per mm."""
+MPII_FACE = CameraView(1600.0, 1000.0, 224, 224)
+XGAZE_FACE = CameraView(960.0, 600.0, 224, 224)
 """Face pictures in the manner of MPIIFaceGaze and ETH-XGaze (which also exists at 300 mm)."""
 
 
@@ -231,6 +233,11 @@ def eyes(head: Head, view: CameraView = EYE) -> tuple[Normalised, Normalised]:
         for side, corners in CORNERS.items()
     )
     return left, right
+
+
+def face(head: Head, view: CameraView = MPII_FACE) -> Normalised:
+    """Return the virtual camera turned to the face, the mean of its eye and mouth corners."""
+    return turned_to(head, head.points[:6].mean(0), view)
 
 
 def eye_patch(eye: Normalised, picture: NDArray, camera: Camera) -> NDArray:

@@ -1,4 +1,4 @@
-"""Points of gaze on a screen, and nine points to look at.
+"""Points of gaze on a screen, and their calibration from nine points looked at.
 
 Screen frame: mm, the top left corner is the origin, x to the right and y down as the person in
 front of it sees them, z into the screen; its surface is z = 0. Everything else is in the camera
@@ -7,10 +7,30 @@ frame of `vergence.data.eye_images.camera`. Source: eyeimages design note, 3.5 s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
+
+from vergence.data.eye_images.normalization import gaze_angles
+from vergence.errors import DataError
+
+FEWEST = 7
+"""Points that both models need so that one can be left out: each has six numbers per axis."""
+
+Fit = Callable[[NDArray, NDArray, NDArray], "GazePoint"]
+
+
+class GazePoint(Protocol):
+    """Converter of gaze into points on the screen, mm `[n, 2]`."""
+
+    def points(self, origins: NDArray, directions: NDArray) -> NDArray:
+        """Points where rays from origins `[n, 3]` in directions `[n, 3]` meet the screen."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +63,26 @@ class Screen:
         return start[:, :2] + steps[:, None] * along[:, :2]
 
 
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """Points as a quadratic of (pitch, yaw): for a head that stays, whatever bends the gaze."""
+
+    weights: NDArray
+
+    def points(self, origins: NDArray, directions: NDArray) -> NDArray:
+        """Return points of the directions, mm `[n, 2]`; where the eyes are does not matter."""
+        return _terms(directions) @ self.weights
+
+
+@dataclass(frozen=True)
+class PoseFit:
+    """A fitted model and the mean distance of the points it was not fitted to, one at a time."""
+
+    model: GazePoint
+    error_cm: float
+    error_deg: float
+
+
 def nine_points(width_mm: float, height_mm: float, margin: float = 0.1) -> NDArray:
     """Return a 3 x 3 grid of points to look at, mm `[9, 2]`, row by row.
 
@@ -50,3 +90,81 @@ def nine_points(width_mm: float, height_mm: float, margin: float = 0.1) -> NDArr
     """
     steps = np.array([margin, 0.5, 1 - margin])
     return np.stack(np.meshgrid(steps * width_mm, steps * height_mm), -1).reshape(-1, 2)
+
+
+def fit_plane(
+    origins: NDArray, directions: NDArray, targets: NDArray, start: Screen | None = None
+) -> Screen:
+    """Fit position and tilt of the screen: least squares of the angles between gaze and targets.
+
+    Args:
+        origins: eye centres, mm in the camera frame `[n, 3]`.
+        directions: gaze in the camera frame `[n, 3]`.
+        targets: the points looked at, mm on the screen `[n, 2]`.
+        start: about where it is; default: the camera above the middle of the targets.
+    """
+    begin = start or Screen.facing(float(targets[:, 0].mean()), float(targets[:, 1].min()))
+    gaze = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+
+    def screen(change: NDArray) -> Screen:
+        turn = Rotation.from_rotvec(change[:3]).as_matrix()
+        return Screen(turn @ begin.rotation, begin.offset + 100 * change[3:])
+
+    def miss(change: NDArray) -> NDArray:
+        wanted = screen(change).place(targets) - origins
+        return (wanted / np.linalg.norm(wanted, axis=1, keepdims=True) - gaze).ravel()
+
+    return screen(least_squares(miss, np.zeros(6), xtol=1e-12, ftol=1e-12).x)
+
+
+def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[str, PoseFit]:
+    """Fit both models to points looked at; the one with the smaller error comes first.
+
+    Errors are of points left out of the fit in turn, in cm on the screen and in degrees at the eye
+    (the plane of all points says how far away it is). A ray that misses the plane has no error in
+    cm: the model's error is infinite.
+
+    Raises:
+        DataError: fewer than seven points, or a number is not finite.
+    """
+    arrays = tuple(np.asarray(a, float) for a in (origins, directions, targets))
+    count = len(targets)
+    if [a.shape for a in arrays] != [(count, 3), (count, 3), (count, 2)] or count < FEWEST:
+        raise DataError(
+            f"a screen is calibrated with {FEWEST} points or more (9 are usual), each with origin, "
+            f"direction and target, got shapes {[a.shape for a in arrays]}"
+        )
+    if not all(np.isfinite(a).all() for a in arrays):
+        raise DataError("a screen calibration holds NaN: leave out the points without a face")
+    plane = fit_plane(arrays[0], arrays[1], arrays[2])
+    fitted = {
+        "plane": _judged(fit_plane, arrays, plane),
+        "quadratic": _judged(
+            lambda _, gaze, seen: Quadratic(np.linalg.lstsq(_terms(gaze), seen, rcond=None)[0]),
+            arrays,
+            plane,
+        ),
+    }
+    return dict(sorted(fitted.items(), key=lambda item: item[1].error_cm))
+
+
+def _judged(fit: Fit, arrays: tuple[NDArray, ...], plane: Screen) -> PoseFit:
+    origins, directions, targets = arrays
+    found = np.empty_like(targets)
+    for row in range(len(targets)):
+        others = np.arange(len(targets)) != row
+        model = fit(origins[others], directions[others], targets[others])
+        found[row] = model.points(origins[[row]], directions[[row]])[0]
+    seen, wanted = plane.place(found) - origins, plane.place(targets) - origins
+    sine = np.linalg.norm(np.cross(seen, wanted), axis=1)
+    errors = (
+        np.linalg.norm(found - targets, axis=1).mean() / 10,
+        np.rad2deg(np.arctan2(sine, (seen * wanted).sum(1)).mean()),
+    )
+    cm, degrees = (float(np.nan_to_num(error, nan=np.inf)) for error in errors)
+    return PoseFit(fit(*arrays), cm, degrees)
+
+
+def _terms(directions: NDArray) -> NDArray:
+    pitch, yaw = gaze_angles(directions).T
+    return np.stack([np.ones_like(pitch), pitch, yaw, pitch**2, pitch * yaw, yaw**2], 1)
