@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 
@@ -16,8 +15,6 @@ from tools.make_notebook import VALUE, parts
 TEXTS = sorted((ROOT / "tools" / "tutorials").glob("*.md"))
 HERE = ROOT / "docs" / "tutorials"
 BYTES = 150_000
-SECONDS = 120
-"""Of processor time: a minute on two cores."""
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 SHOWN = {
     "1_first_federation": ["other people", "every single update", "auc_judd"],
@@ -125,15 +122,11 @@ def test_a_tutorial_runs_and_says_what_it_computes(text, tmp_path):
         pytest.importorskip("onnxscript")
     if text.stem.startswith("6"):
         pytest.importorskip("flwr")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     path = tmp_path / f"{text.stem}.ipynb"
     command = [sys.executable, ROOT / "tools" / "make_notebook.py", text, path]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     made = json.loads(path.read_text(encoding="utf-8"))
     assert kinds(made) == kinds(notebook(text))
     assert compared(made, text) == pytest.approx(compared(notebook(text), text), rel=0.1, abs=0.05)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert spent < SECONDS, f"{spent:.0f} s of processor time"
