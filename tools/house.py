@@ -43,6 +43,12 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a syntax tree, which is walked once for all that is counted in it."""
+    return list(ast.walk(tree))
+
+
+@cache
 def sources() -> dict[str, Path]:
     """Every module of the package, by its path there, and of the papers, by `papers/...`."""
     own = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -57,7 +63,7 @@ def modules() -> dict[str, ast.Module]:
 
 def statements(folder: Path) -> int:
     """Number of statements of the modules below a folder, without imports and docstrings."""
-    return sum(_counts(node) for path in folder.rglob("*.py") for node in ast.walk(parsed(path)))
+    return sum(_counts(node) for path in folder.rglob("*.py") for node in nodes(parsed(path)))
 
 
 def _counts(node: ast.AST) -> bool:
@@ -84,7 +90,7 @@ def definitions(found: dict[str, ast.Module]) -> Iterator[tuple[str, ast.AST]]:
 @cache
 def _walked(tree: ast.Module) -> list[ast.AST]:
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [node for node in nodes(tree) if isinstance(node, kinds)]
 
 
 def long_files() -> list[str]:
@@ -166,7 +172,7 @@ def system_calls(found: dict[str, ast.Module]) -> list[str]:
     for name, tree in found.items():
         if name.startswith("system/"):
             continue
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import):
                 used = {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -204,13 +210,14 @@ def trees(root: Path) -> dict[str, ast.Module]:
     return found
 
 
+@cache
 def imports(root: Path, *, lazy: bool = False) -> dict[str, set[str]]:
     """Modules that each module of a package imports at its top, under TYPE_CHECKING too.
 
     With `lazy`, those that its functions import count as well.
     """
     found = trees(root)
-    walk = ast.walk if lazy else _outside_functions
+    walk = nodes if lazy else _outside_functions
     return {name: _imported(walk(tree), found.keys()) - {name} for name, tree in found.items()}
 
 
@@ -270,7 +277,7 @@ def named_modules(tree: ast.AST, known: Collection[str]) -> set[str]:
     """Modules that strings name, as `vergence.cli.new:new`, or below the package `core.method`."""
     texts = {
         node.value.partition(":")[0]
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     return {name for text in texts for name in (text, f"{PACKAGE.name}.{text}") if name in known}
@@ -286,11 +293,10 @@ def public_modules(known: Collection[str]) -> set[str]:
 def unreached() -> list[str]:
     """Modules that no path of a user reaches: no command, no public name, no registry."""
     graph = imports(PACKAGE, lazy=True)
-    for name in graph:
-        graph[name] |= named_modules(trees(PACKAGE)[name], graph.keys())
+    named = {name: named_modules(tree, graph.keys()) for name, tree in trees(PACKAGE).items()}
     root = PACKAGE.name
     # Type checkers read every public name there; a program imports those that it uses.
-    graph[root] = named_modules(trees(PACKAGE)[root], graph.keys())
+    graph = {name: named[name] | (set() if name == root else graph[name]) for name in graph}
     left = [root, f"{root}.__main__", *public_modules(graph.keys())]
     seen: set[str] = set()
     while left:
