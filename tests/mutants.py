@@ -126,7 +126,7 @@ def judged(mutant: Mutant, tree: Path) -> Row:
 def copied(to: Path, source: Path = ROOT) -> Path:
     """Copy what tests need: never is a hole opened in the tree itself."""
     skip = shutil.ignore_patterns("__pycache__") if source == ROOT else None
-    for name in ("src", "tests"):
+    for name in ("src", "tests", "benchmarks"):  # Parties of compared systems lie in benchmarks.
         shutil.copytree(source / name, to / name, ignore=skip)
     shutil.copy2(source / "pyproject.toml", to)
     return to
