@@ -1,9 +1,11 @@
 """The public names are exactly these, all of them lazy, and a run started from Python is a run."""
 
+import ast
 import copy
 import dataclasses
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -184,3 +186,24 @@ def test_help_needs_neither_torch_nor_the_parser_of_arguments():
 def test_type_checkers_find_the_types():
     assert (ROOT / "src" / "vergence" / "py.typed").is_file()
     assert '"py.typed"' in (ROOT / "pyproject.toml").read_text()
+
+
+def deprecations(source: str) -> list[str]:
+    """Texts of `@deprecated(...)` in a module."""
+    return [
+        decorator.args[0].value
+        for node in ast.walk(ast.parse(source))
+        for decorator in getattr(node, "decorator_list", ())
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "deprecated"
+    ]
+
+
+def test_deprecated_names_say_since_when_what_to_use_and_until_when():
+    form = re.compile(r"since \d+\.\d+\.\d+: use [\w.]+; goes in \d+\.\d+\.\d+")
+    page = re.search(r"```python\n(.*?)\n```", (ROOT / "RELEASE.md").read_text(), re.DOTALL)
+    (printed,) = deprecations(page[1])
+    assert form.fullmatch(printed)
+    assert not form.fullmatch(*deprecations("@deprecated('use another')\ndef old(): ..."))
+    for path in (ROOT / "src").rglob("*.py"):
+        for text in deprecations(path.read_text(encoding="utf-8")):
+            assert form.fullmatch(text), f"{path.name}: {text}"

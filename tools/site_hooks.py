@@ -1,7 +1,7 @@
 """Hooks of mkdocs: pages from outside docs, notebooks as pages, folders in the navigation.
 
-* ARCHITECTURE, CONTRIBUTING, CHANGELOG and SECURITY of the repository are pages of the site. A link
-  from a page to any other file outside docs leads to a copy of that file.
+* ARCHITECTURE, CONTRIBUTING, CHANGELOG, RELEASE and SECURITY of the repository are pages of the
+  site. A link from a page to any other file outside docs leads to a copy of that file.
 * Pages of papers, `papers/PAPER/results`, and the pictures beside them are a section of the site.
   Its search leaves them out: hundreds of tables of numbers would bury the pages that explain.
 * A notebook becomes a page by nbconvert, with the outputs that are stored in it: nothing is run. It
@@ -22,7 +22,7 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
+NAMES = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "RELEASE", "SECURITY")
 TOP = {f"{name}.md": f"{name.lower()}.md" for name in NAMES}
 """Pages of the repository's root, with their names in the site."""
 COPIES = "files"

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-TOP = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md")
+TOP = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "RELEASE.md",
+    "SECURITY.md",
+)
 FENCE = re.compile(r"^```(\S*)[ \t]*(.*?)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
