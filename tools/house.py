@@ -15,6 +15,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -345,4 +346,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with suppress(BrokenPipeError):  # `| head` has read enough
+        sys.exit(main())

@@ -260,6 +260,20 @@ def test_a_command_without_its_experiment_names_one():
     vergence("run").complains(2, "run needs an experiment: a file, or one", "`vergence run toy`")
 
 
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        ("adapt --data x.csv", "adapt needs FOLDER, run directory of one method"),
+        ("new", "new needs NAME, a new folder"),
+        ("data import", "data import needs FOLDER, recordings of people"),
+        ("resume", "resume needs FOLDER: `vergence resume --help`"),
+        ("live --camera 0", "live needs MODEL, what `vergence export` wrote"),
+    ],
+)
+def test_a_command_without_what_it_works_on_says_what_that_is(words, needs):
+    vergence(*words.split()).complains(2, needs, "--help` says more")
+
+
 def test_one_method_is_shown_with_its_options():
     said = vergence("methods", "fedcpf")
     assert said.code == 0, said.err

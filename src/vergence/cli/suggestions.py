@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from dataclasses import fields
 
@@ -77,10 +78,14 @@ def told(error: CycloptsError, app: App) -> str:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return _one_word_too_many(error, error.unused_tokens[0])
     if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = error.argument.name
+        name, command = error.argument.name, " ".join(chain)
         if name in PLACES and "Did you mean" not in str(error):  # of a name that was mistyped
             what = f"{name}: {PLACES[name]}" if name == "--out" else PLACES[name]
-            return f"{' '.join(chain)} needs {what}"
+            return f"{command} needs {what}"
+        if error.argument.index is not None and not error.argument.tokens:
+            return (
+                f"{command} needs {_described(error, name)}: `vergence {command} --help` says more"
+            )
     return str(error).splitlines()[0] if str(error) else "unusable arguments"
 
 
@@ -121,6 +126,14 @@ def _one_word_too_many(error: CycloptsError, word: str) -> str:
         if setting := _as_setting(word):
             return f"{line}: settings are given with --set, here {setting}"
     return f"{line}: `vergence {command} --help` says what it takes"
+
+
+def _described(error: MissingArgumentError, name: str) -> str:
+    """An argument in capitals, with the first clause of its description in the command's help."""
+    documented = error.app.assemble_argument_collection(parse_docstring=True) if error.app else ()
+    text = next((each.parameter.help for each in documented if each.name == name), None) or ""
+    meaning = re.split("[;.] ", text)[0].rstrip(".")
+    return ", ".join(filter(None, (name.removeprefix("--").upper(), meaning)))
 
 
 def _takes_settings(error: CycloptsError) -> bool:
