@@ -86,7 +86,7 @@ drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of
 drills-flower: setup ## the same over Flower, and attacks on a server's port (a quarter of an hour)
 	$(BIN)/python -m tests.drills.flower_drills
 
-mutants: setup ## open 167 holes in copies of the code, one by one: do tests notice? (ten minutes)
+mutants: setup ## open holes in copies of the code, one by one: do tests notice? (ten minutes)
 	$(BIN)/python -m tests.mutants
 
 # A machine without a network has no .venv: `make gpu GPU_PYTHON=python3` takes what is installed.
