@@ -10,15 +10,14 @@ of the network, of who gets which images and of everything drawn.
 """
 
 import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
 
+from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -30,7 +29,6 @@ from vergence.data.images.fashion_mnist import FILES, FashionMnist
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import RunOutcome, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.generative.ap_fl import GlobalMemory, Memory, apart, mixed
@@ -111,9 +109,7 @@ def trained(
     alone = isinstance(method, LocalOnly)
     presence = Participation() if alone else Participation(gone={args.away: 0}, back=(args.away,))
     plan = Plan(rounds=args.rounds, evaluate_every=0, workers=1, presence=presence)
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "a", "code": "b", "data": "c"})
-        folder.open()
+    with run_folder() as folder:
         found = run_rounds(
             method, task, people.only([args.away]) if alone else people, plan, folder
         )

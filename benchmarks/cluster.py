@@ -9,18 +9,16 @@ import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from statistics import median
 
 import torch
 
+from benchmarks.common.runs import run_folder
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedcpf import FedCPF
 from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.linear import Linear
@@ -54,9 +52,7 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
     marks: list[float] = []
     for _ in range(2):
         marks.clear()
-        with tempfile.TemporaryDirectory() as place:
-            folder = RunDirectory(Path(place), {"config": "benchmark"})
-            folder.open()
+        with run_folder() as folder:
             began = time.perf_counter()
             outcome = run_rounds(
                 method, task, federation, plan, folder, lambda *_: marks.append(time.perf_counter())

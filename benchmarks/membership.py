@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common.report import report
 from vergence.attacks.membership import each_in_turn, halves, of_people
 from vergence.attacks.score import least_epsilon, tpr_at
 from vergence.attacks.training import learn
@@ -21,7 +22,6 @@ from vergence.core.data import Samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.experiment.run import progress_bar
 from vergence.models.small_eye import SmallEye
-from vergence.results.write import write_json
 
 FPR = 0.01
 
@@ -121,10 +121,7 @@ def main() -> None:
     torch.set_num_threads(1)
     began = time.perf_counter()
     lines = measured(given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, lines)
-    print(markdown(lines))
-    print(f"\n{time.perf_counter() - began:.0f} s; numbers: {given.json}")
+    report(given.json, lines, markdown(lines), f"{time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ test data, liars too. Cells that the JSON file holds already are not run again.
 """
 
 import argparse
-import csv
 import itertools
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,14 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.common.runs import people_scores, robust, run_folder
 from vergence.engine.round_loop import run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import schema as config
 from vergence.experiment.run import progress_bar
 from vergence.privacy.poisoning.updates import chosen
 from vergence.results.write import write_json
 
-EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
 ATTACKS: dict[str, dict[str, Any]] = {
     "sign_flip": {"factor": 4.0},
     "scaling": {"factor": 10.0},
@@ -61,16 +58,7 @@ def cells(given: argparse.Namespace) -> Iterator[Cell]:
 def table_of(cell: Cell, rounds: int | None) -> dict[str, Any]:
     """Return the experiment of a cell."""
     attack, share, defence, seed = cell
-    table = {k: v for k, v in config.read(EXPERIMENT).items() if k not in ("privacy", "poison")}
-    table["run"] = {
-        **table["run"],
-        "seeds": [seed],
-        "evaluate_every": 0,
-        "workers": 1,
-        "checkpoint_every": 0,
-    }
-    if rounds is not None:
-        table["run"]["rounds"] = rounds
+    table = robust(seed, rounds)
     if attack != CLEAN:
         table["poison"] = {"attack": attack, "share": share, "seed": seed, **ATTACKS[attack]}
     if defence != "none":
@@ -90,17 +78,10 @@ def measured(cell: Cell, rounds: int | None) -> dict[str, float]:
     torch.set_num_threads(1)
     experiment = config.check(table_of(cell, rounds))
     task, (method,) = experiment.task(cell[3]), experiment.methods.values()
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         ready = experiment.model.prepare(experiment.federation())
         run_rounds(method, task, ready, experiment.plan, folder)
-        with (folder.path / "people.csv").open(newline="") as file:
-            return {
-                row["person"]: float(row["value"])
-                for row in csv.DictReader(file)
-                if row["metric"] == task.headline
-            }
+        return people_scores(folder, task.headline)
 
 
 def name(cell: Cell) -> str:

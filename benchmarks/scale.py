@@ -9,24 +9,22 @@ less the bytes of the data (always of as many people).
 import argparse
 import itertools
 import os
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import psutil
 import torch
 
 from benchmarks.bench.workloads import Network, Packed
+from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.crowd import Crowd
 from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.models.linear import Linear
@@ -63,9 +61,7 @@ class Peak:
 
 
 def run(method, task, people, plan, tick=None) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "benchmark"})
-        folder.open()
+    with run_folder() as folder:
         run_rounds(method, task, people, plan, folder, tick)
 
 

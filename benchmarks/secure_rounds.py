@@ -9,19 +9,17 @@ messages that a client sends in a round, packed as they travel, beside its updat
 
 import argparse
 import platform
-import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from benchmarks.bench import workloads
+from benchmarks.common.runs import run_folder
 from vergence.core.method import Method
 from vergence.engine import secure_sum_attempts
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -82,9 +80,7 @@ def one(kind: type[Method], engine: str, privacy: Privacy, rounds: int, people: 
         privacy=privacy,
     )
     ticks = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         run_rounds(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
     return min(b - a for a, b in pairwise(ticks)), task.init().layout.n
 
