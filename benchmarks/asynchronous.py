@@ -298,8 +298,7 @@ def figure(lines: list[dict[str, Any]], ends: float) -> Figure:
             values = np.array([np.interp(times, *curve.T) for curve in curves])
             axes.fill_between(times, values.min(0), values.max(0), color=colour, alpha=0.14, lw=0)
             axes.plot(times, values.mean(0), color=colour, lw=1.2, label=delivery)
-        axes.set_title(name)
-        axes.set_xlabel("virtual seconds")
+        axes.set(title=name, xlabel="virtual seconds")
         if not at:
             axes.legend(fontsize=6)
     return page

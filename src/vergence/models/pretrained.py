@@ -171,7 +171,7 @@ def _cached(
 ) -> Tensor:
     """Output of `compute` for frames, from the cache where these were seen before."""
     digest = hashlib.sha256(f"{list(frames.shape)}\n".encode())
-    digest.update(frames.contiguous().flatten().numpy())
+    digest.update(frames.contiguous().flatten().numpy().data)
 
     def made() -> dict[str, NDArray]:
         # One thread: the last bits of a sum depend on how many share it, and features are inputs.

@@ -45,7 +45,7 @@ def _label(text: str, arrays: Arrays) -> str:
     """Return one string, as the file format keeps no order among several."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
-        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
     return f"{digest.hexdigest()} {text}"
 
 
