@@ -1,4 +1,4 @@
-"""What networks on frozen EfficientNet-Lite0 features have in common: options and layers."""
+"""Options and layers of networks on frozen EfficientNet-Lite0 features."""
 
 from __future__ import annotations
 
