@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+from benchmarks.common.options import options
 from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
@@ -193,20 +194,21 @@ def show(found: Sequence[Mapping[str, tuple[float, float]]]) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", default="../shared/data/fashion_mnist")
-    parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--away", default="p8")
-    parser.add_argument("--own", type=int, help="images of who is away; default: as many")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--spaces", nargs="+", default=["input", "features"])
-    parser.add_argument("--distances", default="relative")
-    parser.add_argument("--semantics", nargs="+", default=["names", "random"])
-    args = parser.parse_args()
+    args = options(
+        __doc__.partition("\n")[0],
+        root="../shared/data/fashion_mnist",
+        images=600,
+        away="p8",
+        own={"type": int, "help": "images of who is away; default: as many"},
+        rounds=10,
+        epochs=1,
+        lr=1e-3,
+        passes=5,
+        seeds=3,
+        spaces={"nargs": "+", "default": ["input", "features"]},
+        distances="relative",
+        semantics={"nargs": "+", "default": ["names", "random"]},
+    )
     torch.set_num_threads(1)
     show([seed_of(args, seed) for seed in range(args.seeds)])
 

@@ -26,6 +26,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.common.eyes import spread
+from benchmarks.common.options import options
 from benchmarks.common.runs import run_folder
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -306,18 +307,17 @@ def figure(lines: list[dict[str, Any]], ends: float) -> Figure:
 
 def main() -> None:
     """Measure, print the table, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", default="fashion_mnist", help="folder of Fashion-MNIST")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--horizon", type=float, default=80.0, help="virtual seconds")
-    parser.add_argument(
-        "--wanted", type=float, nargs="+", default=[0.6, 0.7], help="accuracy or tau"
+    given = options(
+        __doc__.partition("\n")[0],
+        root={"default": "fashion_mnist", "help": "folder of Fashion-MNIST"},
+        seeds=5,
+        horizon={"type": float, "default": 80.0, "help": "virtual seconds"},
+        wanted={"type": float, "nargs": "+", "default": [0.6, 0.7], "help": "accuracy or tau"},
+        absent={"action": "store_true", "help": "AP-FL's absent person instead"},
+        methods={"action": "store_true", "help": "compare methods instead"},
+        json=Path("asynchronous.json"),
+        out=Path("asynchronous.png"),
     )
-    parser.add_argument("--absent", action="store_true", help="AP-FL's absent person instead")
-    parser.add_argument("--methods", action="store_true", help="compare methods instead")
-    parser.add_argument("--json", type=Path, default=Path("asynchronous.json"))
-    parser.add_argument("--out", type=Path, default=Path("asynchronous.png"))
-    given = parser.parse_args()
     given.json.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     if given.absent:

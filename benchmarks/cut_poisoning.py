@@ -23,6 +23,7 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.attacks.split_parties import Lie, lying
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.common.runs import people_scores, robust, run_folder
 from vergence.core.federation import Federation
@@ -166,15 +167,16 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run everything, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--method", choices=METHODS, default="splitfed")
-    parser.add_argument("--lies", nargs="+", choices=LIES, default=list(LIES))
-    parser.add_argument("--cuts", nargs="+", help="stages; default: all but the last")
-    parser.add_argument("--share", type=float, default=0.2)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("cut_poisoning.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        method={"choices": METHODS, "default": "splitfed"},
+        lies={"nargs": "+", "choices": LIES, "default": list(LIES)},
+        cuts={"nargs": "+", "help": "stages; default: all but the last"},
+        share=0.2,
+        seeds={"nargs": "+", "type": int, "default": [0, 1, 2]},
+        rounds=5,
+        json=Path("cut_poisoning.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     lines = measured(given)

@@ -8,11 +8,11 @@ over people's own tests, the mean difference with its 95 % interval (Student's t
 what random importance gets.
 """
 
-import argparse
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from benchmarks.common.options import options
 from benchmarks.common.runs import run_folder
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -67,11 +67,12 @@ def compared(name: str, load: Callable[[int], Federation], network: VsLSTM, args
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--root", help="folder with tvsum_keyframes_effnetlite0.npz")
-    args = parser.parse_args()
+    args = options(
+        __doc__.partition("\n")[0],
+        seeds=10,
+        rounds=5,
+        root={"help": "folder with tvsum_keyframes_effnetlite0.npz"},
+    )
     for name, strength in (("alike", 0.0), ("apart", 1.0)):
 
         def load(seed: int, strength: float = strength) -> Federation:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.eyes import eye_source, spread
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from vergence.attacks import score
 from vergence.attacks.hijacking import Hijacker, HijackSettings
@@ -295,15 +296,16 @@ def mean(pairs: list[list[float]]) -> list[float] | None:
 
 def main() -> None:
     """Measure, print the tables, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["real", "crops", "synthetic"], default="synthetic")
-    parser.add_argument("--cuts", nargs="+", help="stages; default: three of the network")
-    parser.add_argument("--batches", type=int, default=1000, help="that a hijacked client sends")
-    parser.add_argument("--seeds", type=int, default=2, help="hijacked clients per cut")
-    parser.add_argument("--trials", type=int, default=10, help="honest servers per cut")
-    parser.add_argument("--watch", type=int, default=200, help="batches with an honest server")
-    parser.add_argument("--json", type=Path, default=Path("hijacking.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["real", "crops", "synthetic"], "default": "synthetic"},
+        cuts={"nargs": "+", "help": "stages; default: three of the network"},
+        batches={"type": int, "default": 1000, "help": "that a hijacked client sends"},
+        seeds={"type": int, "default": 2, "help": "hijacked clients per cut"},
+        trials={"type": int, "default": 10, "help": "honest servers per cut"},
+        watch={"type": int, "default": 200, "help": "batches with an honest server"},
+        json=Path("hijacking.json"),
+    )
     torch.set_num_threads(1)
     began, cpu = time.perf_counter(), time.process_time()
     lines = measured(given)

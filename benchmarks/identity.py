@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.eyes import eye_source, spread_rows
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.common.runs import run_folder
 from vergence.attacks.identity import IdentifiedSamples, in_place, nearest, votes
@@ -229,12 +230,13 @@ def markdown(lines: list[dict[str, Any]], people: int) -> str:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["crops", "synthetic"], default="synthetic")
-    parser.add_argument("--people", type=int, default=20, help="of the generator")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("identity.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["crops", "synthetic"], "default": "synthetic"},
+        people={"type": int, "default": 20, "help": "of the generator"},
+        rounds=5,
+        json=Path("identity.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     data, people, lines = measured(given)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from benchmarks.attacks.split_parties import heard_from, tree, watched
 from benchmarks.common.eyes import eye_source, spread
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.common.runs import run_folder
 from vergence.attacks.label_inference import Follower, LabelInferenceAttack, Loss
@@ -190,11 +191,12 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["crops", "synthetic"], default="synthetic")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("labels.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["crops", "synthetic"], "default": "synthetic"},
+        rounds=5,
+        json=Path("labels.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     data, lines = measured(given)

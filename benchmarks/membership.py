@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from vergence.attacks.membership import each_in_turn, halves, of_people
 from vergence.attacks.score import least_epsilon, tpr_at
@@ -111,13 +112,14 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--people", type=int, default=40)
-    parser.add_argument("--models", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, default=Path("membership.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        people=40,
+        models=20,
+        epochs=60,
+        seed=0,
+        json=Path("membership.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     lines = measured(given)

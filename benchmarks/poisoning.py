@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.common.options import options
 from benchmarks.common.runs import people_scores, robust, run_folder
 from vergence.engine.round_loop import run_rounds
 from vergence.experiment import schema as config
@@ -144,15 +145,16 @@ def verdicts(found: dict[str, dict[str, float]], given: argparse.Namespace) -> I
 
 def main() -> None:
     """Run the grid, print table and verdicts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--defences", nargs="+", choices=DEFENCES, default=list(DEFENCES))
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.2, 0.3])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=Path("poisoning.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__,
+        attacks={"nargs": "+", "choices": ATTACKS, "default": list(ATTACKS)},
+        defences={"nargs": "+", "choices": DEFENCES, "default": list(DEFENCES)},
+        shares={"nargs": "+", "type": float, "default": [0.1, 0.2, 0.3]},
+        seeds={"nargs": "+", "type": int, "default": [0, 1, 2]},
+        rounds={"type": int},
+        jobs=2,
+        json=Path("poisoning.json"),
+    )
     began = time.perf_counter()
     found = run(given)
     print(markdown(found, given))

@@ -13,7 +13,6 @@ Without the files the generator stands in, and says so. Every attacker knows the
 of every image.
 """
 
-import argparse
 import copy
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from benchmarks.common.eyes import eye_source, spread_rows
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from vergence.attacks import score
 from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, sends
@@ -390,13 +390,14 @@ def draw(asked: dict[str, Tensor], out: Path, columns: int = 8) -> None:
 
 def main() -> None:
     """Measure, print the table, write numbers and picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["real", "crops", "synthetic"], default="real")
-    parser.add_argument("--quick", action="store_true", help="fewer images, rows and epochs")
-    parser.add_argument("--only", default="", help="rows with this in their name")
-    parser.add_argument("--json", type=Path, default=Path("reconstruction.json"))
-    parser.add_argument("--picture", type=Path, help=".png; keep real people's eyes to yourself")
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["real", "crops", "synthetic"], "default": "real"},
+        quick={"action": "store_true", "help": "fewer images, rows and epochs"},
+        only={"default": "", "help": "rows with this in their name"},
+        json=Path("reconstruction.json"),
+        picture={"type": Path, "help": ".png; keep real people's eyes to yourself"},
+    )
     torch.set_num_threads(1)
     began, cpu = time.perf_counter(), time.process_time()
     stage = scene(given.data, given.quick)

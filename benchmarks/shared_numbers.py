@@ -13,7 +13,6 @@ runs is attacked in turn, the others tell what is usual (LiRA). Rates are of all
 chance beside them, bounds of Clopper and Pearson, 95 %.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.eyes import spread
+from benchmarks.common.options import options
 from benchmarks.common.runs import run_folder
 from vergence.attacks.membership import each_in_turn, halves
 from vergence.attacks.score import Rate
@@ -278,11 +278,12 @@ def of_model(task: Images, model: Params, people: Federation) -> Tensor:
 
 def main() -> None:
     """Measure, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", type=Path, help="folder of fashion_mnist, video_summarisation")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=24, help="of AP-FL, an even number")
-    given = parser.parse_args()
+    given = options(
+        __doc__.partition("\n")[0],
+        root={"type": Path, "help": "folder of fashion_mnist, video_summarisation"},
+        seeds=3,
+        runs={"type": int, "default": 24, "help": "of AP-FL, an even number"},
+    )
     torch.set_num_threads(1)
     print("| told | found | right | chance | decisions |\n|---|---|--:|--:|--:|")
     found = distances(given.seeds)

@@ -8,13 +8,13 @@ six more; without the files the generator's. Where the k - 1 others collude, the
 they sent: that is the row of one person.
 """
 
-import argparse
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.reconstruction import Row, Scene, network, parts, scene
 from vergence.attacks import score
@@ -46,11 +46,12 @@ def found(stage: Scene, cut: str, people: int, epochs: int) -> Tensor:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description="Pictures from averages of smashed data.")
-    parser.add_argument("--data", choices=["crops", "synthetic"], default="crops")
-    parser.add_argument("--quick", action="store_true", help="fewer pictures and epochs")
-    parser.add_argument("--json", type=Path, default=Path("smashed_average.json"))
-    given = parser.parse_args()
+    given = options(
+        "Pictures from averages of smashed data.",
+        data={"choices": ["crops", "synthetic"], "default": "crops"},
+        quick={"action": "store_true", "help": "fewer pictures and epochs"},
+        json=Path("smashed_average.json"),
+    )
     torch.set_num_threads(1)
     cpu, stage = time.process_time(), scene(given.data, given.quick)
     victim = stage.victim
