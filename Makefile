@@ -93,15 +93,11 @@ mutants: setup ## open holes in copies of the code, one by one: do tests notice?
 gpu: $(if $(GPU_PYTHON),,setup) ## where torch sees a GPU, test and measure on it for at most eight minutes, and write the page
 	$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu_session
 
-bench: setup ## measure the engine and the generators
+bench: setup ## measure the engine, codecs and video
 	$(BIN)/python -m benchmarks.bench --json runs/bench.json
-	$(BIN)/python -m benchmarks.engine
-	$(BIN)/python -m benchmarks.method_overhead
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.codec
 	$(BIN)/python -m benchmarks.video
-	$(BIN)/python -m benchmarks.ego_acceptance
-	$(BIN)/python -m benchmarks.eye_acceptance
 
 clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,15 +10,15 @@ of the network, of who gets which images and of everything drawn.
 """
 
 import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
 
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -30,7 +30,6 @@ from vergence.data.images.fashion_mnist import FILES, FashionMnist
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import RunOutcome, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.generative.ap_fl import GlobalMemory, Memory, apart, mixed
@@ -111,9 +110,7 @@ def trained(
     alone = isinstance(method, LocalOnly)
     presence = Participation() if alone else Participation(gone={args.away: 0}, back=(args.away,))
     plan = Plan(rounds=args.rounds, evaluate_every=0, workers=1, presence=presence)
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "a", "code": "b", "data": "c"})
-        folder.open()
+    with run_folder() as folder:
         found = run_rounds(
             method, task, people.only([args.away]) if alone else people, plan, folder
         )
@@ -197,20 +194,21 @@ def show(found: Sequence[Mapping[str, tuple[float, float]]]) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", default="../shared/data/fashion_mnist")
-    parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--away", default="p8")
-    parser.add_argument("--own", type=int, help="images of who is away; default: as many")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--spaces", nargs="+", default=["input", "features"])
-    parser.add_argument("--distances", default="relative")
-    parser.add_argument("--semantics", nargs="+", default=["names", "random"])
-    args = parser.parse_args()
+    args = options(
+        __doc__.partition("\n")[0],
+        root="../shared/data/fashion_mnist",
+        images=600,
+        away="p8",
+        own={"type": int, "help": "images of who is away; default: as many"},
+        rounds=10,
+        epochs=1,
+        lr=1e-3,
+        passes=5,
+        seeds=3,
+        spaces={"nargs": "+", "default": ["input", "features"]},
+        distances="relative",
+        semantics={"nargs": "+", "default": ["names", "random"]},
+    )
     torch.set_num_threads(1)
     show([seed_of(args, seed) for seed in range(args.seeds)])
 

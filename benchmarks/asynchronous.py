@@ -15,7 +15,6 @@ away until the time is over, and what they get then is measured on their own tes
 """
 
 import argparse
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +25,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vergence.core.data import Samples
+from benchmarks.common.eyes import spread
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -37,7 +38,6 @@ from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.clustered.fedgroup import FedGroup
 from vergence.methods.clustered.ifca import IFCA
@@ -112,9 +112,7 @@ class Case:
             if clock >= self.horizon:
                 raise Enough
 
-        with tempfile.TemporaryDirectory() as place:
-            folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-            folder.open()
+        with run_folder() as folder:
             try:
                 run_rounds(self.method, self.task, self.people, self.plan(delivery), folder, tick)
             except Enough:
@@ -131,16 +129,10 @@ def pictures(root: str, seed: int) -> Federation:
     """Deal pictures to people, few to each."""
     whole = FashionMnist(people=PEOPLE, split="dirichlet", alpha=0.3, split_seed=seed).load(root)
     people = {
-        name: replace(s, train=few(s.train, PICTURES), test=few(s.test, PICTURES // 2))
+        name: replace(s, train=spread(s.train, PICTURES), test=spread(s.test, PICTURES // 2))
         for name, s in whole.people.items()
     }
     return Softmax().prepare(replace(whole, people=people))
-
-
-def few(samples: Samples, most: int) -> Samples:
-    """Return so many samples, evenly."""
-    count = min(most, len(samples))
-    return samples.subset(torch.linspace(0, len(samples) - 1, count).long())
 
 
 def conditions(given: argparse.Namespace, seed: int) -> dict[str, Case]:
@@ -229,9 +221,7 @@ def served(given: argparse.Namespace, seed: int, how: Delivery) -> tuple[float, 
     method = GlobalMemory(TURN, case.method, samples=60, passes=2, tune_epochs=1)
     plan = replace(case.plan(how), rounds=rounds, evaluate_every=0)
     plan = replace(plan, presence=replace(plan.presence, back=(who,)))
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         state = run_rounds(method, task, people, plan, folder).clients[who]
     test, solver = people.people[who].test, Solver(task)
     mine, shared = (mixed(state.mine, state.friend, share) for share in (0.0, 0.5))
@@ -309,8 +299,7 @@ def figure(lines: list[dict[str, Any]], ends: float) -> Figure:
             values = np.array([np.interp(times, *curve.T) for curve in curves])
             axes.fill_between(times, values.min(0), values.max(0), color=colour, alpha=0.14, lw=0)
             axes.plot(times, values.mean(0), color=colour, lw=1.2, label=delivery)
-        axes.set_title(name)
-        axes.set_xlabel("virtual seconds")
+        axes.set(title=name, xlabel="virtual seconds")
         if not at:
             axes.legend(fontsize=6)
     return page
@@ -318,18 +307,17 @@ def figure(lines: list[dict[str, Any]], ends: float) -> Figure:
 
 def main() -> None:
     """Measure, print the table, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", default="fashion_mnist", help="folder of Fashion-MNIST")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--horizon", type=float, default=80.0, help="virtual seconds")
-    parser.add_argument(
-        "--wanted", type=float, nargs="+", default=[0.6, 0.7], help="accuracy or tau"
+    given = options(
+        __doc__.partition("\n")[0],
+        root={"default": "fashion_mnist", "help": "folder of Fashion-MNIST"},
+        seeds=5,
+        horizon={"type": float, "default": 80.0, "help": "virtual seconds"},
+        wanted={"type": float, "nargs": "+", "default": [0.6, 0.7], "help": "accuracy or tau"},
+        absent={"action": "store_true", "help": "AP-FL's absent person instead"},
+        methods={"action": "store_true", "help": "compare methods instead"},
+        json=Path("asynchronous.json"),
+        out=Path("asynchronous.png"),
     )
-    parser.add_argument("--absent", action="store_true", help="AP-FL's absent person instead")
-    parser.add_argument("--methods", action="store_true", help="compare methods instead")
-    parser.add_argument("--json", type=Path, default=Path("asynchronous.json"))
-    parser.add_argument("--out", type=Path, default=Path("asynchronous.png"))
-    given = parser.parse_args()
     given.json.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     if given.absent:

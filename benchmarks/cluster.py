@@ -9,18 +9,17 @@ import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from statistics import median
 
 import torch
 
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedcpf import FedCPF
 from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.linear import Linear
@@ -54,9 +53,7 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
     marks: list[float] = []
     for _ in range(2):
         marks.clear()
-        with tempfile.TemporaryDirectory() as place:
-            folder = RunDirectory(Path(place), {"config": "benchmark"})
-            folder.open()
+        with run_folder() as folder:
             began = time.perf_counter()
             outcome = run_rounds(
                 method, task, federation, plan, folder, lambda *_: marks.append(time.perf_counter())
@@ -72,22 +69,27 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(*options.one, options.rounds)))
+    given = options(__doc__, repeats=3, rounds=6, one={"nargs": 2, "help": argparse.SUPPRESS})
+    if given.one:
+        print(json.dumps(measure(*given.one, given.rounds)))
         return
     print(
         f"{'FedCPF, 8 people':28s} {'seconds':14s} {'round':>8s} {'first start':>12s} {'next':>6s}"
     )
     for work in WORK:
         found = {engine: [] for engine in ENGINES}
-        for _, engine in itertools.product(range(options.repeats), ENGINES):
+        for _, engine in itertools.product(range(given.repeats), ENGINES):
             done = subprocess.run(
-                [sys.executable, __file__, "--rounds", str(options.rounds), "--one", work, engine],
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.cluster",
+                    "--rounds",
+                    str(given.rounds),
+                    "--one",
+                    work,
+                    engine,
+                ],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,

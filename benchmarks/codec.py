@@ -7,7 +7,6 @@ decoded updates with all rounds' updates, without and with error feedback. CPU m
 thread, medians, to encode and to decode an update.
 """
 
-import argparse
 import platform
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import options
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -99,9 +99,7 @@ def row(how: Compression, normal: Tensor, changes: list[Tensor]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+    rounds = options(__doc__, rounds=10).rounds
     torch.set_num_threads(1)
     keep_freed_memory()
     changes = updates(rounds)

@@ -6,12 +6,12 @@ sum of DTW, that sum over the frames of both clips, or DTW as a mean over frames
 of people who differ in nothing else: there 1 is a fault.
 """
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from benchmarks.common.options import options
 from vergence.data.synthetic.clip_synthetic import COMMUNITIES, PROXY, drawn
 from vergence.metrics.clustering import adjusted_rand, kmeans
 from vergence.metrics.dtw import dtw
@@ -39,9 +39,7 @@ def agreement(kind: str, seed: int) -> list[float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args().seeds
+    seeds = options(__doc__.partition("\n")[0], seeds=20).seeds
     for kind in COMMUNITIES:
         for name, values in zip(
             DISTANCES, np.array([agreement(kind, s) for s in range(seeds)]).T, strict=True

@@ -13,9 +13,7 @@ Source of the question: SplitFed thesis, section 5.1, "Robustness to model poiso
 """
 
 import argparse
-import csv
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,12 +23,14 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.attacks.split_parties import Lie, lying
+from benchmarks.common.options import options
+from benchmarks.common.report import report
+from benchmarks.common.runs import people_scores, robust, run_folder
 from vergence.core.federation import Federation
 from vergence.core.requests import Forward
 from vergence.core.stages import stages_of
 from vergence.core.task import Task
 from vergence.engine.round_loop import run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import schema as config
 from vergence.experiment.run import progress_bar
 from vergence.methods.split.base import BatchwiseSplit
@@ -38,10 +38,8 @@ from vergence.methods.split.splitfed import SplitFed
 from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.privacy.poisoning.updates import chosen
 from vergence.privacy.split.output_range import Span
-from vergence.results.write import write_json
 from vergence.training.steps import Trainer
 
-EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
 METHODS = {"splitfed": SplitFed, "splitfed_v2": SplitFedV2}
 ROOM = 0.25
 """By how much honest ranges are widened before anybody is suspected."""
@@ -77,17 +75,9 @@ LIES: Mapping[str, Lie] = {
 
 def ready(seed: int, rounds: int, cut: str, method: str) -> tuple[Any, Task, Federation, Any]:
     """Return plan, task, people and method of a run."""
-    table = {k: v for k, v in config.read(EXPERIMENT).items() if k not in ("privacy", "poison")}
+    table = robust(seed, rounds)
     table["method"] = {"name": method, "cut": cut}
     table["local"] = {**table["local"], "clip": 0.0}
-    table["run"] = {
-        **table["run"],
-        "seeds": [seed],
-        "evaluate_every": 0,
-        "workers": 1,
-        "checkpoint_every": 0,
-        "rounds": rounds,
-    }
     experiment = config.check(table)
     (made,) = experiment.methods.values()
     federation = experiment.model.prepare(experiment.federation())
@@ -102,16 +92,9 @@ def run(
     liars = chosen(federation.clients, share, seed)
     if lie is not None:
         made = lying(made, liars, LIES[lie])
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         server = run_rounds(made, task, federation, plan, folder).server
-        with (folder.path / "people.csv").open(newline="") as file:
-            errors = [
-                float(row["value"])
-                for row in csv.DictReader(file)
-                if row["metric"] == task.headline
-            ]
+        errors = people_scores(folder, task.headline).values()
     noticed = 0.0 if lie is None else caught(server.front, made, task, federation, liars, lie)
     return statistics.mean(errors), max(errors), noticed
 
@@ -184,25 +167,21 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run everything, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--method", choices=METHODS, default="splitfed")
-    parser.add_argument("--lies", nargs="+", choices=LIES, default=list(LIES))
-    parser.add_argument("--cuts", nargs="+", help="stages; default: all but the last")
-    parser.add_argument("--share", type=float, default=0.2)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("cut_poisoning.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        method={"choices": METHODS, "default": "splitfed"},
+        lies={"nargs": "+", "choices": LIES, "default": list(LIES)},
+        cuts={"nargs": "+", "help": "stages; default: all but the last"},
+        share=0.2,
+        seeds={"nargs": "+", "type": int, "default": [0, 1, 2]},
+        rounds=5,
+        json=Path("cut_poisoning.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     lines = measured(given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, lines)
-    print(markdown(lines))
-    print(
-        f"\ndegrees, mean (worst person); {time.perf_counter() - began:.0f} s; "
-        f"numbers: {given.json}"
-    )
+    closing = f"degrees, mean (worst person); {time.perf_counter() - began:.0f} s"
+    report(given.json, lines, markdown(lines), closing)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,7 @@ def figure(study: StudyResults, times: Floats) -> Figure:
     for (name, values), colour in zip(curves(study, times).items(), SPARE, strict=False):
         axes.fill_between(times, values.min(0), values.max(0), color=colour, alpha=0.16, lw=0)
         axes.plot(times, values.mean(0), color=colour, lw=1.8, label=name)
-    axes.set_xlabel("virtual seconds")
-    axes.set_ylabel(metric_name(study.headline))
+    axes.set(xlabel="virtual seconds", ylabel=metric_name(study.headline))
     axes.set_ylim(
         top=float(np.median([v[:, len(times) // 12].max() for v in curves(study, times).values()]))
     )

@@ -12,7 +12,6 @@ and aggregators. Exchanges are those that follow each other; with aggregators, t
 `--app` Flower's own programs run what `vergence deploy app` writes, in place of a deployment.
 """
 
-import argparse
 import csv
 import json
 import os
@@ -29,6 +28,7 @@ from pathlib import Path
 
 import tomli_w
 
+from benchmarks.common.options import options
 from benchmarks.stock_flower import stock_flower, until
 from vergence.deployment.flower_app import write_app
 from vergence.experiment.run import start
@@ -160,16 +160,17 @@ def costs(server, label):
 
 def main():
     """Measure, and print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--methods", default="fedavg,fedcpf,fedselect,scaffold,splitfed")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--model", default="small_eye")
-    parser.add_argument("--size", default="9x15")
-    parser.add_argument("--main-server", action="store_true")
-    parser.add_argument("--sums", choices=SUMS, default="plain")
-    parser.add_argument("--app", action="store_true")
-    asked = parser.parse_args()
+    asked = options(
+        __doc__.partition("\n")[0],
+        clients=3,
+        methods="fedavg,fedcpf,fedselect,scaffold,splitfed",
+        rounds=4,
+        model="small_eye",
+        size="9x15",
+        main_server={"action": "store_true"},
+        sums={"choices": SUMS, "default": "plain"},
+        app={"action": "store_true"},
+    )
     methods = asked.methods.split(",")
     people = {"model": asked.model, "size": asked.size}
     made = table(asked.clients, methods, asked.rounds, people, asked.sums)

@@ -8,19 +8,17 @@ over people's own tests, the mean difference with its 95 % interval (Student's t
 what random importance gets.
 """
 
-import argparse
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.data.video_summaries.tvsum import TVSum
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.metrics.intervals import interval
 from vergence.models.vslstm import VsLSTM
@@ -33,9 +31,7 @@ MEASURES = ("tau", "f")
 
 def measured(people: Federation, task: SummaryTask, rounds: int) -> list[float]:
     """Return tau and F of the model after the last round, means over people."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         plan = Plan(rounds=rounds, evaluate_every=0, checkpoint_every=0, workers=1)
         model = run_rounds(FedAvg(local=LOCAL), task, people, plan, folder).server.model
     solver = Solver(task)
@@ -71,11 +67,12 @@ def compared(name: str, load: Callable[[int], Federation], network: VsLSTM, args
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--root", help="folder with tvsum_keyframes_effnetlite0.npz")
-    args = parser.parse_args()
+    args = options(
+        __doc__.partition("\n")[0],
+        seeds=10,
+        rounds=5,
+        root={"help": "folder with tvsum_keyframes_effnetlite0.npz"},
+    )
     for name, strength in (("alike", 0.0), ("apart", 1.0)):
 
         def load(seed: int, strength: float = strength) -> Federation:

@@ -13,7 +13,6 @@ import argparse
 import itertools
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining, Precision
@@ -34,7 +34,6 @@ from vergence.data.gaze_video.gazecom import Gazecom
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -174,9 +173,7 @@ def rounds(
         floor = timed(plain(task, first, local, precision)) * len(people.people)
         for method in (FedAvg(local=local), FedCPF(local=local, rate=0.1)):
             marks: list[float] = []
-            with tempfile.TemporaryDirectory() as place:
-                folder = RunDirectory(Path(place), {"config": "benchmark"})
-                folder.open()
+            with run_folder() as folder:
                 plan = Plan(
                     rounds=3, evaluate_every=0, workers=1, device="cuda", precision=precision
                 )

@@ -10,7 +10,6 @@ Without the files the generator stands in, and says so.
 """
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.common.eyes import eye_source, spread
+from benchmarks.common.options import options
+from benchmarks.common.report import report
 from vergence.attacks import score
 from vergence.attacks.hijacking import Hijacker, HijackSettings
 from vergence.attacks.inverse_network import InverseNetworkAttack
@@ -38,12 +40,10 @@ from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.split.split_guard import SplitGuard, SplitGuardTest, Verdict
-from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.steps import Trainer
 
 LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
-WHERE = {"real": "eyes/mpiigaze_p00_36x60", "crops": "eyes/mpiigaze_9x15"}
 CUTS = {"real": ("pool1", "pool2", "fc1"), "crops": ("conv1", "conv3", "fc1")}
 
 
@@ -64,28 +64,20 @@ class Scene:
 
 def scene(data: str) -> Scene:
     """Load victim and shadow people, or the generator's where there are no files."""
-    home = Path(os.environ.get("VERGENCE_DATA", "../shared/data"))
-    if data != "synthetic" and not (home / WHERE[data]).is_dir():
-        print(f"no real eyes at {home / WHERE[data]} (set VERGENCE_DATA): the generator's stand in")
-        data = "synthetic"
+    data, root = eye_source(data)
     small = GazeAngle(SmallEye(pose=False))
     if data == "crops":
-        people = MpiigazeCrops().load(str(home / WHERE[data])).people.values()
+        people = MpiigazeCrops().load(root).people.values()
         victim, *others = [spread(splits.train, 400) for splits in people]
         return Scene(data, victim, others[4:], small, CUTS["crops"])
     size = "36x60" if data == "real" else "9x15"
     made = EyeSynthetic(people=21, samples=150, size=size).load().people.values()
     victim, *others = [splits.train for splits in made]
     if data == "real":
-        loaded = Mpiigaze(people=("p00",)).load(str(home / WHERE[data]))
+        loaded = Mpiigaze(people=("p00",)).load(root)
         victim = spread(loaded.people["p00"].train, 400)
         return Scene(data, victim, others, GazeAngle(LeNet(pose=False)), CUTS["real"])
     return Scene(data, victim, others, small, CUTS["crops"])
-
-
-def spread(samples: Samples, most: int) -> Samples:
-    """Return at most so many samples, evenly over all."""
-    return samples.subset(torch.linspace(0, len(samples) - 1, min(most, len(samples))).long())
 
 
 def joined(parts: list[Samples]) -> Samples:
@@ -304,25 +296,24 @@ def mean(pairs: list[list[float]]) -> list[float] | None:
 
 def main() -> None:
     """Measure, print the tables, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["real", "crops", "synthetic"], default="synthetic")
-    parser.add_argument("--cuts", nargs="+", help="stages; default: three of the network")
-    parser.add_argument("--batches", type=int, default=1000, help="that a hijacked client sends")
-    parser.add_argument("--seeds", type=int, default=2, help="hijacked clients per cut")
-    parser.add_argument("--trials", type=int, default=10, help="honest servers per cut")
-    parser.add_argument("--watch", type=int, default=200, help="batches with an honest server")
-    parser.add_argument("--json", type=Path, default=Path("hijacking.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["real", "crops", "synthetic"], "default": "synthetic"},
+        cuts={"nargs": "+", "help": "stages; default: three of the network"},
+        batches={"type": int, "default": 1000, "help": "that a hijacked client sends"},
+        seeds={"type": int, "default": 2, "help": "hijacked clients per cut"},
+        trials={"type": int, "default": 10, "help": "honest servers per cut"},
+        watch={"type": int, "default": 200, "help": "batches with an honest server"},
+        json=Path("hijacking.json"),
+    )
     torch.set_num_threads(1)
     began, cpu = time.perf_counter(), time.process_time()
     lines = measured(given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, lines)
-    print(markdown(lines, given.batches))
-    print(
-        f"\nMSE (SSIM); {lines[0]['data']} eyes; {time.perf_counter() - began:.0f} s, "
-        f"{time.process_time() - cpu:.0f} s of CPU; numbers: {given.json}"
+    closing = (
+        f"MSE (SSIM); {lines[0]['data']} eyes; {time.perf_counter() - began:.0f} s, "
+        f"{time.process_time() - cpu:.0f} s of CPU"
     )
+    report(given.json, lines, markdown(lines, given.batches), closing)
 
 
 if __name__ == "__main__":

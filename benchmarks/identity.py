@@ -8,8 +8,6 @@ so.
 """
 
 import argparse
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.common.eyes import eye_source, spread_rows
+from benchmarks.common.options import options
+from benchmarks.common.report import report
+from benchmarks.common.runs import run_folder
 from vergence.attacks.identity import IdentifiedSamples, in_place, nearest, votes
 from vergence.attacks.malicious_parties import overheard
 from vergence.attacks.score import Classifier, Rate
@@ -35,19 +37,16 @@ from vergence.core.stages import pieces
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.run import progress_bar
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedselect import FedSelect
 from vergence.methods.split.splitfed import SplitFed
 from vergence.models.small_eye import SmallEye
-from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.steps import Trainer
 
 LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
-WHERE = "eyes/mpiigaze_9x15"
 TASK = GazeAngle(SmallEye(pose=False))
 BATCH = 32
 Seen = dict[int, dict[str, tuple[Tensor, Tensor | None]]]
@@ -66,21 +65,16 @@ def noted(method: Any, seen: Seen) -> Any:
 
 
 def run(method: Method[Any, Any], federation: Federation, rounds: int) -> Any:
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
         return run_rounds(method, TASK, federation, plan, folder).server
 
 
 def sessions(data: str, count: int) -> tuple[str, Federation, Federation]:
     """Return the same people twice, with the pictures of some days and of others."""
-    root = Path(os.environ.get("VERGENCE_DATA", "../shared/data")) / WHERE
-    if data == "crops" and not root.is_dir():
-        print(f"no real eyes at {root} (set VERGENCE_DATA): the generator's stand in")
-        data = "synthetic"
+    data, root = eye_source(data)
     if data == "crops":
-        federation = MpiigazeCrops().load(str(root))
+        federation = MpiigazeCrops().load(root)
     else:
         federation = EyeSynthetic(people=count, samples=240, size="9x15").load()
     one, other = (
@@ -96,7 +90,7 @@ def taken(splits: Splits, part: str, person: str, most: int = 200) -> Splits:
     Clients shuffle by who they are: two sessions must not have alike pictures in alike places.
     """
     samples: Samples = getattr(splits, part)
-    rows = torch.linspace(0, len(samples) - 1, min(most, len(samples))).long()
+    rows = spread_rows(samples, most)
     order = torch.randperm(len(rows), generator=RandomStream(f"{part} {person}").torch())
     return replace(splits, train=samples.subset(rows[order]))
 
@@ -236,22 +230,18 @@ def markdown(lines: list[dict[str, Any]], people: int) -> str:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["crops", "synthetic"], default="synthetic")
-    parser.add_argument("--people", type=int, default=20, help="of the generator")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("identity.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["crops", "synthetic"], "default": "synthetic"},
+        people={"type": int, "default": 20, "help": "of the generator"},
+        rounds=5,
+        json=Path("identity.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     data, people, lines = measured(given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, lines)
-    print(markdown(lines, people))
-    print(
-        f"\n{people} people, {data} eyes; {time.perf_counter() - began:.0f} s; "
-        f"numbers: {given.json}"
-    )
+    closing = f"{people} people, {data} eyes; {time.perf_counter() - began:.0f} s"
+    report(given.json, lines, markdown(lines, people), closing)
 
 
 if __name__ == "__main__":

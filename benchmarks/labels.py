@@ -8,8 +8,6 @@ generator stands in, and says so.
 """
 
 import argparse
-import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,6 +18,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.attacks.split_parties import heard_from, tree, watched
+from benchmarks.common.eyes import eye_source, spread
+from benchmarks.common.options import options
+from benchmarks.common.report import report
+from benchmarks.common.runs import run_folder
 from vergence.attacks.label_inference import Follower, LabelInferenceAttack, Loss
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation
@@ -34,17 +36,14 @@ from vergence.core.stages import pieces
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.run import progress_bar
 from vergence.methods.split.splitfed_u import EndHalf, Ends, SplitFedU
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.models.small_eye import SmallEye
-from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.steps import Trainer
 
 LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
-WHERE = "eyes/mpiigaze_9x15"
 
 
 @dataclass
@@ -80,12 +79,9 @@ class Noted(SplitFedU):
 
 def people(data: str) -> tuple[str, Federation, Samples]:
     """Return clients, and shadow people's samples."""
-    root = Path(os.environ.get("VERGENCE_DATA", "../shared/data")) / WHERE
-    if data == "crops" and not root.is_dir():
-        print(f"no real eyes at {root} (set VERGENCE_DATA): the generator's stand in")
-        data = "synthetic"
+    data, root = eye_source(data)
     if data == "crops":
-        federation = MpiigazeCrops().load(str(root))
+        federation = MpiigazeCrops().load(root)
     else:
         federation = EyeSynthetic(people=11, samples=300, size="9x15").load()
     shadow = [federation.people[p].train for p in federation.clients[5:]]
@@ -94,12 +90,8 @@ def people(data: str) -> tuple[str, Federation, Samples]:
         [Samples({n: p.columns[n][:: max(1, len(p) // 200)] for n in names}) for p in shadow]
     )
     clients = federation.only(federation.clients[:5])
-    few = {p: replace(s, train=fewer(s.train)) for p, s in clients.people.items()}
+    few = {p: replace(s, train=spread(s.train, 200)) for p, s in clients.people.items()}
     return data, replace(clients, people=few), joined
-
-
-def fewer(samples: Samples, most: int = 200) -> Samples:
-    return samples.subset(torch.linspace(0, len(samples) - 1, min(most, len(samples))).long())
 
 
 def spied(criterion: Loss, federation: Federation, rounds: int) -> tuple[Any, GazeAngle, Any]:
@@ -125,9 +117,7 @@ def spied(criterion: Loss, federation: Federation, rounds: int) -> tuple[Any, Ga
 
         return see
 
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
         run_rounds(watched(method, follow), task, federation, plan, folder)
     return NOTES, task, found
@@ -201,18 +191,17 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["crops", "synthetic"], default="synthetic")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("labels.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["crops", "synthetic"], "default": "synthetic"},
+        rounds=5,
+        json=Path("labels.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     data, lines = measured(given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, lines)
-    print(markdown(lines))
-    print(f"\ndegrees; {data} eyes; {time.perf_counter() - began:.0f} s; numbers: {given.json}")
+    closing = f"degrees; {data} eyes; {time.perf_counter() - began:.0f} s"
+    report(given.json, lines, markdown(lines), closing)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common.options import options
+from benchmarks.common.report import report
 from vergence.attacks.membership import each_in_turn, halves, of_people
 from vergence.attacks.score import least_epsilon, tpr_at
 from vergence.attacks.training import learn
@@ -21,7 +23,6 @@ from vergence.core.data import Samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.experiment.run import progress_bar
 from vergence.models.small_eye import SmallEye
-from vergence.results.write import write_json
 
 FPR = 0.01
 
@@ -111,20 +112,18 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--people", type=int, default=40)
-    parser.add_argument("--models", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, default=Path("membership.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        people=40,
+        models=20,
+        epochs=60,
+        seed=0,
+        json=Path("membership.json"),
+    )
     torch.set_num_threads(1)
     began = time.perf_counter()
     lines = measured(given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, lines)
-    print(markdown(lines))
-    print(f"\n{time.perf_counter() - began:.0f} s; numbers: {given.json}")
+    report(given.json, lines, markdown(lines), f"{time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ test data, liars too. Cells that the JSON file holds already are not run again.
 """
 
 import argparse
-import csv
 import itertools
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,14 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.common.options import options
+from benchmarks.common.runs import people_scores, robust, run_folder
 from vergence.engine.round_loop import run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import schema as config
 from vergence.experiment.run import progress_bar
 from vergence.privacy.poisoning.updates import chosen
 from vergence.results.write import write_json
 
-EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
 ATTACKS: dict[str, dict[str, Any]] = {
     "sign_flip": {"factor": 4.0},
     "scaling": {"factor": 10.0},
@@ -61,16 +59,7 @@ def cells(given: argparse.Namespace) -> Iterator[Cell]:
 def table_of(cell: Cell, rounds: int | None) -> dict[str, Any]:
     """Return the experiment of a cell."""
     attack, share, defence, seed = cell
-    table = {k: v for k, v in config.read(EXPERIMENT).items() if k not in ("privacy", "poison")}
-    table["run"] = {
-        **table["run"],
-        "seeds": [seed],
-        "evaluate_every": 0,
-        "workers": 1,
-        "checkpoint_every": 0,
-    }
-    if rounds is not None:
-        table["run"]["rounds"] = rounds
+    table = robust(seed, rounds)
     if attack != CLEAN:
         table["poison"] = {"attack": attack, "share": share, "seed": seed, **ATTACKS[attack]}
     if defence != "none":
@@ -90,17 +79,10 @@ def measured(cell: Cell, rounds: int | None) -> dict[str, float]:
     torch.set_num_threads(1)
     experiment = config.check(table_of(cell, rounds))
     task, (method,) = experiment.task(cell[3]), experiment.methods.values()
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         ready = experiment.model.prepare(experiment.federation())
         run_rounds(method, task, ready, experiment.plan, folder)
-        with (folder.path / "people.csv").open(newline="") as file:
-            return {
-                row["person"]: float(row["value"])
-                for row in csv.DictReader(file)
-                if row["metric"] == task.headline
-            }
+        return people_scores(folder, task.headline)
 
 
 def name(cell: Cell) -> str:
@@ -163,15 +145,16 @@ def verdicts(found: dict[str, dict[str, float]], given: argparse.Namespace) -> I
 
 def main() -> None:
     """Run the grid, print table and verdicts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--defences", nargs="+", choices=DEFENCES, default=list(DEFENCES))
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.2, 0.3])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=Path("poisoning.json"))
-    given = parser.parse_args()
+    given = options(
+        __doc__,
+        attacks={"nargs": "+", "choices": ATTACKS, "default": list(ATTACKS)},
+        defences={"nargs": "+", "choices": DEFENCES, "default": list(DEFENCES)},
+        shares={"nargs": "+", "type": float, "default": [0.1, 0.2, 0.3]},
+        seeds={"nargs": "+", "type": int, "default": [0, 1, 2]},
+        rounds={"type": int},
+        jobs=2,
+        json=Path("poisoning.json"),
+    )
     began = time.perf_counter()
     found = run(given)
     print(markdown(found, given))

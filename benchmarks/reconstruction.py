@@ -13,9 +13,7 @@ Without the files the generator stands in, and says so. Every attacker knows the
 of every image.
 """
 
-import argparse
 import copy
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +24,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from benchmarks.common.eyes import eye_source, spread_rows
+from benchmarks.common.options import options
+from benchmarks.common.report import report
 from vergence.attacks import score
 from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, sends
 from vergence.attacks.inverse_network import InverseNetworkAttack, through
@@ -35,7 +36,6 @@ from vergence.core.data import Samples
 from vergence.core.params import Params
 from vergence.core.stages import Staged
 from vergence.data.eye_images.mpiigaze import Mpiigaze
-from vergence.data.eye_images.mpiigaze_crops import FILE as CROPS
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError
@@ -48,12 +48,10 @@ from vergence.privacy.dp.accounting import noise_for
 from vergence.privacy.dp.per_sample_gradients import Clipper
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.split.bottleneck import Bottleneck
-from vergence.results.write import write_json
 
 SENDS = 10
 """Rounds in which a victim sends every image: the thesis's epochs."""
 DELTA, CLIP, FEATURES = 1e-5, 1.0, 32
-WHERE = {"real": "eyes/mpiigaze_p00_36x60", "crops": "eyes/mpiigaze_9x15"}
 
 
 def gaze_error(network: nn.Module, images: Tensor, gaze: Tensor) -> float:
@@ -80,10 +78,7 @@ class Eyes:
     @classmethod
     def of(cls, parts: dict[int, Samples], most: int) -> "Eyes":
         """Return at most so many images of each person, spread over what there is."""
-        kept = [
-            (p, s, torch.linspace(0, len(s) - 1, min(most, len(s))).long())
-            for p, s in parts.items()
-        ]
+        kept = [(p, s, spread_rows(s, most)) for p, s in parts.items()]
         return cls(
             torch.cat([s.columns["image"][rows].float() / 255 for _, s, rows in kept]),
             torch.cat([s.columns["gaze"][rows] for _, s, rows in kept]),
@@ -110,14 +105,10 @@ class Scene:
 
 def scene(data: str, quick: bool) -> Scene:
     """Load the people, or the generator's where there are no files."""
-    home = Path(os.environ.get("VERGENCE_DATA", "../shared/data"))
-    if data != "synthetic" and not (home / WHERE[data]).is_dir():
-        print(f"no real eyes at {home / WHERE[data]} (set VERGENCE_DATA): the generator's stand in")
-        data = "synthetic"
+    data, root = eye_source(data)
     each, attacked = (25, 150) if quick else (40, 400)
     if data == "crops":
-        assert (home / WHERE[data] / CROPS).is_file()
-        people = MpiigazeCrops().load(str(home / WHERE[data])).people
+        people = MpiigazeCrops().load(root).people
         parts = dict(enumerate(people.values()))
         victims, others = list(range(5)), list(range(5, len(parts)))
         each *= 5
@@ -126,7 +117,7 @@ def scene(data: str, quick: bool) -> Scene:
         parts = dict(enumerate(made.values()))
         victims, others = list(range(10)), list(range(10, 50))
         if data == "real":
-            p00 = Mpiigaze(people=("p00",)).load(str(home / WHERE[data])).people["p00"]
+            p00 = Mpiigaze(people=("p00",)).load(root).people["p00"]
             parts[0], victims, others = p00, [0], list(range(1, 50))
     rest = {p: parts[p] for p in victims}
     return Scene(
@@ -399,27 +390,26 @@ def draw(asked: dict[str, Tensor], out: Path, columns: int = 8) -> None:
 
 def main() -> None:
     """Measure, print the table, write numbers and picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["real", "crops", "synthetic"], default="real")
-    parser.add_argument("--quick", action="store_true", help="fewer images, rows and epochs")
-    parser.add_argument("--only", default="", help="rows with this in their name")
-    parser.add_argument("--json", type=Path, default=Path("reconstruction.json"))
-    parser.add_argument("--picture", type=Path, help=".png; keep real people's eyes to yourself")
-    given = parser.parse_args()
+    given = options(
+        __doc__.splitlines()[0],
+        data={"choices": ["real", "crops", "synthetic"], "default": "real"},
+        quick={"action": "store_true", "help": "fewer images, rows and epochs"},
+        only={"default": "", "help": "rows with this in their name"},
+        json=Path("reconstruction.json"),
+        picture={"type": Path, "help": ".png; keep real people's eyes to yourself"},
+    )
     torch.set_num_threads(1)
     began, cpu = time.perf_counter(), time.process_time()
     stage = scene(given.data, given.quick)
     lines, asked = measured(stage, given.quick, given.only)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, {"data": stage.data, "quick": given.quick, "rows": lines})
     if given.picture:
         draw(asked, given.picture)
-    print(markdown(lines))
-    print(
-        f"\n{len(stage.shadow.images)} shadow images, {len(stage.victim.images)} attacked, "
-        f"{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU; "
-        f"numbers: {given.json}"
+    numbers = {"data": stage.data, "quick": given.quick, "rows": lines}
+    closing = (
+        f"{len(stage.shadow.images)} shadow images, {len(stage.victim.images)} attacked, "
+        f"{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU"
     )
+    report(given.json, numbers, markdown(lines), closing)
 
 
 if __name__ == "__main__":

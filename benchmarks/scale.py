@@ -6,27 +6,25 @@ the peak memory of the whole process tree (PSS), and that peak for cohorts of 10
 less the bytes of the data (always of as many people).
 """
 
-import argparse
 import itertools
 import os
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import psutil
 import torch
 
 from benchmarks.bench.workloads import Network, Packed
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.crowd import Crowd
 from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.models.linear import Linear
@@ -63,9 +61,7 @@ class Peak:
 
 
 def run(method, task, people, plan, tick=None) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "benchmark"})
-        folder.open()
+    with run_folder() as folder:
         run_rounds(method, task, people, plan, folder, tick)
 
 
@@ -130,15 +126,12 @@ def trained(network: str, method, counts: list[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--registered", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=20)
-    options = parser.parse_args()
+    given = options(__doc__, registered=1_000_000, rounds=20)
     torch.set_num_threads(1)
     local = LocalTraining(batch=2, clip=0.0)
     trained("lenet", FedAvg(local=local), [10, 100, 1000])
     trained("cnn", FedCPF(local=local), [10, 100, 1000])
-    registered(options.registered, options.rounds)
+    registered(given.registered, given.rounds)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ server hold reading the sum. Bytes are those of all messages of a client, beside
 as float32.
 """
 
-import argparse
 import platform
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.common.options import options
 from vergence.core.aggregation import add_up
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedReply, reply, seal
@@ -171,13 +171,14 @@ def replies(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=14)
-    parser.add_argument("--words", type=int, default=1_827_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cipher", choices=PAD_CIPHERS, default=AES)
-    parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    given = options(
+        __doc__,
+        clients=14,
+        words=1_827_000,
+        repeats=3,
+        cipher={"choices": PAD_CIPHERS, "default": AES},
+        only="",
+    )
     torch.set_num_threads(1)
     print(f"{given.clients} clients, {given.words:,} entries; {platform.machine()}, one thread\n")
     print("| sum | client s | server s | aggregators s, all | all s | up / float32 | MB down |")

@@ -7,21 +7,19 @@ method and engine. All rows run in turn, and medians over the turns are told. By
 messages that a client sends in a round, packed as they travel, beside its update as float32.
 """
 
-import argparse
 import platform
-import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from benchmarks.bench import workloads
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.core.method import Method
 from vergence.engine import secure_sum_attempts
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -82,20 +80,13 @@ def one(kind: type[Method], engine: str, privacy: Privacy, rounds: int, people: 
         privacy=privacy,
     )
     ticks = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         run_rounds(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
     return min(b - a for a, b in pairwise(ticks)), task.init().layout.n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--people", type=int, default=15)
-    parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    given = options(__doc__, rounds=2, people=15, turns=1, only="")
     print(f"{given.people} people; {platform.machine()}, one thread\n", flush=True)
     rows = [row for row in ROWS if row[0].startswith(given.only)]
     found: list[dict[tuple[type[Method], str, Privacy], float]] = []

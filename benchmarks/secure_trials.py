@@ -5,7 +5,6 @@ steps random people vanish, seldom an aggregator. Every sum is compared with the
 quantised rows, word by word. Prints a Markdown table of how many ended how; stops at a wrong one.
 """
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from rich.progress import track
 
+from benchmarks.common.options import options
 from benchmarks.secure_aggregation import LEAST, on_shares, replies, under_pads
 from vergence.privacy.secure_aggregation.session import Aborted
 
@@ -33,11 +33,7 @@ def enough_on_shares(names: list[str], gone: Mapping[str, int]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=500)
-    parser.add_argument("--clients", type=int, default=14)
-    parser.add_argument("--words", type=int, default=1_827_000)
-    given = parser.parse_args()
+    given = options(__doc__, trials=500, clients=14, words=1_827_000)
     torch.set_num_threads(1)
     plain, masked, twofold = (
         replies(given.clients, given.words, False),

@@ -13,8 +13,6 @@ runs is attacked in turn, the others tell what is usual (LiRA). Rates are of all
 chance beside them, bounds of Clopper and Pearson, 95 %.
 """
 
-import argparse
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.common.eyes import spread
+from benchmarks.common.options import options
+from benchmarks.common.runs import run_folder
 from vergence.attacks.membership import each_in_turn, halves
 from vergence.attacks.score import Rate
 from vergence.audit.disclosed_statistics import (
@@ -48,7 +49,6 @@ from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.data.video_summaries.tvsum import TVSum
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
@@ -187,7 +187,7 @@ def generators(root: Path, runs: int) -> None:
     people = replace(
         whole,
         people={
-            n: replace(s, train=few(s.train, 200), test=few(s.test, 100))
+            n: replace(s, train=spread(s.train, 200), test=spread(s.test, 100))
             for n, s in whole.people.items()
         },
     )
@@ -235,9 +235,7 @@ def print_line(finds: str, shown: Tensor, inside: Tensor) -> None:
 
 def trained(method: GlobalMemory, task: Images, people: Federation) -> Memory:
     """Return what the server of a run has in the end."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         plan = Plan(rounds=5, evaluate_every=0, checkpoint_every=0, workers=1, solver="sequential")
         return run_rounds(method, task, people, plan, folder).server
 
@@ -278,19 +276,14 @@ def of_model(task: Images, model: Params, people: Federation) -> Tensor:
         return remembered(task.forward(net.eval(), batch), batch["label"].long(), 10)
 
 
-def few(samples: Samples, most: int) -> Samples:
-    """Return so many samples, evenly."""
-    rows = torch.linspace(0, len(samples) - 1, min(most, len(samples))).long()
-    return samples.subset(rows)
-
-
 def main() -> None:
     """Measure, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--root", type=Path, help="folder of fashion_mnist, video_summarisation")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=24, help="of AP-FL, an even number")
-    given = parser.parse_args()
+    given = options(
+        __doc__.partition("\n")[0],
+        root={"type": Path, "help": "folder of fashion_mnist, video_summarisation"},
+        seeds=3,
+        runs={"type": int, "default": 24, "help": "of AP-FL, an even number"},
+    )
     torch.set_num_threads(1)
     print("| told | found | right | chance | decisions |\n|---|---|--:|--:|--:|")
     found = distances(given.seeds)

@@ -8,17 +8,17 @@ six more; without the files the generator's. Where the k - 1 others collude, the
 they sent: that is the row of one person.
 """
 
-import argparse
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import options
+from benchmarks.common.report import report
 from benchmarks.reconstruction import Row, Scene, network, parts, scene
 from vergence.attacks import score
 from vergence.attacks.inverse_network import InverseNetworkAttack, through
-from vergence.results.write import write_json
 
 PEOPLE = (1, 2, 4, 8)
 CUTS = ("conv1", "conv3")
@@ -46,11 +46,12 @@ def found(stage: Scene, cut: str, people: int, epochs: int) -> Tensor:
 
 def main() -> None:
     """Measure, print the table, write the numbers."""
-    parser = argparse.ArgumentParser(description="Pictures from averages of smashed data.")
-    parser.add_argument("--data", choices=["crops", "synthetic"], default="crops")
-    parser.add_argument("--quick", action="store_true", help="fewer pictures and epochs")
-    parser.add_argument("--json", type=Path, default=Path("smashed_average.json"))
-    given = parser.parse_args()
+    given = options(
+        "Pictures from averages of smashed data.",
+        data={"choices": ["crops", "synthetic"], "default": "crops"},
+        quick={"action": "store_true", "help": "fewer pictures and epochs"},
+        json=Path("smashed_average.json"),
+    )
     torch.set_num_threads(1)
     cpu, stage = time.process_time(), scene(given.data, given.quick)
     victim = stage.victim
@@ -64,7 +65,8 @@ def main() -> None:
     for cut in CUTS if stage.size != (36, 60) else ("pool1",):
         for people in PEOPLE:
             asked[cut, people] = found(stage, cut, people, 4 if given.quick else 12)
-    print("| cut after | people in a mean | MSE | SSIM | re-identified |\n|---|--:|--:|--:|--:|")
+    lines = ["| cut after | people in a mean | MSE | SSIM | re-identified |"]
+    lines.append("|---|--:|--:|--:|--:|")
     rows = []
     for (cut, people), images in asked.items():
         rank = knows.rank_1(images, victim.people)
@@ -77,13 +79,13 @@ def main() -> None:
         }
         rows.append(row)
         told = f"{rank.value:.0%} ({rank.low:.0%} to {rank.high:.0%})"
-        print(f"| {cut} | {people or ''} | {row['mse']:.4f} | {row['ssim']:.3f} | {told} |")
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.json, {"data": stage.data, "quick": given.quick, "rows": rows})
-    print(
-        f"\n{len(stage.shadow.images)} shadow pictures, {len(victim.images)} attacked, chance of a "
+        lines.append(f"| {cut} | {people or ''} | {row['mse']:.4f} | {row['ssim']:.3f} | {told} |")
+    numbers = {"data": stage.data, "quick": given.quick, "rows": rows}
+    closing = (
+        f"{len(stage.shadow.images)} shadow pictures, {len(victim.images)} attacked, chance of a "
         f"name {1 / len(knows.known):.0%}; {time.process_time() - cpu:.0f} s of CPU"
     )
+    report(given.json, numbers, "\n".join(lines), closing)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,17 @@ methods are interleaved by taking a few rounds of each in turn, and medians over
 import itertools
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import torch
 
+from benchmarks.common.runs import run_folder
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.requests import Forward
 from vergence.core.stages import pieces
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.smashed_average import SmashedAverage
@@ -66,9 +64,7 @@ def people(count: int, images: int) -> Federation:
 def rounds(name: str, data: Federation, count: int) -> list[float]:
     """Return the CPU seconds of each round after the first."""
     at: list[float] = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
-        folder.open()
+    with run_folder() as folder:
         plan = Plan(
             rounds=count + 1, evaluate_every=0, workers=1, solver="sequential", checkpoint_every=0
         )

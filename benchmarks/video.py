@@ -8,7 +8,6 @@ cache in the first load as in the second.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -20,6 +19,7 @@ import av
 import numpy as np
 import torch
 
+from benchmarks.common.options import options
 from vergence.data.gaze_video.aria import SAMPLE, Aria
 from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
@@ -148,20 +148,19 @@ def cache(videos: list[Path], place: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--video", type=Path, nargs="*", default=[])
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print(f"{options.threads} thread(s); {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
+    given = options(
+        __doc__.splitlines()[0], threads=1, video={"type": Path, "nargs": "*", "default": []}
+    )
+    torch.set_num_threads(given.threads)
+    print(f"{given.threads} thread(s); {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
     print(f"{'':58} {'CPU ms':>10} {'wall ms':>10} {'per CPU s':>9}")
     generator()
     forward()
-    for path in (CLIP, *options.video):
+    for path in (CLIP, *given.video):
         live(path)
     with tempfile.TemporaryDirectory() as place:
         os.environ["VERGENCE_CACHE"] = place
-        cache(options.video, Path(place))
+        cache(given.video, Path(place))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from benchmarks.common.options import options
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.data.images.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
@@ -32,16 +33,17 @@ COLUMNS = ("T1", "u", "s", "H")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root")
-    parser.add_argument("--pictures")
-    parser.add_argument("--among", choices=("apy", "all"), default="apy")
-    parser.add_argument("--semantics", nargs="+")
-    parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--lamda", type=float, default=1.0)
-    parser.add_argument("--features", type=int, help="of generated data")
-    parser.add_argument("--share", type=float, default=1.0, help="of the images of real lists")
-    args = parser.parse_args()
+    args = options(
+        __doc__.splitlines()[0],
+        root={},
+        pictures={},
+        among={"choices": ("apy", "all"), "default": "apy"},
+        semantics={"nargs": "+"},
+        draws=5,
+        lamda=1.0,
+        features={"type": int, "help": "of generated data"},
+        share={"type": float, "default": 1.0, "help": "of the images of real lists"},
+    )
     torch.set_num_threads(1)
     print("| descriptions | T1 | u | s | H |\n|---|---:|---:|---:|---:|")
     if args.pictures:

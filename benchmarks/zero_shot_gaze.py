@@ -7,13 +7,13 @@ whose middle is nearest. Means over --draws owners, and over --seeds initial net
 --unseen: numbers of the zones, row by row from the lowest on the left.
 """
 
-import argparse
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.common.options import options
 from vergence.core.data import Splits
 from vergence.core.randomness import RandomStream
 from vergence.data.eye_images.gaze_zones import NAMES, UNSEEN
@@ -30,14 +30,15 @@ DEGREES = ("unseen_error_deg", "seen_error_deg")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Gaze zones that nobody looked into")
-    parser.add_argument("--unseen", type=int, nargs="+", default=UNSEEN)
-    parser.add_argument("--draws", type=int, default=3, help="people, one at a time")
-    parser.add_argument("--nuisance", type=float, default=1.0, help="of pictures")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=40, help="of the regression")
-    parser.add_argument("--lamda", type=float, default=0.1)
-    args = parser.parse_args()
+    args = options(
+        "Gaze zones that nobody looked into",
+        unseen={"type": int, "nargs": "+", "default": UNSEEN},
+        draws={"type": int, "default": 3, "help": "people, one at a time"},
+        nuisance={"type": float, "default": 1.0, "help": "of pictures"},
+        seeds=3,
+        epochs={"type": int, "default": 40, "help": "of the regression"},
+        lamda=0.1,
+    )
     torch.set_num_threads(1)
     task = GazeZonesTask(Mlp(135, (64, 32), len(NAMES)), unseen=tuple(args.unseen))
     found: dict[str, list[dict[str, float]]] = {}

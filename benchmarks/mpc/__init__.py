@@ -1,4 +1,4 @@
-"""Compared systems of private inference: SPU, MP-SPDZ, and a slow reference of checked triples.
+"""Compared systems of private inference: SPU and MP-SPDZ.
 
 `vergence predict --private` needs none of them.
 """

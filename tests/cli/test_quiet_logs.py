@@ -35,6 +35,5 @@ def test_no_bar_is_drawn_into_a_file(work, forced, monkeypatch, capfd):
     monkeypatch.setenv("FORCE_COLOR", forced)
     for module, name in ((clip_cache, "PATIENCE_S"), (checks, "PATIENCE_S")):
         monkeypatch.setattr(module, name, -1.0)
-    monkeypatch.setattr(pretrained, "QUIET_SECONDS", -1.0)
     work()
     assert capfd.readouterr() == ("", "")

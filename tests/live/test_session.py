@@ -209,7 +209,7 @@ def test_a_run_directory_of_eyes_is_taken_as_it_is(tmp_path):
 def test_a_stream_s_maps_are_torch_s(tmp_path, monkeypatch):
     """A causal network with noise: the recorded points are those of `stream` on the same frames."""
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
-    task = GazeMap(GlcCausal(16, 2, 1, 3, (6, 8), motion=True))
+    task = GazeMap(GlcCausal(16, 2, 1, (6, 8), context=3, motion=True))
     begun = task.init()
     drawn = torch.randn(begun.layout.n, generator=torch.Generator().manual_seed(2))
     clip = dots(tmp_path / "dots.mp4", 6)

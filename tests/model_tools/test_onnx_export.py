@@ -175,7 +175,7 @@ def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, bloc
     The run's own features are rounded to half precision.
     """
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
-    task, data = GazeMap(GlcCausal(16, 2, blocks, 3, (6, 8), **inputs)), clips(7, 48, 64, 1)
+    task, data = GazeMap(GlcCausal(16, 2, blocks, (6, 8), context=3, **inputs)), clips(7, 48, 64, 1)
     params = trained(task)
     first = data.take(slice(0, 1))
     whole = assembled(task, params, first)
@@ -321,7 +321,7 @@ def test_shapes_that_a_network_cannot_be_called_in(monkeypatch):
 
 
 def test_a_stream_keeps_its_state_form_and_motion_its_number_of_frames():
-    causal, data = GazeMap(GlcCausal(16, 2, 0, 3, (6, 8))), clips(2, 48, 64, 1)
+    causal, data = GazeMap(GlcCausal(16, 2, 0, (6, 8), context=3)), clips(2, 48, 64, 1)
     whole = assembled(causal, trained(causal), data.take(slice(0, 1)))
     with pytest.raises(ConfigError, match="glc_causal is given one frame after the other"):
         check_shape(whole, data, CallShape("dynamic"))

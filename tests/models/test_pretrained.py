@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
+from vergence.data.io import generated_cache
 from vergence.errors import ConfigError
 from vergence.models import pretrained
 from vergence.models.efficientnet_lite0 import EfficientNetLite0
@@ -172,7 +173,7 @@ def test_an_unwritable_cache_does_not_lose_the_features(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "file" / "cache"))
     assert pretrained.features(frames()).shape == (2, 432, 2, 3)
-    assert "features are not cached" in capfd.readouterr().err
+    assert "are not cached" in capfd.readouterr().err
     assert runs == [2]
 
 
@@ -183,7 +184,7 @@ def test_a_failed_write_leaves_no_half_file(
         Path(path).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pretrained, "save_file", full)
+    monkeypatch.setattr(generated_cache, "save_file", full)
     assert pretrained.features(frames()).shape == (2, 432, 2, 3)
     assert list((tmp_path / "cache").iterdir()) == []
     assert runs == [2]

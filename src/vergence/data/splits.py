@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 
 from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, DataError, nearest
 
 Shares = tuple[float, float, float]
 """Parts of the whole for training, validation and test, in this order."""
+Side = Annotated[int, Interval(ge=16, le=4096)]
+FrameSize = tuple[Side, Side]
+"""Width and height of pictures in pixels."""
 
 
 @dataclass(frozen=True)

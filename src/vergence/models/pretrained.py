@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from jaxtyping import Float16, UInt8
-from rich.console import Console
-from rich.progress import Progress
-from safetensors import SafetensorError, safe_open
+from numpy.typing import NDArray
 from safetensors.torch import load as load_arrays
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
+from vergence.data.io.checks import watched
+from vergence.data.io.generated_cache import cached
 from vergence.errors import ConfigError
 from vergence.models.efficientnet_lite0 import EfficientNetLite0, load
 
@@ -39,7 +33,6 @@ VECTOR, CROP = "efficientnet-lite0 head, 128 px", 128
 TOP = 6.0
 """The most that the last activation, a ReLU6, gives."""
 BATCH = 20
-QUIET_SECONDS = 2.0
 STATISTICS = Path(__file__).with_name("efficientnet_lite0_channels.safetensors")
 VERSION = 2
 """Part of the cache key: raise it when the same frames should give other features."""
@@ -62,7 +55,7 @@ def features(
             "pretrained features need frames as uint8 [n, H, W, 3], "
             f"got {str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}"
         )
-    return _cached(frames, "", 4, _compute)
+    return _cached(frames, "", _compute)
 
 
 def in_place_of_frames(
@@ -137,7 +130,7 @@ def _looked_at(images: Tensor) -> Tensor:
             "vectors of images need uint8 [n, 3, side, side], got "
             f"{str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
         )
-    return _cached(images.permute(0, 2, 3, 1).contiguous(), " head", 2, _vectors) / TOP
+    return _cached(images.permute(0, 2, 3, 1).contiguous(), " head", _vectors) / TOP
 
 
 @torch.no_grad()
@@ -174,26 +167,23 @@ class FrozenModel(nn.Module):
 def _cached(
     frames: Tensor,
     kind: str,
-    dimensions: int,
     compute: Callable[[EfficientNetLite0, Tensor], Tensor],
 ) -> Tensor:
     """Output of `compute` for frames, from the cache where these were seen before."""
-    home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
-    digest = hashlib.sha256(f"{NETWORK}{kind} v{VERSION} {list(frames.shape)}\n".encode())
-    digest.update(_bytes(frames))
-    path = Path(home) / f"features-{digest.hexdigest()[:32]}.safetensors"
-    kept = _read(path, frames, dimensions)
-    if kept is not None:
-        return kept
-    # One thread: the last bits of a sum depend on how many share it, and features are inputs.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        computed = compute(load(), frames)
-    finally:
-        torch.set_num_threads(threads)
-    _write(path, computed)
-    return computed
+    digest = hashlib.sha256(f"{list(frames.shape)}\n".encode())
+    digest.update(frames.contiguous().flatten().numpy().data)
+
+    def made() -> dict[str, NDArray]:
+        # One thread: the last bits of a sum depend on how many share it, and features are inputs.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return {"features": compute(load(), frames).numpy()}
+        finally:
+            torch.set_num_threads(threads)
+
+    key = {"network": f"{NETWORK}{kind}", "version": VERSION, "frames": digest.hexdigest()}
+    return torch.from_numpy(cached("features", key, made)["features"])
 
 
 def _compute(network: EfficientNetLite0, frames: Tensor) -> Tensor:
@@ -209,17 +199,9 @@ def _vectors(network: EfficientNetLite0, frames: Tensor) -> Tensor:
 
 
 def _shown(frames: Tensor) -> Iterator[slice]:
-    """Yield ranges of a few frames, with a progress bar once two seconds have passed."""
-    started = time.monotonic()
-    with Progress(
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        work = bar.add_task("frozen features", total=len(frames), visible=False)
-        for start in range(0, len(frames), BATCH):
-            part = slice(start, start + BATCH)
-            yield part
-            late = time.monotonic() - started > QUIET_SECONDS
-            bar.update(work, advance=len(frames[part]), visible=late)
+    """Yield ranges of a few frames, with a progress bar once it takes long."""
+    parts = [slice(start, start + BATCH) for start in range(0, len(frames), BATCH)]
+    return watched(parts, "frozen features")
 
 
 @torch.no_grad()
@@ -253,47 +235,3 @@ def vectors(network: EfficientNetLite0, frames: UInt8[Tensor, "frames side side 
     """
     x = (frames.permute(0, 3, 1, 2).float() - 127) / 128
     return network(x).mean((2, 3))
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _read(path: Path, frames: Tensor, dimensions: int) -> Tensor | None:
-    try:
-        if not path.is_file():
-            return None
-    except OSError:  # a folder that may not be entered; writing will say so
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            kept = file.get_tensor("features")
-            stored = (file.metadata() or {}).get("sha256")
-        if kept.dim() == dimensions and len(kept) == len(frames) and stored == _digest(kept):
-            return kept
-    except (SafetensorError, OSError):
-        pass
-    sys.stderr.write(f"cached features {path} are damaged: computing them again\n")
-    return None
-
-
-def _digest(tensor: Tensor) -> str:
-    return hashlib.sha256(_bytes(tensor)).hexdigest()
-
-
-def _write(path: Path, computed: Tensor) -> None:
-    """Write beside the target and rename, so that no reader meets half a file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-        os.close(handle)
-    except OSError as error:
-        sys.stderr.write(f"features are not cached: {path.parent}: {error.strerror}\n")
-        return
-    try:
-        save_file({"features": computed}, beside, {"sha256": _digest(computed)})
-        Path(beside).replace(path)
-    except (OSError, SafetensorError) as error:
-        sys.stderr.write(f"features are not cached: {path}: {error}\n")
-        with contextlib.suppress(OSError):
-            Path(beside).unlink()

@@ -197,8 +197,7 @@ def _traffic(run: MethodProgress) -> Figure | None:
 
 
 def _dress(axes: Axes, title: str) -> None:
-    axes.set_title(title)
-    axes.set_xlabel("round")
+    axes.set(title=title, xlabel="round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.02)
 

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from PIL import Image
 
 from vergence.core.files import replacing, write_text
@@ -128,6 +129,21 @@ def column_names(axes: Axes, names: Sequence[str]) -> None:
     if long:
         for label in axes.get_xticklabels():
             label.set_rotation_mode("anchor")
+
+
+def bare(axes: Axes, *, ticks: bool = False) -> None:
+    """Take grid and frame away, as around a picture, and without `ticks` the ticks too."""
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    if not ticks:
+        axes.set(xticks=[], yticks=[])
+
+
+def colour_bar(figure: Figure, image: AxesImage, label: str, **options: Any) -> None:
+    """Draw the scale of an image, without a frame."""
+    bar = figure.colorbar(image, **options)
+    bar.set_label(label)
+    bar.outline.set_visible(False)  # type: ignore[operator]
 
 
 def hover(points: PathCollection, texts: Sequence[str]) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
 from vergence.results.figure_style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, spread
+from vergence.results.text_tables import TextTable
 from vergence.studies.curves import Curves
 
 CONSTANT, ALONE = "constant mean of the k samples", "training alone on the k samples"
@@ -39,39 +38,30 @@ def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
         "than the constant": curves.values[CONSTANT][:, 1:],
     }
     places = digits(float(np.nanmean(values)) for values in curves.values.values())
-    grid = _grid(curves)
-    for other, values in others.items():
-        gain = sign * (chosen - values)
-        grid.add_row(other, *(spread(column, places) for column in gain.T))
-    console.print(
-        f"\nHow much better adapt is, {metric_name(curves.metric)}: mean over "
-        f"{plural(len(curves.people), 'person')} [95 % interval]",
-        style="bold",
-        soft_wrap=True,
+    lines = [
+        [other, *(spread(column, places) for column in sign * (chosen - values).T)]
+        for other, values in others.items()
+    ]
+    heading = (
+        f"How much better adapt is, {metric_name(curves.metric)}: mean over "
+        f"{plural(len(curves.people), 'person')} [95 % interval]"
     )
-    console.print(grid)
+    TextTable(heading, _heads(curves), lines).show(console)
 
 
 def show_harmed(curves: Curves, lower_is_better: bool, console: Console) -> None:
     """Print how many people each way makes worse off than the shared model, per count."""
-    grid = _grid(curves)
-    for way, found in harmed(curves, lower_is_better).items():
-        grid.add_row(way, *map(str, found))
-    console.print(
-        f"\nPeople of {len(curves.people)} whom samples make worse off than none, by more than "
-        f"{HARM:.0%}",
-        style="bold",
-        soft_wrap=True,
+    people = harmed(curves, lower_is_better)
+    lines = [[way, *map(str, counts)] for way, counts in people.items()]
+    heading = (
+        f"People of {len(curves.people)} whom samples make worse off than none, by more than "
+        f"{HARM:.0%}"
     )
-    console.print(grid)
+    TextTable(heading, _heads(curves), lines).show(console)
 
 
-def _grid(curves: Curves) -> Table:
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    grid.add_column(curves.axis, no_wrap=True)
-    for k in curves.counts[1:]:
-        grid.add_column(str(k), justify="right", no_wrap=True)
-    return grid
+def _heads(curves: Curves) -> list[str]:
+    return [curves.axis, *map(str, curves.counts[1:])]
 
 
 def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
@@ -116,8 +106,7 @@ def _panel(axes: Axes, curves: Curves) -> None:
     low, high = np.nanmin(told), np.nanmax(told)
     axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
     axes.set_xticks(places, [str(k) for k in curves.counts])
-    axes.set_xlabel("labelled samples of a new person")
-    axes.set_ylabel(metric_name(curves.metric))
+    axes.set(xlabel="labelled samples of a new person", ylabel=metric_name(curves.metric))
     axes.set_title(
         f"{curves.data}, {plural(len(curves.people), 'new person')}",
         color=INK,

@@ -56,8 +56,7 @@ def bubbles(found: Counts) -> Figure:
             if count:
                 area = (0.9 * cell * 72) ** 2 * count / most
                 axes.scatter(column, row, s=area, color=SHARED, edgecolor=MUTED, linewidth=0.4)
-    axes.set_xlim(-0.7, len(people) - 0.3)
-    axes.set_ylim(len(kinds) - 0.3, -0.7)
+    axes.set(xlim=(-0.7, len(people) - 0.3), ylim=(len(kinds) - 0.3, -0.7))
     if len(people) <= NAMED:
         column_names(axes, people)
     if len(kinds) <= NAMED:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from vergence.errors import ConfigError
@@ -16,6 +14,7 @@ from vergence.experiment.trained_run import one_run, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, read
+from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 from vergence.studies.comparability import ANYTHING, DATA, agree
 
@@ -63,8 +62,10 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     export_csv(out / "cross.csv", HEADS, lines)
     for note in agree(list(names.values()), ANYTHING, DATA):
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
-    console.print(f"{metric_name(metric)}: trained on the row, tested on the column", style="bold")
-    console.print(_table(list(names), cells))
+    heading = f"{metric_name(metric)}: trained on the row, tested on the column"
+    places = digits(float(np.mean(values)) for values in cells.values())
+    grid = [[name, *(spread(cells[name, other], places) for other in names)] for name in names]
+    TextTable(heading, ["", *names], grid).show(console)
     console.print(f"numbers: {out / 'cross.csv'}", soft_wrap=True)
 
 
@@ -108,11 +109,3 @@ def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
                 ) from None
             rows += [(seed, person, metric, repr(float(v))) for metric, v in found.items()]
     return rows
-
-
-def _table(names: Sequence[str], cells: Mapping[tuple[str, str], list[float]]) -> Table:
-    grid = Table("", *names, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    places = digits(float(np.mean(values)) for values in cells.values())
-    for name in names:
-        grid.add_row(name, *(spread(cells[name, other], places) for other in names))
-    return grid

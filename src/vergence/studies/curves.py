@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from vergence.core.naming import plural
 from vergence.metrics.intervals import interval
 from vergence.results.figure_style import MARKERS, SPARE, canvas, save, styled
 from vergence.results.layout import digits, metric_name, number
+from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 
 
@@ -68,26 +67,18 @@ def tell_files(out: Path, console: Console) -> None:
 
 def show(curves: Curves, console: Console) -> None:
     """Print the means over people, kinds as rows, and their interval at the largest count."""
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    grid.add_column(curves.axis, no_wrap=True)
-    for k in curves.counts:
-        grid.add_column(str(k), justify="right", no_wrap=True)
-    grid.add_column(f"95 % at {curves.counts[-1]}", justify="right", no_wrap=True)
+    heads = [curves.axis, *map(str, curves.counts), f"95 % at {curves.counts[-1]}"]
     places = digits(float(values.mean()) for values in curves.values.values())
+    lines = []
     for kind, values in curves.values.items():
         ends = ", ".join(number(end, places) for end in interval(values[:, -1]))
-        grid.add_row(
-            curves.titles.get(kind, kind),
-            *(number(float(v), places) for v in values.mean(0)),
-            f"[{ends}]",
-        )
-    console.print(
-        f"\n{metric_name(curves.metric)} by number of {curves.axis}, mean over "
-        f"{plural(len(curves.people), 'person')} ({curves.how})",
-        style="bold",
-        soft_wrap=True,
+        means = (number(float(v), places) for v in values.mean(0))
+        lines.append([curves.titles.get(kind, kind), *means, f"[{ends}]"])
+    heading = (
+        f"{metric_name(curves.metric)} by number of {curves.axis}, mean over "
+        f"{plural(len(curves.people), 'person')} ({curves.how})"
     )
-    console.print(grid)
+    TextTable(heading, heads, lines).show(console)
 
 
 @styled
@@ -102,7 +93,6 @@ def figure(curves: Curves) -> Figure:
         mean, name = values.mean(0), curves.titles.get(kind, kind)
         axes.plot(places, mean, color=colour, marker=marker, markersize=4.5, label=name)
     axes.set_xticks(places, [str(k) for k in curves.counts])
-    axes.set_xlabel(curves.axis)
-    axes.set_ylabel(metric_name(curves.metric))
+    axes.set(xlabel=curves.axis, ylabel=metric_name(curves.metric))
     axes.legend()
     return page

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from vergence.core.data import Samples
@@ -21,6 +19,7 @@ from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.intervals import with_number
 from vergence.results.figure_style import canvas, column_names, save, styled
 from vergence.results.layout import digits, metric_name, number
+from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 
 RunOf = Callable[[Path, int], TrainedRun]
@@ -43,15 +42,7 @@ def write_matrix(
     what individual models have to offer to other people (person-independent).
     """
     task = experiment.task(0)
-    grid = Table(
-        "",
-        "own data",
-        "others' data",
-        "worst pair",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
+    rows = []
     for label in experiment.methods:
         lines, tables = [], []
         for seed in experiment.plan.seeds:
@@ -71,14 +62,13 @@ def write_matrix(
         if len(apart):
             worst = apart.max() if task.headline in task.lower_is_better else apart.min()
             cells += [float(apart.mean()), float(worst)]
-        grid.add_row(label, *(number(c, digits(cells)) for c in cells))
-    console.print(
-        f"\n{metric_name(task.headline)} of everybody's final model, {len(people)} x "
-        f"{len(people)} people",
-        style="bold",
-        soft_wrap=True,
+        shown = [number(c, digits(cells)) for c in cells]
+        rows.append([label, *shown, *[""] * (3 - len(shown))])
+    heading = (
+        f"{metric_name(task.headline)} of everybody's final model, {len(people)} x "
+        f"{len(people)} people"
     )
-    console.print(grid)
+    TextTable(heading, ["", "own data", "others' data", "worst pair"], rows).show(console)
     console.print(f"tables and figures: {folder.parent / 'matrix'}", soft_wrap=True)
 
 
@@ -92,8 +82,7 @@ def figure(table: NDArray[np.float64], people: Sequence[str], metric: str) -> Fi
     column_names(axes, people)
     axes.set_yticks(range(len(people)), list(people))
     axes.grid(visible=False)
-    axes.set_xlabel("data of")
-    axes.set_ylabel("model of")
+    axes.set(xlabel="data of", ylabel="model of")
     page.colorbar(image, label=metric_name(metric))
     return page
 
@@ -123,7 +112,7 @@ def write_conditions(
     heads = ("label", "seed", "person", "condition", "level", "samples", "metric", "value")
     export_csv(path, heads, lines)
     labels = list(experiment.methods)
-    grid = Table("", "people", *labels, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    rows = []
     for condition, level in dict.fromkeys((line[3], line[4]) for line in lines):
         here = [line for line in lines if line[3:5] == (condition, level)]
         means = [
@@ -131,14 +120,11 @@ def write_conditions(
             for label in labels
         ]
         count = len({line[2] for line in here})
-        grid.add_row(f"{condition} {level}", str(count), *(number(m, digits(means)) for m in means))
-    console.print(
-        f"\n{metric_name(task.headline)} by recorded conditions: mean over the people "
-        "who have them",
-        style="bold",
-        soft_wrap=True,
-    )
-    console.print(grid)
+        shown = (number(m, digits(means)) for m in means)
+        rows.append([f"{condition} {level}", str(count), *shown])
+    name = metric_name(task.headline)
+    heading = f"{name} by recorded conditions: mean over the people who have them"
+    TextTable(heading, ["", "people", *labels], rows).show(console)
     console.print(f"table: {path}", soft_wrap=True)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vergence.core.federation import POOLED
 from vergence.engine.plan import Plan
@@ -53,12 +54,8 @@ def merge(
             for evaluation, metrics in score(label, person, seed).items()
             for metric, value in metrics.items()
         ]
-        folder.mkdir(parents=True, exist_ok=True)
         tables = {"people.csv": rows, "turns.csv": turns(label, folds), "rounds.csv": []}
-        for name, found in tables.items():
-            results.write_csv(folder / name, TABLES[name], found)
-        starting_model.keep(experiment.model.start, folder)
-        results.write_toml(folder / "config.toml", experiment.one(label))
+        write_tables(experiment, label, folder, tables)
         parts = {person: read(fold / label).runs[0] for person, fold in folds.items()}
         about = {
             **results.provenance(
@@ -70,12 +67,18 @@ def merge(
         results.write_json(folder / "provenance.json", about)
         results.write_merged(folder, parts, len(loaded.raw.clients))
         _add_up(experiment.plan, folder, [part.folder for part in parts.values()])
-    labels = list(experiment.methods)
-    alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
-    for label in labels if alone else ():
-        if not results.judged(out / label):
-            results.write_harm(out / label, out / str(alone))
-    index(experiment, loaded, out)
+    finish(experiment, loaded, out)
+
+
+def write_tables(
+    experiment: Experiment, label: str, folder: Path, tables: Mapping[str, Iterable[Sequence[Any]]]
+) -> None:
+    """Write the tables and the settings of a merged run into its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        results.write_csv(folder / name, TABLES[name], rows)
+    starting_model.keep(experiment.model.start, folder)
+    results.write_toml(folder / "config.toml", experiment.one(label))
 
 
 def _add_up(plan: Plan, folder: Path, folds: Sequence[Path]) -> None:
@@ -113,8 +116,13 @@ def turns(label: str, folds: Mapping[str, Path]) -> list[list[str]]:
     return found
 
 
-def index(experiment: Experiment, loaded: Loaded, out: Path) -> None:
-    """Write the index and the priors of the whole data."""
+def finish(experiment: Experiment, loaded: Loaded, out: Path) -> None:
+    """Compare merged runs with training alone, if that is among them; write priors and index."""
+    labels = list(experiment.methods)
+    alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
+    for label in labels if alone else ():
+        if not results.judged(out / label):
+            results.write_harm(out / label, out / str(alone))
     task = experiment.task(experiment.plan.seeds[0])
     results.write_priors(out / "priors.csv", task, loaded.ready)
     runs = [

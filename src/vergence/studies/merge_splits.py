@@ -15,7 +15,6 @@ import numpy as np
 from rich.console import Console
 
 from vergence.errors import StateError
-from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.metrics.intervals import with_number
@@ -53,18 +52,14 @@ def merge(
             _check_splits(folder, list(map(str, folders)))
             continue
         parts = {str(seed): read(path / label).runs[0] for seed, path in folders.items()}
-        folder.mkdir(parents=True, exist_ok=True)
         tables = {"people.csv": scores(parts, apart), "turns.csv": turns(parts, apart)}
         if judged := blocks({split: run.folder for split, run in parts.items()}, SAMPLES, apart):
             tables[SAMPLES] = judged
-        for name, found in {**tables, "rounds.csv": []}.items():
-            results.write_csv(folder / name, TABLES[name], found)
-        table = experiment.one(label)
-        starting_model.keep(experiment.model.start, folder)
-        results.write_toml(folder / "config.toml", table)
+        merge_folds.write_tables(experiment, label, folder, {**tables, "rounds.csv": []})
         code = merge_folds.code_of(parts)
         sha = hashlib.sha256("".join(each.sha for each in loaded.values()).encode()).hexdigest()
-        about = results.provenance(first.raw, sha, code, experiment.files(table))
+        files = experiment.files(experiment.one(label))
+        about = results.provenance(first.raw, sha, code, files)
         names = ", ".join(parts)
         own = about["data"].get("split", "unknown")
         how = f"people of generator seeds {names}" if apart else f"mean over split seeds {names}"
@@ -75,12 +70,7 @@ def merge(
         spread = spread_of(parts)
         count = sum(clients) if apart else clients[0]
         results.write_merged(folder, parts, count, list(dict.fromkeys(people)), spread)
-    labels = list(experiment.methods)
-    alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
-    for label in labels if alone else ():
-        if not results.judged(out / label):
-            results.write_harm(out / label, out / str(alone))
-    merge_folds.index(experiment, first, out)
+    merge_folds.finish(experiment, first, out)
     _write_priors(out, folders, apart)
 
 

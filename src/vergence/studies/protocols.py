@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table as Grid
 
 from vergence.core.files import csv_of, refuse_links
 from vergence.core.naming import plural
@@ -29,6 +27,7 @@ from vergence.experiment.validation import Loaded, validate
 from vergence.results.harm import own_prior
 from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import StudyResults, read
+from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 from vergence.studies import measures, merge_folds, merge_splits, split_runs
 from vergence.studies.curves import Curves, present
@@ -413,18 +412,13 @@ def summarise(out: Path, console: Console) -> None:
         columns[run.label] = scores
     names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
     places = digits(float(np.mean(list(v.values()))) for s in columns.values() for v in s.values())
-    grid = Grid("", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in names:
-        grid.add_column(name, justify="right", no_wrap=True)
-    for run in first.runs:
-        grid.add_row(run.title, *(_cell(columns[run.label].get(n), places) for n in names))
+    rows = [
+        [first.run(label).title, *(spread(s[n].values(), places) if n in s else "" for n in names)]
+        for label, s in columns.items()
+    ]
     sense = ", lower is better" if lower else ""
-    console.print(
-        f"\n{metric_name(first.headline)}: mean and 95 % interval over people{sense}",
-        style="bold",
-        soft_wrap=True,
-    )
-    console.print(grid)
+    heading = f"{metric_name(first.headline)}: mean and 95 % interval over people{sense}"
+    TextTable(heading, ["", *names], rows).show(console)
     export_csv(
         out / "protocols.csv",
         ("label", "protocol", "person", "metric", "value"),
@@ -435,7 +429,3 @@ def summarise(out: Path, console: Console) -> None:
             for person, value in values.items()
         ),
     )
-
-
-def _cell(values: Mapping[str, float] | None, places: int) -> str:
-    return spread(values.values(), places) if values else ""

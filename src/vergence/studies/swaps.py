@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vergence.errors import ConfigError
 from vergence.experiment.newcomers import unseen
-from vergence.results.figure_style import MUTED, canvas, figure_format, save, styled
+from vergence.results.figure_style import MUTED, bare, canvas, figure_format, save, styled
 from vergence.results.read import read
 from vergence.studies.few_shot import FewShotOptions as Evaluation
 from vergence.studies.few_shot import FewShotScene
@@ -99,10 +99,7 @@ def figure(rows: Mapping[str, np.ndarray], who: str) -> Figure:
     for line, (name, images) in zip(grid, rows.items(), strict=True):
         for axes, image in zip(line, images, strict=True):
             axes.imshow(image, cmap="gray", vmin=0, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            for spine in axes.spines.values():
-                spine.set_visible(False)
+            bare(axes)
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     drawing.suptitle(f"left eye of {who}, who took no part", fontsize=8, color=MUTED)
     return drawing

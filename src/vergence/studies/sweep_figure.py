@@ -124,6 +124,5 @@ def heat(axes: Axes, tried: Tried, space: Space, lower: bool) -> None:
         axes.add_patch(Rectangle((j - 0.47, i - 0.47), 0.94, 0.94, fill=False, ec=PERSONAL, lw=2))
     axes.set_xticks(range(len(columns)), [str(v) for v in columns])
     axes.set_yticks(range(len(rows)), [str(v) for v in rows])
-    axes.set_xlabel(across)
-    axes.set_ylabel(down)
+    axes.set(xlabel=across, ylabel=down)
     axes.grid(visible=False)

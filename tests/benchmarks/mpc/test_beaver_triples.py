@@ -7,8 +7,8 @@ Bounds are certain, not likely: what is random may change no assertion here, but
 import numpy as np
 import pytest
 
-from benchmarks.mpc.beaver_triples import TripleTable
-from benchmarks.mpc.fixed_point import BITS, PRIME, FixedPoint, drawn, signed
+from tests.benchmarks.mpc.beaver_triples import TripleTable
+from tests.benchmarks.mpc.fixed_point import BITS, PRIME, FixedPoint, drawn, signed
 from vergence.errors import ConfigError
 from vergence.privacy.secure_aggregation.session import Aborted
 

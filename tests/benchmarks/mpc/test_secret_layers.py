@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from benchmarks.mpc.beaver_triples import AuthenticatedShare, TripleTable
-from benchmarks.mpc.fixed_point import PRIME, FixedPoint, signed
 from benchmarks.mpc.network_variants import strongest, thinned
-from benchmarks.mpc.secret_layers import affine, max_pool, patches, relu
+from tests.benchmarks.mpc.beaver_triples import AuthenticatedShare, TripleTable
+from tests.benchmarks.mpc.fixed_point import PRIME, FixedPoint, signed
+from tests.benchmarks.mpc.secret_layers import affine, max_pool, patches, relu
 from vergence.models.lenet import LeNet
 from vergence.privacy.inference.network import parts
 from vergence.privacy.secure_aggregation.session import Aborted

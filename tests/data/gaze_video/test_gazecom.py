@@ -252,7 +252,7 @@ def test_bad_files_give_one_clear_line(root, change, says):
         ({"window": 0}, ConfigError, "window must be >= 1"),
         ({"clips": (3, 0, 2)}, ConfigError, "clips must be >= 1"),
         ({"min_clips": 2}, ConfigError, "min_clips must be 1 to 1"),
-        ({"size": (0, 18)}, ConfigError, "16 to 4096"),
+        ({"size": (0, 18)}, ConfigError, "size must be >= 16 and <= 4096"),
     ],
 )
 def test_bad_options_are_named(shared_root, options, error, says):

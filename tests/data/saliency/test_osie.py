@@ -263,7 +263,7 @@ def test_a_mat_cut_anywhere_is_a_data_error(tmp_path, share):
         ({"images": 0}, ConfigError, "images must be >= 3"),
         ({"viewers": (1, 1)}, ConfigError, "different viewer numbers"),
         ({"shares": (0.7, 0.1, 0.1)}, ConfigError, "sum 1"),
-        ({"size": (4, 4)}, ConfigError, "16 to 4096"),
+        ({"size": (4, 4)}, ConfigError, "size must be >= 16 and <= 4096"),
     ],
 )
 def test_bad_options_are_named(root, options, error, says):

@@ -26,7 +26,6 @@ from vergence.core.options import Positive
 from vergence.data.io.checks import (
     Check,
     Checks,
-    check_size,
     compare,
     data_folder,
     need_file,
@@ -35,6 +34,7 @@ from vergence.data.io.checks import (
     refuse_nan,
 )
 from vergence.data.io.delimited_text import read_table
+from vergence.data.splits import FrameSize
 from vergence.errors import ConfigError, DataError, nearest
 
 CLIPS, FRAMES, FRAME_S, GAZE_S = 18, 100, 0.2, 0.04
@@ -67,7 +67,7 @@ class Gazecom(Dataset):
     window: Positive = 8
     every_s: float = FRAME_S
     hop: Positive | None = None
-    size: tuple[int, int] = (320, 180)
+    size: FrameSize = (320, 180)
     clips: tuple[Positive, Positive, Positive] = (12, 2, 4)
     min_clips: int = 1
     split_seed: int = 0
@@ -119,7 +119,6 @@ class Gazecom(Dataset):
         return Federation("gazecom", people, self._about(names, dealt, left_out, lost))
 
     def _stride(self) -> int:
-        check_size(self.size)
         stride = round(self.every_s / FRAME_S)
         if stride < 1 or abs(stride * FRAME_S - self.every_s) > 1e-6:
             raise ConfigError(f"every_s must be a multiple of {FRAME_S} s, got {self.every_s}")

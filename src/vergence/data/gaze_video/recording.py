@@ -28,10 +28,10 @@ from vergence.data.gaze_video.temporal_splits import (
     too_few,
 )
 from vergence.data.gaze_video.vrs import VrsFootage
-from vergence.data.io.checks import Check, Checks, check_size, compare, watched
+from vergence.data.io.checks import Check, Checks, compare, watched
 from vergence.data.io.path_patterns import files_below
 from vergence.data.io.video import Footage, Video, rows_at
-from vergence.data.splits import Shares, check_shares
+from vergence.data.splits import FrameSize, Shares, check_shares
 from vergence.errors import ConfigError, DataError
 
 
@@ -120,7 +120,7 @@ class WindowOptions(NamedOptions):
             0 = cut by step_s and stride_s instead.
     """
 
-    size: tuple[int, int] = (64, 64)
+    size: FrameSize = (64, 64)
     window: Annotated[int, Ge(1)] = 4
     step_s: Annotated[float, Ge(1e-3)] = 0.25
     stride_s: Annotated[float, Ge(1e-3)] = 1.0
@@ -150,7 +150,6 @@ class WindowOptions(NamedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.size)
         check_shares(self.shares)
         if not (self.clip_s == 0 or 1e-3 <= self.clip_s < np.inf):
             raise ConfigError(

@@ -93,18 +93,12 @@ def read(folder: Path, root: Path | None = None) -> Recording:
     Raises:
         DataError: there is video without gaze, or the gaze is truncated or of another version.
     """
-    if (folder / GAZE3).is_file() or (folder / VIDEO3).is_file():
-        if not (folder / GAZE3).is_file():
-            raise DataError(f"{folder} has video without gaze: put {GAZE3} beside {VIDEO3}")
-        scene = folder / VIDEO3
-        gaze = read_gazedata(folder / GAZE3)
-        video = scene if scene.is_file() else None
-        return Recording(*named(folder, root), gaze, video, container_clock=True)
-    if not (folder / LIVE).is_file():
-        raise DataError(f"{folder} has video without gaze: put {LIVE} beside {VIDEO}")
-    video = folder / VIDEO
-    gaze = read_livedata(folder / LIVE)
-    scene = video if video.is_file() else None
+    third = (folder / GAZE3).is_file() or (folder / VIDEO3).is_file()
+    table, video = (GAZE3, VIDEO3) if third else (LIVE, VIDEO)
+    if not (folder / table).is_file():
+        raise DataError(f"{folder} has video without gaze: put {table} beside {video}")
+    gaze = (read_gazedata if third else read_livedata)(folder / table)
+    scene = folder / video if (folder / video).is_file() else None
     return Recording(*named(folder, root), gaze, scene, container_clock=True)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from vergence.data.io.image_files import opened
 from vergence.data.io.matlab_tags import check_tags
 from vergence.data.io.npz_archives import member
-from vergence.errors import ConfigError, DataError, VergenceError, first_line
+from vergence.errors import DataError, VergenceError, first_line
 
 T = TypeVar("T")
 SHARED, HERE = "VERGENCE_DATA", "../shared/data"
@@ -213,16 +213,6 @@ def read_pictures(paths: Sequence[Path], size: tuple[int, int], what: str, hint:
         fitted = rgb if rgb.size == size else rgb.resize(size, Resampling.LANCZOS)
         row[:] = np.asarray(fitted)
     return torch.from_numpy(rows)
-
-
-def check_size(size: tuple[int, int]) -> None:
-    """Accept a picture size (width, height).
-
-    Raises:
-        ConfigError: not two whole numbers from 16 to 4096.
-    """
-    if len(size) != 2 or any(not 16 <= side <= 4096 for side in size):
-        raise ConfigError(f"size must be (width, height), each 16 to 4096 pixels, got {size}")
 
 
 def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:

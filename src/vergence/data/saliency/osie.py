@@ -24,7 +24,6 @@ from vergence.core.federation import Dataset, Federation
 from vergence.data.io.checks import (
     Check,
     Checks,
-    check_size,
     compare,
     data_folder,
     read_mat,
@@ -32,7 +31,7 @@ from vergence.data.io.checks import (
     read_pictures,
     refuse_nan,
 )
-from vergence.data.splits import SplitOptions, part_sizes
+from vergence.data.splits import FrameSize, SplitOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
 SAMPLE = Path(__file__).parent.with_name("samples") / "osie"
@@ -66,7 +65,7 @@ class Osie(SplitOptions, Dataset):
 
     images: Annotated[int, Ge(3)] | None = None
     viewers: tuple[int, ...] | None = None
-    size: tuple[int, int] = (320, 240)
+    size: FrameSize = (320, 240)
 
     def load(self, root: str | None = None) -> Federation:
         """Read the packaged sample, or the original files in `root`; split by image.
@@ -78,7 +77,6 @@ class Osie(SplitOptions, Dataset):
             DataError: a file is missing, truncated or of another version, or a viewer unknown.
             ConfigError: an option is out of range.
         """
-        check_size(self.size)
         if self.viewers is not None and (
             not self.viewers or len(set(self.viewers)) < len(self.viewers)
         ):

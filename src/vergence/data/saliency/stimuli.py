@@ -47,7 +47,6 @@ from vergence.data.io.checks import (
     Check,
     CheckedFolder,
     Checks,
-    check_size,
     data_folder,
     read_pictures,
 )
@@ -56,7 +55,7 @@ from vergence.data.io.image_files import opened
 from vergence.data.io.path_patterns import files_below
 from vergence.data.io.video import VIDEOS
 from vergence.data.saliency.eyelink_asc import OWN_SIZE, read_asc
-from vergence.data.splits import PeopleOptions, part_sizes
+from vergence.data.splits import FrameSize, PeopleOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
@@ -149,7 +148,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     distance_cm: float = 0.0
     clock: Literal["refuse", "sort"] = "refuse"
     points: Annotated[int, Ge(1)] = 50
-    size: tuple[int, int] = (320, 240)
+    size: FrameSize = (320, 240)
     window: int = 4
     step_s: float = 0.25
     stride_s: float = 1.0
@@ -159,7 +158,6 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if isinstance(self.columns, Mapping):
             object.__setattr__(self, "columns", GazeColumns(**self.columns))
         super().__post_init__()
-        check_size(self.size)
         if self.preset:
             preset_of(self.preset, "stimuli")
 

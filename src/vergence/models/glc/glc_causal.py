@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from annotated_types import Ge
@@ -11,11 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from vergence.core.federation import Federation
-from vergence.core.task import Model
-from vergence.models import motion, pretrained
-from vergence.models.glc.glc_features import POOL, FeatureLayers, check_head
-from vergence.models.glc.reference_map import Reference
+from vergence.models.glc.base import POOL, FeatureLayers, FeatureModel
 
 
 class GazeContext(NamedTuple):
@@ -29,7 +25,7 @@ class GazeContext(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GlcCausal(Model):
+class GlcCausal(FeatureModel):
     """The causal counterpart of `glc_features`: a small head on frozen features, for streams.
 
     At every frame it sees that frame's features, its own maps of the last `context` frames, and
@@ -38,69 +34,26 @@ class GlcCausal(Model):
     given a label, so that none can leak into an estimate.
 
     Args:
-        width: channels after the first convolution; the GLC blocks and the decoder run at half.
-        heads: heads of the GLC blocks.
-        blocks: number of GLC blocks.
         context: frames before, whose own maps it sees.
-        grid: rows and columns of the heat map, twice those of the features: (30, 40) for frames of
-            240 x 320.
-        standardise: scale every feature channel to mean 0 and deviation 1 as measured once on
-            public pictures (the training images of the packaged OSIE sample), so that no client
-            need tell anything about its own frames.
-        motion: add channels that tell what moves.
-        reference: a map that learns nothing, by which the network's map is multiplied and as which
-            it starts.
 
     Source: after ARGaze (arXiv:2602.05132, 2026): autoregressive, a bounded context of estimates.
     Differs: a small convolutional head with a GLC block in place of a transformer decoder; own
     estimates in place of teacher forcing.
     """
 
-    width: int = 32
-    heads: int = 4
-    blocks: int = 1
+    width: Annotated[int, Ge(4)] = 32
     context: Annotated[int, Ge(1)] = 4
-    grid: tuple[int, int] = (30, 40)
-    standardise: bool = True
-    motion: bool = False
-    reference: Reference = "none"
-
-    head: ClassVar[tuple[str, ...]] = ("head.*", "bias", "reference.*")
-
-    @property
-    def sees_motion(self) -> bool:
-        """True if the motion of frames goes in, for the network or for its reference map."""
-        return self.motion or self.reference == "motion"
 
     def build(self) -> GlcCausalNet:
-        """Return the head, initialised from torch's global generator.
-
-        Raises:
-            ConfigError: a width the heads do not divide, or an odd grid.
-        """
-        check_head("glc_causal", self.width, self.heads, self.blocks, self.grid)
+        """Return the head, initialised from torch's global generator."""
         return GlcCausalNet(self)
-
-    def prepare(self, federation: Federation) -> Federation:
-        """Replace the rows of bank `frames`, uint8 `[n, H, W, 3]`, by features.
-
-        The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `pretrained`).
-
-        Raises:
-            ConfigError: no bank `frames`, or frames that do not fit `grid`.
-        """
-        found = pretrained.in_place_of_frames(federation, "glc_causal", self.grid, self.standardise)
-        return motion.with_motion(found, federation) if self.sees_motion else found
 
 
 class GlcCausalNet(FeatureLayers):
     """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`, frame by frame."""
 
     def __init__(self, options: GlcCausal) -> None:
-        o = options
-        super().__init__(
-            "glc_causal", o.grid, o.width, o.heads, o.blocks, o.motion, o.context, o.reference
-        )
+        super().__init__(options, options.context)
         self.context = options.context
 
     def forward(

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vergence.experiment.class_accuracy import FILE
-from vergence.results.figure_style import canvas, column_names, styled
+from vergence.results.figure_style import canvas, colour_bar, column_names, styled
 from vergence.results.read import StudyResults, table
 
 
@@ -32,9 +32,7 @@ def of_study(study: StudyResults) -> Figure | None:
     axes.grid(False)
     if 0 < sum(hidden.values()) < len(kinds):
         axes.axvline(len(kinds) - sum(hidden.values()) - 0.5, color="white", linewidth=3)
-    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
-    bar.set_label("accuracy; * unseen")
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    colour_bar(figure, image, "accuracy; * unseen", ax=axes, fraction=0.03, pad=0.02)
     return figure
 
 

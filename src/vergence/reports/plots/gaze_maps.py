@@ -19,6 +19,7 @@ from vergence.results.figure_style import (
     MUTED,
     PAPER,
     PERSONAL,
+    bare,
     canvas,
     colours,
     styled,
@@ -61,8 +62,7 @@ def strip(study: StudyResults) -> Figure | None:
         axes.axvline(i * wide - 0.5, color=PAPER, linewidth=1.5)
     for i in range(1, len(rows)):
         axes.axhline(i * tall - 0.5, color=PAPER, linewidth=1.5)
-    axes.set_xlim(-0.5, count * wide - 0.5)
-    axes.set_ylim(len(rows) * tall - 0.5, -0.5)
+    axes.set(xlim=(-0.5, count * wide - 0.5), ylim=(len(rows) * tall - 0.5, -0.5))
     axes.xaxis.tick_top()
     people = [f"gaze of {person}" for person in first.person]
     axes.set_xticks((np.arange(count) + 0.5) * wide - 0.5, people, fontsize=8, color=MUTED)
@@ -76,8 +76,7 @@ def strip(study: StudyResults) -> Figure | None:
     )
     for label, (_, _, colour) in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_color(colour)
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
+    bare(axes, ticks=True)
     return figure
 
 
@@ -133,8 +132,7 @@ def tokens(frames: list[NDArray[np.uint8]] | None = None) -> Figure:
     figure = canvas(11, 4.9, layout="none")
     whole = figure.add_axes((0, 0, 1, 1))
     whole.set_axis_off()
-    whole.set_xlim(0, 11)
-    whole.set_ylim(0, 4.9)
+    whole.set(xlim=(0, 11), ylim=(0, 4.9))
     _stack(figure, shown)
     _say(
         whole,
@@ -170,11 +168,7 @@ def _place(figure: Figure, x: float, y: float, width: float, height: float) -> A
     """Return axes at this place in inches from the lower left corner."""
     w, h = figure.get_size_inches()
     axes = figure.add_axes((x / w, y / h, width / w, height / h))
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    bare(axes)
     return axes
 
 

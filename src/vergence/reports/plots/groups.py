@@ -71,7 +71,9 @@ def panel(axes: Axes, run: Run, groups: dict[str, int]) -> None:
             axes.annotate(
                 said, (PERSON, heights[person]), (8, 0), textcoords="offset points", va="center"
             )
-    axes.set_title(f"{run.title}: {metric_name(run.headline)} by person, seed {run.seeds[0]}")
-    axes.set_xlim(-0.4, PERSON + 0.8)
-    axes.set_ylim(-len(listed) + 0.3, 1.0)
+    axes.set(
+        title=f"{run.title}: {metric_name(run.headline)} by person, seed {run.seeds[0]}",
+        xlim=(-0.4, PERSON + 0.8),
+        ylim=(-len(listed) + 0.3, 1.0),
+    )
     axes.set_axis_off()

@@ -17,7 +17,9 @@ from vergence.results.figure_style import (
     PERSONAL,
     RULE,
     SHARED,
+    bare,
     canvas,
+    colour_bar,
     column_names,
     styled,
 )
@@ -49,9 +51,8 @@ def layers(study: StudyResults) -> Figure | None:
     grid = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     shares = [m.shares(m.layers()) for _, m in found]
     top = max(float(s.max()) for s in shares) or 1.0
-    image = None
     for axes, (run, mask), share in zip(grid, found, shares, strict=True):
-        image = axes.imshow(
+        axes.imshow(
             share * 100,
             aspect="auto",
             cmap="viridis",
@@ -60,14 +61,12 @@ def layers(study: StudyResults) -> Figure | None:
             interpolation="nearest",
         )
         axes.set_title(run.title, fontweight="bold")
-        _plain(axes)
+        bare(axes, ticks=True)
         column_names(axes, mask.people)
         axes.tick_params(axis="x", labelsize=7)
     grid[0].set_yticks(range(len(groups)), list(groups), fontsize=7.5)
-    if image is not None:
-        bar = figure.colorbar(image, ax=list(grid), fraction=0.04, pad=0.02)
-        bar.set_label("personal entries of the layer (%)")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+    label = "personal entries of the layer (%)"
+    colour_bar(figure, grid[-1].images[0], label, ax=list(grid), fraction=0.04, pad=0.02)
     return figure
 
 
@@ -81,11 +80,10 @@ def overlap(study: StudyResults) -> Figure | None:
     side = min(max(2.6, 0.22 * people), 8.4 / len(found))
     figure = canvas(side * len(found) + 1.0, side + 0.9)
     grid = figure.subplots(1, len(found), squeeze=False)[0]
-    image = None
     for axes, (run, mask) in zip(grid, found, strict=True):
         table = mask.overlap()
-        image = axes.imshow(table, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
-        _plain(axes)
+        axes.imshow(table, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+        bare(axes, ticks=True)
         column_names(axes, mask.people)
         axes.set_yticks(range(len(mask.people)), mask.people)
         axes.tick_params(labelsize=7)
@@ -100,10 +98,8 @@ def overlap(study: StudyResults) -> Figure | None:
                     axes.text(
                         j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour
                     )
-    if image is not None:
-        bar = figure.colorbar(image, ax=list(grid), fraction=0.03, pad=0.02, shrink=0.7)
-        bar.set_label("Jaccard index")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+    options = {"ax": list(grid), "fraction": 0.03, "pad": 0.02, "shrink": 0.7}
+    colour_bar(figure, grid[-1].images[0], "Jaccard index", **options)
     return figure
 
 
@@ -111,12 +107,6 @@ def chance(mask: Masks) -> float:
     """Return the expected Jaccard index of two random masks of the average size: s / (2 - s)."""
     share = float(np.mean(list(mask.totals().values())))
     return share / (2 - share)
-
-
-def _plain(axes: Axes) -> None:
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 @styled
@@ -135,8 +125,7 @@ def overview(study: StudyResults) -> Figure | None:
     figure = canvas(11, 7, layout="none")
     whole = figure.add_axes((0, 0, 1, 1))
     whole.set_axis_off()
-    whole.set_xlim(0, 1)
-    whole.set_ylim(0, 1)
+    whole.set(xlim=(0, 1), ylim=(0, 1))
     _server(figure, whole, kept, len(present), run.title)
     left, right = 0.16, 0.985
     width = (right - left) / len(people)
@@ -182,9 +171,7 @@ def _server(figure: Figure, whole: Axes, kept: NDArray[np.float64], count: int, 
     image = axes.imshow(
         (1 - kept) * count, aspect="auto", cmap="Blues", vmin=0, vmax=count, interpolation="nearest"
     )
-    axes.set_xticks([])
-    axes.set_yticks([])
-    _plain(axes)
+    bare(axes)
     scale = figure.add_axes((0.77, 0.72, 0.01, 0.18))
     bar = figure.colorbar(image, cax=scale)
     bar.set_label(f"clients averaged, of {count}", fontsize=7.5)
@@ -205,9 +192,7 @@ def _client(
     whole.text(x, y + height + 0.026, person, fontsize=10, fontweight="bold", va="center")
     axes = figure.add_axes(box)
     axes.imshow(tile, aspect="auto", cmap=SPLIT, vmin=0, vmax=1, interpolation="nearest")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    _plain(axes)
+    bare(axes)
     for line in range(1, len(tile)):
         axes.axhline(line - 0.5, color=PAPER, linewidth=1.2)
     whole.text(

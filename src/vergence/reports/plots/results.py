@@ -174,8 +174,7 @@ def masks(study: StudyResults) -> Figure | None:
         )
     axes.set_ylim(bottom=0)
     _end_labels(axes, ends, grown)
-    axes.set_xlabel("round")
-    axes.set_ylabel("personal parameters (%)")
+    axes.set(xlabel="round", ylabel="personal parameters (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     final.set_title("per person, at the end", color=MUTED, fontsize=8.5)
     final.set_xticks(range(len(grown)), [run.title for run, _ in grown], fontsize=8)
@@ -219,8 +218,10 @@ def traffic(study: StudyResults) -> Figure:
         told = [f"{run.title}, {sent:.3g} {unit} sent" for sent in before / size]
         _hover_curve(axes, before / size, values, i, told)
     _end_labels(axes, ends, _tinted(study))
-    axes.set_xlabel(f"sent up per client so far ({unit})")
-    axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
+    axes.set(
+        xlabel=f"sent up per client so far ({unit})",
+        ylabel=f"{metric_name(study.headline)} ({_better(study)})",
+    )
     _bars(bars, study.runs, tint)
     return figure
 
@@ -253,8 +254,7 @@ def _bars(axes: Axes, runs: Sequence[Run], tint: Mapping[str, str]) -> None:
                     color=MUTED,
                 )
     axes.set_yticks(range(len(pairs)), [run.title for run, _ in pairs])
-    axes.set_ylim(len(pairs) - 0.4, -0.6)
-    axes.set_xlim(0, top * 1.3 if top else 1)
+    axes.set(ylim=(len(pairs) - 0.4, -0.6), xlim=(0, top * 1.3 if top else 1))
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"{unit} per client and round")

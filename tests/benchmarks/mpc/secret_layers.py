@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.mpc.beaver_triples import AuthenticatedShare, TripleTable
-from benchmarks.mpc.fixed_point import Field
+from tests.benchmarks.mpc.beaver_triples import AuthenticatedShare, TripleTable
+from tests.benchmarks.mpc.fixed_point import Field
 
 
 def relu(table: TripleTable, x: AuthenticatedShare) -> AuthenticatedShare:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.mpc.fixed_point import BITS, PRIME, STATISTICAL, Field, drawn
+from tests.benchmarks.mpc.fixed_point import BITS, PRIME, STATISTICAL, Field, drawn
 from vergence.errors import ConfigError
 from vergence.privacy.secure_aggregation.session import Aborted
 

@@ -1,0 +1,1 @@
+"""What several benchmarks share: folders of runs, real eyes or the generator's, reports."""
