@@ -28,7 +28,7 @@ SHAPES = ("better", "order", "pairs", "untestable")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PrintedComparison:
     """Rows that a claim compares: some with others, rows in an order, worst first, or pairs."""
 
     better: str | tuple[str, ...] = ()
@@ -141,18 +141,18 @@ def _table(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Pape
 
 
 def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Claim:
-    compared = {f.name: raw[f.name] for f in fields(Comparison) if f.name in raw}
+    compared = {f.name: raw[f.name] for f in fields(PrintedComparison) if f.name in raw}
     stated = {key: value for key, value in raw.items() if key not in compared}
     claim = bind(Claim, stated, place, pairs=())
     shapes = [key for key in SHAPES if key in raw]
     said = f"needs one of {', '.join(SHAPES)}; has {', '.join(shapes) or 'none'}"
     _must(len(shapes) == 1, place, said)
     _must(("better" in raw) == ("than" in raw), place, "'better' and 'than' go together")
-    pairs = _pairs(bind(Comparison, compared, place), shapes[0], place)
+    pairs = _pairs(bind(PrintedComparison, compared, place), shapes[0], place)
     return replace(claim, pairs=pairs, untestable=_filled(claim.untestable, texts, place))
 
 
-def _pairs(stated: Comparison, shape: str, place: str) -> tuple[Pair, ...]:
+def _pairs(stated: PrintedComparison, shape: str, place: str) -> tuple[Pair, ...]:
     """Pairs of which one is said to be better than the other."""
     if shape == "order":
         _must(len(stated.order) > 1, place, "'order' needs two rows or more")

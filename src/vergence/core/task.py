@@ -198,7 +198,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: a pattern names nothing, or one part is empty.
         """
-        names, default, _, _ = _parts(self.network)
+        names, default, *_ = _parts(self.network)
         for glob in head:
             if not any(fnmatch(name, glob) for name in names):
                 raise ConfigError(f"no parameter is named like '{glob}': {', '.join(names)}")
@@ -226,7 +226,7 @@ class Task(NamedOptions, ABC):
 
     def statistics(self) -> tuple[str, ...]:
         """Names of the parameters that are running statistics, which stay with each client."""
-        return _statistics(self.network)
+        return _parts(self.network)[4]
 
     @abstractmethod
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -435,8 +435,8 @@ def own_randomness() -> Iterator[None]:
 
 
 @lru_cache(maxsize=16)
-def _parts(network: Model) -> tuple[Names, Names, Names, str]:
-    """Return all parameters, the head's and the norms', and the module where the head begins."""
+def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
+    """Names of all parameters, the head's, the norms', where the head begins, and statistics."""
     with own_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())
@@ -447,21 +447,15 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str]:
         head = tuple(n for n in names if any(fnmatch(n, glob) for glob in network.head))
     else:
         order = list(layers)
-        last = max(owners.values(), key=order.index)
+        last = max(owners.values(), key=order.index, default="")
         head = tuple(n for n in names if owners[n] == last)
     entry = next((owners[n] for n in head if owners[n]), "")
-    return names, head, norms, entry
-
-
-@lru_cache(maxsize=16)
-def _statistics(network: Model) -> Names:
-    with own_randomness():
-        return statistics_of(network.build())
+    return names, head, norms, entry, statistics_of(module)
 
 
 @lru_cache(maxsize=16)
 def _linear_head(network: Model) -> str:
-    _, head, _, entry = _parts(network)
+    _, head, _, entry, _ = _parts(network)
     with own_randomness():
         layer = network.build().get_submodule(entry)
     if not isinstance(layer, nn.Linear) or {n.rpartition(".")[0] for n in head} != {entry}:
