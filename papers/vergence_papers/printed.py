@@ -11,54 +11,30 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vergence.errors import ConfigError, nearest
+from vergence.experiment.registry import bind
 from vergence_papers import HOME
 from vergence_papers.claims import Claim, Pair, PaperTable, TablePart
 
 TOP = {"source": str, "texts": dict, "numbers": dict, "tables": list}
-NEEDED = ("id", "title", "columns", "unit")
-TABLE = {
-    "id": str,
-    "title": str,
-    "unit": str,
-    "figure": str,
-    "over": str,
-    "note": str,
-    "tuned": str,
-    "columns": list,
-    "spread": list,
-    "less": list,
-    "front": list,
-    "apart": list,
-    "quoted": list,
-    "rows": dict,
-    "printed": dict,
-    "claims": list,
-}
-CLAIM = {
-    "text": str,
-    "where": str,
-    "quantity": str,
-    "untestable": str,
-    "better": (str, list),
-    "than": list,
-    "order": list,
-    "pairs": list,
-    "margin": float,
-    "within": float,
-    "everybody": bool,
-    "whose": str,
-}
-MORE = ("quantity", "margin", "within", "everybody", "whose")
-PAIR = {"better": str, "than": str}
 SHAPES = ("better", "order", "pairs", "untestable")
 """Ways to state a claim; each has one."""
+
+
+@dataclass(frozen=True)
+class PrintedComparison:
+    """Rows that a claim compares: some with others, rows in an order, worst first, or pairs."""
+
+    better: str | tuple[str, ...] = ()
+    than: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    pairs: tuple[Mapping[str, str], ...] = ()
 
 
 class Paper(NamedTuple):
@@ -125,7 +101,11 @@ def paper(name: str, home: Path = HOME) -> Paper:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: {error}") from None
-    _typed(raw, TOP, where)
+    for key, value in raw.items():
+        if key not in TOP:
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, TOP)}")
+        kind = TOP[key]
+        _must(isinstance(value, kind), where, f"'{key}' must be a {kind.__name__}, got {value!r}")
     texts = raw.get("texts", {})
     found: dict[str, PaperTable] = {}
     for at, entry in enumerate(raw.get("tables", [])):
@@ -138,14 +118,13 @@ def paper(name: str, home: Path = HOME) -> Paper:
 
 
 def _table(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> PaperTable:
-    _typed(raw, TABLE, place)
-    for key in NEEDED:
-        _must(key in raw, place, f"needs '{key}'")
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-    for key in ("note", "over", "tuned"):
-        if key in given:
-            given[key] = _filled(given[key], texts, f"{place}, {key}")
-    width = len(raw["columns"])
+    stated = {key: value for key, value in raw.items() if key not in ("printed", "claims")}
+    found = bind(PaperTable, stated, place, parts=(), printed={}, claims=())
+    sentences = {
+        key: _filled(getattr(found, key), texts, f"{place}, {key}")
+        for key in ("note", "over", "tuned")
+    }
+    width = len(found.columns)
     printed: dict[str, dict[str, tuple[float, ...]]] = {}
     for data, rows in raw.get("printed", {}).items():
         printed[data] = {}
@@ -158,41 +137,32 @@ def _table(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Pape
     claims = (
         _claim(c, texts, f"{place}, claim {n}") for n, c in enumerate(raw.get("claims", []), 1)
     )
-    return PaperTable(**{**given, "printed": printed, "parts": (), "claims": tuple(claims)})
+    return replace(found, printed=printed, claims=tuple(claims), **sentences)
 
 
 def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Claim:
-    _typed(raw, CLAIM, place)
-    for key in ("text", "where"):
-        _must(key in raw, place, f"needs '{key}'")
+    compared = {f.name: raw[f.name] for f in fields(PrintedComparison) if f.name in raw}
+    stated = {key: value for key, value in raw.items() if key not in compared}
+    claim = bind(Claim, stated, place, pairs=())
     shapes = [key for key in SHAPES if key in raw]
     said = f"needs one of {', '.join(SHAPES)}; has {', '.join(shapes) or 'none'}"
     _must(len(shapes) == 1, place, said)
     _must(("better" in raw) == ("than" in raw), place, "'better' and 'than' go together")
-    more = {key: raw[key] for key in MORE if key in raw}
-    if more.get("whose", "ours") != "ours":
-        _must(False, place, f"'whose' must be 'ours' (left out: the paper's), got {raw['whose']!r}")
-    if "untestable" in raw:
-        more["untestable"] = _filled(raw["untestable"], texts, place)
-    return Claim(raw["text"], raw["where"], _pairs(raw, place), **more)
+    pairs = _pairs(bind(PrintedComparison, compared, place), shapes[0], place)
+    return replace(claim, pairs=pairs, untestable=_filled(claim.untestable, texts, place))
 
 
-def _pairs(raw: Mapping[str, Any], place: str) -> tuple[Pair, ...]:
+def _pairs(stated: PrintedComparison, shape: str, place: str) -> tuple[Pair, ...]:
     """Pairs of which one is said to be better than the other."""
-    if "order" in raw:
-        _must(len(raw["order"]) > 1, place, "'order' needs two rows or more")
-        return tuple(Pair((high,), low) for low, high in pairwise(raw["order"]))
-    if "pairs" in raw:
-        for pair in raw["pairs"]:
-            _typed(pair, PAIR, place)
-            _must(set(pair) == set(PAIR), place, "a pair has 'better' and 'than'")
-        return tuple(Pair((pair["better"],), pair["than"]) for pair in raw["pairs"])
-    if "better" not in raw:
-        return ()
-    _must(len(raw["than"]) > 0, place, "'than' needs a row")
-    these = raw["better"]
-    these = (these,) if isinstance(these, str) else tuple(these)
-    return tuple(Pair(these, rival) for rival in raw["than"])
+    if shape == "order":
+        _must(len(stated.order) > 1, place, "'order' needs two rows or more")
+        return tuple(Pair((high,), low) for low, high in pairwise(stated.order))
+    for pair in stated.pairs:
+        _must(set(pair) == {"better", "than"}, place, "a pair has 'better' and 'than'")
+    _must(shape != "better" or len(stated.than) > 0, place, "'than' needs a row")
+    these = (stated.better,) if isinstance(stated.better, str) else stated.better
+    alone = (Pair((pair["better"],), pair["than"]) for pair in stated.pairs)
+    return (*alone, *(Pair(these, rival) for rival in stated.than))
 
 
 def _filled(text: str, texts: Mapping[str, str], place: str) -> str:
@@ -202,17 +172,6 @@ def _filled(text: str, texts: Mapping[str, str], place: str) -> str:
     except (KeyError, IndexError, ValueError) as error:
         known = ", ".join(texts) or "none"
         raise ConfigError(f"{place}: no text {error} (texts of this file: {known})") from None
-
-
-def _typed(raw: Mapping[str, Any], kinds: Mapping[str, Any], place: str) -> None:
-    """Refuse keys that are unknown or hold something else than they should."""
-    for key, value in raw.items():
-        if key not in kinds:
-            raise ConfigError(f"{place}: unknown key '{key}'{nearest(key, kinds)}")
-        kind = kinds[key]
-        wanted = kind if isinstance(kind, tuple) else (kind,)
-        names = " or ".join(one.__name__ for one in wanted)
-        _must(type(value) in wanted, place, f"'{key}' must be a {names}, got {value!r}")
 
 
 def _must(sound: bool, place: str, said: str) -> None:

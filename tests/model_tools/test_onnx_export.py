@@ -417,7 +417,7 @@ def test_a_file_that_differs_is_not_written(folder, tmp_path):
 def test_without_the_extra_its_name_is_said(folder, tmp_path):
     with (
         patch.dict(sys.modules, {"onnxruntime": None}),
-        pytest.raises(ConfigError, match=r"'onnxruntime': pip install \"vergence\[export\]\""),
+        pytest.raises(ConfigError, match=r"onnxruntime: pip install 'vergence\[export\]'"),
     ):
         export(folder / "fedavg", tmp_path / "x.onnx", quiet())
 

@@ -144,32 +144,32 @@ def opened(
 
 
 def _accepted(trained: TrainedRun) -> TrainedRun:
-    if not trained.shares():
-        raise ConfigError(
-            f"{trained.folder}: this method shares no model that a newcomer could start from"
-        )
-    if trained.task.own_prior:
-        raise ConfigError(
-            f"{trained.folder}: task.personal_prior made a prior of everybody's own training "
-            "samples, and what a newcomer's few samples give was never trained with; name a run "
-            "without it (0)"
-        )
-    if isinstance(trained.task, GazeAngle) and trained.task.correction:
-        raise ConfigError(
-            f"{trained.folder}: task.correction is one person's, and a newcomer's would take its "
-            "place; name the run that this one was adapted from (provenance.json, adapted)"
-        )
-    if read(trained.folder).runs[0].results.get("erased"):
-        raise ConfigError(
-            f"{trained.folder}: somebody was erased from this run, and its model has still learned "
-            "from them; name the run that `vergence privacy forget` made then"
-        )
-    parts = trained.experiment.table.get("python", [])
-    if {"task", "model"} & set(parts):
-        raise ConfigError(
-            f"{trained.folder}: {python_parts(trained.experiment.table)}; adapt writes a run that "
-            "a file describes, and takes tasks and networks that have a name"
-        )
+    table = trained.experiment.table
+    for refused, why in (
+        (not trained.shares(), "this method shares no model that a newcomer could start from"),
+        (
+            trained.task.own_prior,
+            "task.personal_prior made a prior of everybody's own training samples, and what a "
+            "newcomer's few samples give was never trained with; name a run without it (0)",
+        ),
+        (
+            isinstance(trained.task, GazeAngle) and trained.task.correction,
+            "task.correction is one person's, and a newcomer's would take its place; name the run "
+            "that this one was adapted from (provenance.json, adapted)",
+        ),
+        (
+            read(trained.folder).runs[0].results.get("erased"),
+            "somebody was erased from this run, and its model has still learned from them; name "
+            "the run that `vergence privacy forget` made then",
+        ),
+        (
+            {"task", "model"} & set(table.get("python", [])),
+            f"{python_parts(table)}; adapt writes a run that a file describes, and takes tasks and "
+            "networks that have a name",
+        ),
+    ):
+        if refused:
+            raise ConfigError(f"{trained.folder}: {why}")
     return trained
 
 

@@ -78,15 +78,18 @@ def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lin
     if len(data.people) > PEOPLE:
         data = data.only(data.clients[:PEOPLE])
     plan = saved.experiment.plan
-    why = refused(saved.on(data))
-    if len(data.people) < 4:
-        why = why or "four people at least are needed, two in and two out"
-    if starting_model.known(saved.experiment.model.start, data.name, data.clients):
-        why = why or "model.start was trained on these people: no run would be without them"
-    if saved.task.own_prior:
-        why = (
-            why or "task.personal_prior is made of all of a person's frames, also of those left out"
-        )
+    start = saved.experiment.model.start
+    reasons = (
+        refused(saved.on(data)),
+        "four people at least are needed, two in and two out" if len(data.people) < 4 else "",
+        "model.start was trained on these people: no run would be without them"
+        if starting_model.known(start, data.name, data.clients)
+        else "",
+        "task.personal_prior is made of all of a person's frames, also of those left out"
+        if saved.task.own_prior
+        else "",
+    )
+    why = next(filter(None, reasons), "")
     if why:
         return [], [("membership of a frame and of a person", why)]
     plans = sides(plan)

@@ -18,8 +18,8 @@ from vergence.core.federation import Federation
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.experiment.trained_run import TrainedRun
-from vergence.methods.generative.losses import judged, whole
 from vergence.methods.generative.provider import Taught
+from vergence.methods.generative.sample_generator import classifier, judged
 from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
@@ -62,7 +62,7 @@ def copied(
     """Output of a copy, of other initial weights, for inputs: `[samples, classes]`."""
     task = saved.task
     # The provider's student begins at the run's seed, the teacher one further.
-    network = whole(replace(task, seed=task.seed + 2)).module()
+    network = classifier(replace(task, seed=task.seed + 2)).module()
     copy_into(network, asked, answers(task, teacher, known, asked), task.seed)
     with torch.no_grad():
         return network(inputs)
@@ -71,7 +71,7 @@ def copied(
 def answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tensor:
     """Answers of an owner for samples: probabilities `[samples, classes]`."""
     with torch.no_grad():
-        output = judged(whole(task), teacher.flat, samples.clone())
+        output = judged(classifier(task), teacher.flat, samples.clone())
         return task.told(task.among(output, known["classes"]))
 
 

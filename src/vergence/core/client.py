@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -50,3 +50,7 @@ class ClientContext:
     """How entries are chosen by what data say: by a run's privacy, not by chance of its seed."""
     draw: BatchDrawer | None = None
     """How the batches of split learning are drawn, where a run's privacy has a say in it."""
+
+    def weight(self, weights: Literal["samples", "equal"]) -> float:
+        """Return the weight of a reply: by samples, that of the training data, else 1."""
+        return self.task.weigh(self.train) if weights == "samples" else 1.0

@@ -196,9 +196,8 @@ class Unsaved(PartialRun):
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.reason = error.strerror or type(error).__name__
-        self.mend = "make room"
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            self.mend = "make it writable"
+        refused = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+        self.mend = "make it writable" if refused else "make room"
         super().__init__(
             f"cannot save to {path}: {self.reason}; everything up to the last checkpoint is kept: "
             f"{self.mend}, then `vergence resume`"

@@ -94,9 +94,7 @@ class Mask:
     @classmethod
     def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
         """The k highest scores of all, or the `k[name]` of each named tensor."""
-        if isinstance(k, int):
-            return cls.top(score, k, among)
-        return cls.top_each(score, k, among)
+        return cls.top(score, k, among) if isinstance(k, int) else cls.top_each(score, k, among)
 
     def __invert__(self) -> Mask:
         flipped = Mask(~self.bits, self.layout)

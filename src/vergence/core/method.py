@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
@@ -237,7 +237,7 @@ class UpdateMethod(Method[S, C]):
     def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
+        weight = fitted.weight(self.weights)
         return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
 
 
@@ -270,14 +270,58 @@ class AveragingMethod(Method[Global, C]):
     Replies to `train` have one tree, the update of the server's model.
     """
 
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
+    @property
+    def shared(self) -> str:
+        """Name of the tree in replies to `train`."""
         (tree,) = self.exposure["train"].trees
-        return Global(s.model + got.mean(tree))
+        return tree
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update, entry by entry of those who send it."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean(self.shared))
 
 
-class BodyMethod(AveragingMethod[C]):
+class LayersMethod(AveragingMethod[C]):
+    """Base of methods that share some layers of the network; the others stay with each client.
+
+    Subclasses have the option `weights`: replies count by samples, or equally.
+    """
+
+    weights: Literal["samples", "equal"]
+
+    @abstractmethod
+    def personal_layers(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the parameters that stay with the clients."""
+
+    def server(self, task: Task) -> Global:
+        """Start from the shared layers of the task's initial model."""
+        start = task.init()
+        return Global(start.only(set(start) - set(self.personal_layers(task))))
+
+    def client(self, task: Task) -> C:
+        """Start with the personal layers of the task's initial model."""
+        return Layers(task.init(), self.personal_layers(task))  # type: ignore[return-value]
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the shared layers."""
+        return {self.shared: s.model}
+
+    def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
+        """Train the received layers beside one's own, and keep these."""
+        shared = msg[self.shared]
+        mine: Any = c
+        fitted = yield from fit(mine.params.put(shared), site.train, self.local)
+        trees = {self.shared: fitted.params.only(shared) - shared}
+        answer = reply(fitted.weight(self.weights), fitted.metrics, **trees)
+        return replace(mine, params=fitted.params), answer
+
+    def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
+        """Predict with the received layers beside one's own."""
+        return c.params.put(msg[self.shared])  # type: ignore[attr-defined]
+
+
+class BodyMethod(LayersMethod[C]):
     """Base of methods that share the body of the network; every client has a head of its own.
 
     Subclasses have the option `head`: patterns of personal parameters; none: the model's own.
@@ -287,18 +331,6 @@ class BodyMethod(AveragingMethod[C]):
 
     trees: ClassVar[Mapping[str, Tree]] = {"body": Tree("shared layers (body)")}
 
-    def server(self, task: Task) -> Global:
-        """Start from the body of the task's initial model."""
-        return Global(task.init().only(task.parts(*self.head)[0]))
-
-    def client(self, task: Task) -> C:
-        """Start with the head of the task's initial model."""
-        return Layers(task.init(), task.parts(*self.head)[1])  # type: ignore[return-value]
-
-    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send the body."""
-        return {"body": s.model}
-
-    def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
-        """Predict with the received body and one's own head."""
-        return c.params.put(msg["body"])  # type: ignore[attr-defined]
+    def personal_layers(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the head's parameters."""
+        return task.parts(*self.head)[1]

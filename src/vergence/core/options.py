@@ -24,38 +24,34 @@ Positive = Annotated[int, Ge(1)]
 Classes = Annotated[int, Ge(2)]
 
 
+SIGNS = {Gt: ">", Ge: ">=", Lt: "<", Le: "<="}
+
+
 @functools.cache
 def _rules(record: type) -> dict[str, tuple[Any, ...]]:
-    """Marks of each field, values of its literal, and the length of a tuple of fixed length."""
+    """Bounds of each field, values of its literal, and the length of a tuple of fixed length."""
     hints = typing.get_type_hints(record, include_extras=True)
     found = {}
     for f in fields(record):
         stack, marks = [hints[f.name]], []
         while stack:
             hint = stack.pop()
-            marks += getattr(hint, "__metadata__", ())
+            for mark in getattr(hint, "__metadata__", ()):
+                marks += mark if isinstance(mark, Interval) else (mark,)
             stack += [a for a in typing.get_args(hint) if not isinstance(a, str)]
+        bounds = [
+            (SIGNS[type(mark)], getattr(mark, type(mark).__name__.lower()))
+            for mark in marks
+            if type(mark) in SIGNS
+        ]
         kinds = [hints[f.name]]
         if typing.get_origin(hints[f.name]) in (typing.Union, types.UnionType):
             kinds = [h for h in typing.get_args(hints[f.name]) if h is not types.NoneType]
         literal = [typing.get_args(h) for h in kinds if typing.get_origin(h) is typing.Literal]
         tuples = [typing.get_args(h) for h in kinds if typing.get_origin(h) is tuple]
         length = next((len(parts) for parts in tuples if ... not in parts), None)
-        found[f.name] = (tuple(marks), literal[0] if literal else (), length)
+        found[f.name] = (bounds, literal[0] if literal else (), length)
     return found
-
-
-def _bounds(mark: Any) -> list[tuple[str, float]]:
-    if isinstance(mark, Interval):
-        pairs = [(">", mark.gt), (">=", mark.ge), ("<", mark.lt), ("<=", mark.le)]
-    else:
-        kinds = {Gt: ">", Ge: ">=", Lt: "<", Le: "<="}
-        pairs = [
-            (sign, getattr(mark, kind.__name__.lower()))
-            for kind, sign in kinds.items()
-            if isinstance(mark, kind)
-        ]
-    return [(sign, bound) for sign, bound in pairs if bound is not None]  # type: ignore[misc]
 
 
 def option_texts(record: type) -> dict[str, str]:
@@ -94,9 +90,8 @@ def check_ranges(record: Any, name: str) -> None:
         ConfigError: names the field, the value and what is allowed.
     """
     holds = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__}
-    for field_name, (marks, literals, length) in _rules(type(record)).items():
+    for field_name, (bounds, literals, length) in _rules(type(record)).items():
         value = getattr(record, field_name)
-        bounds = [b for mark in marks for b in _bounds(mark)]
         checked = isinstance(value, str) or (value is not None and not bounds)
         if literals and value not in literals and checked:
             allowed = ", ".join(map(str, literals))

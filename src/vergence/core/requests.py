@@ -138,6 +138,10 @@ class FitResult:
     optimiser: OptimizerState | None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    def weight(self, weights: Literal["samples", "equal"]) -> float:
+        """Return the weight of a reply: by samples, that of the data, else 1."""
+        return self.examples if weights == "samples" else 1.0
+
 
 @dataclass(frozen=True)
 class Step:

@@ -212,15 +212,15 @@ def read_header(data: bytes) -> Any:
 
 def digest(*chunks: bytes | memoryview) -> str:
     """Return the SHA-256 of packed bytes, whole or in chunks."""
-    whole = hashlib.sha256()
-    for chunk in chunks:
-        whole.update(chunk)
-    return whole.hexdigest()
+    return _hexdigest(hashlib.sha256(), chunks)
 
 
 def quick_digest(*chunks: bytes | memoryview) -> str:
     """Return the 128-bit XXH3 of packed bytes: finds damage, does not withstand forgery."""
-    whole = xxhash.xxh3_128()
+    return _hexdigest(xxhash.xxh3_128(), chunks)
+
+
+def _hexdigest(whole: Any, chunks: Sequence[bytes | memoryview]) -> str:
     for chunk in chunks:
         whole.update(chunk)
     return whole.hexdigest()

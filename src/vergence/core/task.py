@@ -198,7 +198,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: a pattern names nothing, or one part is empty.
         """
-        names, default, _, _ = _parts(self.network)
+        names, default, *_ = _parts(self.network)
         for glob in head:
             if not any(fnmatch(name, glob) for name in names):
                 raise ConfigError(f"no parameter is named like '{glob}': {', '.join(names)}")
@@ -226,7 +226,7 @@ class Task(NamedOptions, ABC):
 
     def statistics(self) -> tuple[str, ...]:
         """Names of the parameters that are running statistics, which stay with each client."""
-        return _statistics(self.network)
+        return _parts(self.network)[4]
 
     @abstractmethod
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -238,8 +238,9 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: networks of this task are not cut into stages.
         """
-        name = called(self)
-        raise ConfigError(f"task '{name}' does not say what enters its network's first stage")
+        raise ConfigError(
+            f"task '{called(self)}' does not say what enters its network's first stage"
+        )
 
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the output, and the features that enter the head as `[batch, d]`.
@@ -265,8 +266,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: this task tells no classes apart.
         """
-        name = called(self)
-        raise ConfigError(f"task '{name}' has no classes, which this method needs")
+        raise ConfigError(f"task '{called(self)}' has no classes, which this method needs")
 
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes that `class_of` tells apart, in their order.
@@ -274,8 +274,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: this task names no classes.
         """
-        name = called(self)
-        raise ConfigError(f"task '{name}' names no classes, which this method needs")
+        raise ConfigError(f"task '{called(self)}' names no classes, which this method needs")
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the columns `labels` of made-up samples of these classes, int64 `[batch]`.
@@ -286,8 +285,9 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: no label of this task stands for a class.
         """
-        name = called(self)
-        raise ConfigError(f"task '{name}' has no label for a class, which this method needs")
+        raise ConfigError(
+            f"task '{called(self)}' has no label for a class, which this method needs"
+        )
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
         """Loss of an output against a teacher's, a mean over the batch (scalar).
@@ -328,8 +328,9 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: neither task nor network says so.
         """
-        name = called(self.network)
-        raise ConfigError(f"model '{name}' does not say what it takes in, which this method needs")
+        raise ConfigError(
+            f"model '{called(self.network)}' does not say what it takes in, which this method needs"
+        )
 
     def sequences(self, samples: Samples) -> list[Tensor]:
         """Return every sample as frames in their order, `[frames, d]`, to compare people by.
@@ -337,8 +338,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: samples of this task are no sequences.
         """
-        name = called(self)
-        raise ConfigError(f"task '{name}' has no sequences, which this method needs")
+        raise ConfigError(f"task '{called(self)}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
         """Return sequences `[frames, d]` of nobody's that people may be compared with.
@@ -346,8 +346,9 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: this task has none.
         """
-        name = called(self)
-        raise ConfigError(f"task '{name}' has no sequences of nobody's, which this method needs")
+        raise ConfigError(
+            f"task '{called(self)}' has no sequences of nobody's, which this method needs"
+        )
 
     @abstractmethod
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
@@ -434,8 +435,8 @@ def own_randomness() -> Iterator[None]:
 
 
 @lru_cache(maxsize=16)
-def _parts(network: Model) -> tuple[Names, Names, Names, str]:
-    """Return all parameters, the head's and the norms', and the module where the head begins."""
+def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
+    """Names of all parameters, the head's, the norms', where the head begins, and statistics."""
     with own_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())
@@ -446,21 +447,15 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str]:
         head = tuple(n for n in names if any(fnmatch(n, glob) for glob in network.head))
     else:
         order = list(layers)
-        last = max(owners.values(), key=order.index)
+        last = max(owners.values(), key=order.index, default="")
         head = tuple(n for n in names if owners[n] == last)
     entry = next((owners[n] for n in head if owners[n]), "")
-    return names, head, norms, entry
-
-
-@lru_cache(maxsize=16)
-def _statistics(network: Model) -> Names:
-    with own_randomness():
-        return statistics_of(network.build())
+    return names, head, norms, entry, statistics_of(module)
 
 
 @lru_cache(maxsize=16)
 def _linear_head(network: Model) -> str:
-    _, head, _, entry = _parts(network)
+    _, head, _, entry, _ = _parts(network)
     with own_randomness():
         layer = network.build().get_submodule(entry)
     if not isinstance(layer, nn.Linear) or {n.rpartition(".")[0] for n in head} != {entry}:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from vergence.errors import ConfigError
+from vergence.experiment.code_names import is_file
 
 FOLDER = Path(__file__).parent.parent / "experiments"
 
@@ -25,11 +26,7 @@ def locate(path: Path) -> Path:
         ConfigError: a name, and neither a file nor in the package.
     """
     name = str(path)
-    try:
-        there = path.is_file()
-    except OSError:  # a name that no file can have
-        there = False
-    if there or path.name != name or path.suffix:
+    if is_file(path) or path.name != name or path.suffix:
         return path
     if name in packaged():
         return FOLDER / f"{name}.toml"

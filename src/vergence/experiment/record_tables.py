@@ -43,13 +43,9 @@ def table_of(record: Any, *leave: str) -> Table:
     Raises:
         NotWritable: a value is none of an experiment file.
     """
-    found = {}
-    for part in fields(record):
-        value = getattr(record, part.name)
-        if part.name in leave or not part.init or value == _default(part):
-            continue
-        found[part.name] = written(value)
-    return found
+    parts = [part for part in fields(record) if part.init and part.name not in leave]
+    found = {part.name: getattr(record, part.name) for part in parts}
+    return {p.name: written(found[p.name]) for p in parts if found[p.name] != _default(p)}
 
 
 def _default(part: Field[Any]) -> Any:

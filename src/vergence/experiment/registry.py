@@ -108,13 +108,17 @@ def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
         name += f"_{hashlib.sha256(place.encode()).hexdigest()[:8]}"  # another folder's
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up their annotations there
+    return _run(place, importlib.util.module_from_spec(spec), loader)
+
+
+def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.ModuleType:
+    """The module, once the admitted text has run in it; one that fails is no module."""
+    sys.modules[module.__name__] = module  # dataclasses look up their annotations there
     try:
         with running(place, loader.path):
-            loader.exec_module(module)
+            exec(loader.source_to_code(loader.text, loader.path), vars(module))
     except ConfigError:
-        del sys.modules[name]
+        del sys.modules[module.__name__]
         raise
     return module
 
@@ -164,14 +168,7 @@ def _beside(place: str, file: Path, text: bytes) -> types.ModuleType:
     module.__package__ = place if file.name == "__init__.py" else package
     if module.__name__ in sys.modules:
         return sys.modules[module.__name__]
-    sys.modules[module.__name__] = module  # dataclasses look up their annotations there
-    try:
-        with running(place, loader.path):
-            exec(loader.source_to_code(text, loader.path), vars(module))
-    except ConfigError:
-        del sys.modules[module.__name__]
-        raise
-    return module
+    return _run(place, module, loader)
 
 
 def _own_module(kind: str, place: str) -> types.ModuleType:
@@ -227,16 +224,11 @@ def modules(kind: str) -> dict[str, str]:
     name; nor is a module that two sub-packages have (a test says so).
     """
     found: dict[str, str] = {}
-
-    def walk(package: str) -> None:
-        for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            whole = f"{package}.{info.name}"
-            if info.ispkg:
-                walk(whole)
-            elif info.name != "base":
-                found.setdefault(info.name, whole)
-
-    walk(f"vergence.{kind}")
+    package = f"vergence.{kind}"
+    for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        name = info.name.rpartition(".")[2]
+        if not info.ispkg and name != "base":
+            found.setdefault(name, info.name)
     return found
 
 
@@ -278,15 +270,24 @@ def _untyped(record: type, key: str) -> str:
     return f"; '{key}' of {record.__name__} has no type, as options need: write `{typed}`"
 
 
+def as_table(given: Any, where: str) -> dict[str, Any]:
+    """A table of an experiment file, as a copy.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where} must be a table, got {given!r}")
+    return dict(given)
+
+
 def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
     """Build a dataclass from a table; unknown keys and unfit values are errors."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table, got {table!r}")
     assert is_dataclass(record)
     hints = typing.get_type_hints(record)
     known = [f.name for f in fields(record) if f.name not in given]
     values = dict(given)
-    for key, value in table.items():
+    for key, value in as_table(table, where).items():
         if key not in known:
             untyped = _untyped(record, key)
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")

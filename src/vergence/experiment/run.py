@@ -351,12 +351,10 @@ def run_methods(
                 _one_method(experiment, loaded, label, folder, (bar, line), told, pool)
             if experiment.several:
                 task = experiment.task(experiment.plan.seeds[0])
-                done = [
-                    label for label in experiment.methods if (out / label / "results.json").exists()
-                ]
                 runs = [
-                    {"label": label, "method": called(experiment.methods[label]), "dir": label}
-                    for label in done
+                    {"label": label, "method": called(method), "dir": label}
+                    for label, method in experiment.methods.items()
+                    if (out / label / "results.json").exists()
                 ]
                 results.write_index(out, runs, task, experiment.table["task"]["name"])
             follower.finished(label, folder)

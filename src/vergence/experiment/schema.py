@@ -30,12 +30,12 @@ from vergence.engine.plan import Plan
 from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.errors import BuiltInPython, ConfigError, nearest
-from vergence.experiment.code_names import beside, default_label
+from vergence.experiment.code_names import beside, default_label, is_file
 from vergence.experiment.packaged import locate
 from vergence.experiment.privacy.schema import build_poison, build_privacy, poisoned
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, of_another
-from vergence.experiment.registry import bind, find
+from vergence.experiment.registry import as_table, bind, find
 from vergence.experiment.search_space import (
     ROOTS,
     SearchRange,
@@ -241,11 +241,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
 
     What a run folder's config extends was chosen by its `sender`, wherever it lies.
     """
-    try:
-        there = path.is_file()
-    except OSError:  # a name that no file can have
-        there = False
-    if not there:
+    if not is_file(path):
         raise ConfigError(f"no experiment file at {short(str(path))}")
     if path.resolve() in above:
         raise ConfigError(f"{path}: extends leads back to this file; take it out there")
@@ -523,11 +519,8 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     label = entry.pop("label", default_label(name))
     check_label(label)
     entry.pop("sweep", None)
-    own = entry.pop("local", {})
-    for part in (local, own):
-        if not isinstance(part, dict):
-            raise ConfigError(f"local must be a table, got {part!r}")
-    merged = merge(local, own)
+    own = as_table(entry.pop("local", {}), "local")
+    merged = merge(as_table(local, "local"), own)
     given: dict[str, Any] = {"local": bind(LocalTraining, merged, "local")}
     if "base" in {f.name for f in fields(kind)}:
         given["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
@@ -560,24 +553,19 @@ def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
                 '"random", trials = 12 } to it'
             )
         return None
-    given = table["sweep"]
-    for where, part in (("sweep", given), *((f"sweep of '{m}'", own) for m, own in owns.items())):
-        if part is not None and not isinstance(part, dict):
-            raise ConfigError(f"{where} must be a table, got {part!r}")
+    given = as_table(table["sweep"], "sweep")
     # The short form: sweep = { "method.limit" = [...] }.
     short = {k: v for k, v in given.items() if k.partition(".")[0] in ROOTS}
-    common = given.get("space", {})
-    if not isinstance(common, dict):
-        raise ConfigError(f"sweep.space must be a table, got {common!r}")
+    common = as_table(given.get("space", {}), "sweep.space")
     shared, brief = build_space(common, "sweep.space"), build_space(short, "sweep")
     for key in shared.keys() & brief.keys():
         raise ConfigError(f"sweep: {key} is given twice, in sweep and in sweep.space; keep one")
     spaces = {}
     for label, own in owns.items():
-        named = {
-            k if k.partition(".")[0] in ROOTS else f"method.{k}": v for k, v in (own or {}).items()
-        }
-        spaces[label] = {**shared, **brief, **build_space(named, f"sweep of '{label}'")}
+        where = f"sweep of '{label}'"
+        entries = as_table({} if own is None else own, where).items()
+        named = {k if k.partition(".")[0] in ROOTS else f"method.{k}": v for k, v in entries}
+        spaces[label] = {**shared, **brief, **build_space(named, where)}
     rest = {k: v for k, v in given.items() if k not in short and k != "space"}
     return bind(SweepSettings, rest, "sweep", spaces=spaces)
 

@@ -74,8 +74,7 @@ class APFL(AveragingMethod[Mixed]):
             v = v + alpha * (own.params - mix)
             w, of_w, of_v = common.params, common.optimiser, own.optimiser
             loss, count = loss + common.metrics["loss"], count + 1
-        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
-        told = {"loss": loss / count}
+        weight, told = site.weight(self.weights), {"loss": loss / count}
         return Mixed(v, alpha), reply(model=w - msg["model"], weight=weight, metrics=told)
 
     def model_on(self, c: Mixed, msg: Message, site: ClientContext) -> Params:

@@ -51,9 +51,10 @@ class Ditto(AveragingMethod[DittoState]):
         common = yield from fit(model, site.train, self.local)
         start = model if c.params is None else c.params
         own = yield from fit(start, site.train, self.local, anchor=(model, self.mu))
-        weight = common.examples if self.weights == "samples" else 1.0
         update = common.params - model
-        return DittoState(own.params), reply(model=update, weight=weight, metrics=common.metrics)
+        return DittoState(own.params), reply(
+            model=update, weight=common.weight(self.weights), metrics=common.metrics
+        )
 
     def model_on(self, c: DittoState, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own model, before the first turn with the received one."""

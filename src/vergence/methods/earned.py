@@ -72,10 +72,9 @@ class Earned(AveragingMethod[Mixing]):
         best, share = yield from self.best(self.mixes(c.params, model), site)
         own = yield from fit(best, site.train, self.local)
         alone = yield from fit(c.alone, site.train, self.local)
-        weight = common.examples if self.weights == "samples" else 1.0
         update = common.params - model
         mine = Mixing(own.params, alone.params, share)
-        return mine, reply(model=update, weight=weight, metrics=common.metrics)
+        return mine, reply(model=update, weight=common.weight(self.weights), metrics=common.metrics)
 
     def mixes(self, own: Params, model: Params) -> list[tuple[Params, float]]:
         """Return the candidates, from the common model to one's own, each with its share."""

@@ -79,10 +79,9 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
             mix = yield from self.learned(c.params, msg["model"], mix, site, number)
         start = mixed(c.params, msg["model"], mix)
         fitted = yield from fit(start, site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
         update = fitted.params - msg["model"]
         mine = AdaptiveAggregation(fitted.params, mix, c.turns + 1)
-        return mine, reply(model=update, weight=weight, metrics=fitted.metrics)
+        return mine, reply(model=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
     def learned(
         self, own: Params, model: Params, mix: Params, site: ClientContext, number: int

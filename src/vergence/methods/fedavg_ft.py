@@ -10,7 +10,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, UpdateMethod
+from vergence.core.method import AveragingMethod, Exposure, Global, UpdateMethod
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -25,7 +25,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class FedAvgFT(UpdateMethod[Global, Tuned]):
+class FedAvgFT(UpdateMethod[Global, Tuned], AveragingMethod[Tuned]):
     """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
 
     Args:
@@ -44,11 +44,6 @@ class FedAvgFT(UpdateMethod[Global, Tuned]):
     def client(self, task: Task) -> Tuned:
         """Keep nothing until the end."""
         return Tuned(None)
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
         """Let everybody fine-tune."""

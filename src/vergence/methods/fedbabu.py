@@ -68,8 +68,7 @@ class FedBABU(BodyMethod[Untouched]):
         start = c.params.put(msg["body"])
         fitted = yield from fit(start, site.train, self.local, trainable=~c.head)
         update = fitted.params.only(msg["body"]) - msg["body"]
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(body=update, weight=weight, metrics=fitted.metrics)
+        return c, reply(body=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
         """Let everybody fine-tune."""

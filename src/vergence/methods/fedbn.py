@@ -7,17 +7,16 @@ from typing import ClassVar, Literal
 import torch
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, compute, fit
-from vergence.core.identifiers import ClientId
-from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import AveragingMethod, Exposure, Global, Layers, Tree
+from vergence.core.conversation import Conversation, compute
+from vergence.core.messages import Message
+from vergence.core.method import Exposure, Layers, LayersMethod, Tree
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class FedBN(AveragingMethod[Layers]):
+class FedBN(LayersMethod[Layers]):
     """Train everything; average all but normalisation layers, or their running statistics.
 
     A network that normalises by group or layer, or by fixed statistics, has no running ones.
@@ -44,8 +43,8 @@ class FedBN(AveragingMethod[Layers]):
         "shared": Tree("shared layers"),
     }
 
-    def kept(self, task: Task) -> tuple[str, ...]:
-        """Names of the parameters that stay with the clients."""
+    def personal_layers(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the parameters that stay with the clients."""
         return task.norms() if self.at_home == "layers" else task.statistics()
 
     def check(self, task: Task) -> None:
@@ -65,29 +64,6 @@ class FedBN(AveragingMethod[Layers]):
                 f"{type(task.network).__name__} has no normalisation layer, so FedBN would be "
                 "FedAvg; use a model that has (resnet_preact, resnet18, glc_vit), or method fedavg"
             )
-
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model less what stays with the clients."""
-        start = task.init()
-        return Global(start.only(set(start) - set(self.kept(task))))
-
-    def client(self, task: Task) -> Layers:
-        """Start with the initial model, of which these parameters are used."""
-        return Layers(task.init(), self.kept(task))
-
-    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send all but what stays with the clients."""
-        return {"shared": s.model}
-
-    def on_train(
-        self, c: Layers, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[Layers, Reply]]:
-        """Train the received parameters beside one's own."""
-        fitted = yield from fit(c.params.put(msg["shared"]), site.train, self.local)
-        update = fitted.params.only(msg["shared"]) - msg["shared"]
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        mine = Layers(fitted.params, c.personal)
-        return mine, reply(shared=update, weight=weight, metrics=fitted.metrics)
 
     def model_on(
         self, c: Layers, msg: Message, site: ClientContext

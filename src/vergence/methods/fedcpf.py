@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -11,11 +11,10 @@ import torch
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Method
+from vergence.core.method import AveragingMethod, Exposure
 from vergence.core.options import Share
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -86,7 +85,7 @@ class Personal:
 
 
 @dataclass(frozen=True)
-class FedCPF(Method[Global, Personal]):
+class FedCPF(AveragingMethod[Personal]):
     """Keep personal the parameters that change most on average, average the rest entry by entry.
 
     Each round a client trains all its parameters, sends those its mask leaves shared, and adds to
@@ -146,11 +145,6 @@ class FedCPF(Method[Global, Personal]):
         start = task.init()
         none = Mask.none(start.layout)
         return Personal(start, none, none, MaskWindow(start * 0.0))
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add, entry by entry, the mean of those who share it."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: Personal, msg: Message, site: ClientContext

@@ -124,8 +124,7 @@ class FedGen(Method[Teachers, NoState]):
             ConfigError: the task tells no classes apart, or its head is not one linear layer.
         """
         if not task.classes:
-            name = called(task)
-            raise ConfigError(f"task '{name}' tells no classes apart, which fedgen needs")
+            raise ConfigError(f"task '{called(task)}' tells no classes apart, which fedgen needs")
         model, layer = task.init(), task.linear_head()
         head = tuple(n for n in model.layout.names if n.rpartition(".")[0] == layer)
         generator = self.generator_objective(task).init()
@@ -194,13 +193,12 @@ class FedGen(Method[Teachers, NoState]):
         classes = yield from compute(msg["model"], site.train, "classes")
         objective = self.regularised(msg, site) if msg["known"].flat.any() else None
         fitted = yield from fit(msg["model"], site.train, self.local, objective=objective)
-        weight = fitted.examples if self.weights == "samples" else 1.0
         update = fitted.params - msg["model"]
         counts = classes.bincount(minlength=site.task.classes).float()
         return c, reply(
             model=update,
             counts=Params.named(counts=counts),
-            weight={"model": weight, "counts": 1.0},
+            weight={"model": fitted.weight(self.weights), "counts": 1.0},
             metrics=fitted.metrics,
         )
 

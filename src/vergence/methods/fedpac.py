@@ -16,9 +16,8 @@ from torch.nn.functional import one_hot
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, collect, compute, fit
 from vergence.core.identifiers import ClientId
-from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method, Tree
+from vergence.core.method import Exposure, Layers, Method, Tree
 from vergence.core.naming import called
 from vergence.core.objectives import FeatureAlignment
 from vergence.core.params import Params
@@ -47,17 +46,10 @@ class Collaboration:
 
 @tagged("Collaborator")
 @dataclass(frozen=True)
-class Collaborator:
+class Collaborator(Layers):
     """A client's parameters, the names of its head's, and `h` `[K, d]`, `v` `[1]` of its turn."""
 
-    params: Params
-    personal: tuple[str, ...]
     sketch: Params | None = None
-
-    @property
-    def mask(self) -> Mask:
-        """The personal entries."""
-        return Mask.layers(self.params.layout, *self.personal)
 
 
 @dataclass(frozen=True)
@@ -103,8 +95,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         """Refuse a task that tells no classes apart, and a network that cannot be split."""
         super().check(task)
         if not task.classes:
-            name = called(task)
-            raise ConfigError(f"task '{name}' tells no classes apart, which fedpac needs")
+            raise ConfigError(f"task '{called(task)}' tells no classes apart, which fedpac needs")
 
     def server(self, task: Task) -> Collaboration:
         """Start from the task's initial model."""

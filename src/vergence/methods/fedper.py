@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, fit
-from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import BodyMethod, Exposure, Layers
 
 
@@ -27,13 +24,3 @@ class FedPer(BodyMethod[Layers]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("body",))}
-
-    def on_train(
-        self, c: Layers, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[Layers, Reply]]:
-        """Train the received body under one's own head, and keep the head."""
-        fitted = yield from fit(c.params.put(msg["body"]), site.train, self.local)
-        update = fitted.params.only(msg["body"]) - msg["body"]
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        mine = Layers(fitted.params, c.personal)
-        return mine, reply(body=update, weight=weight, metrics=fitted.metrics)

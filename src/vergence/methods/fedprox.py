@@ -35,5 +35,8 @@ class FedProx(AveragingMethod[NoState]):
         """Train near the received model."""
         anchor = (msg["model"], self.mu)
         fitted = yield from fit(msg["model"], site.train, self.local, anchor=anchor)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
+        return c, reply(
+            model=fitted.params - msg["model"],
+            weight=fitted.weight(self.weights),
+            metrics=fitted.metrics,
+        )

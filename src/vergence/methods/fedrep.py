@@ -51,9 +51,8 @@ class FedRep(BodyMethod[Layers]):
         headed = yield from fit(start, site.train, passes, trainable=c.mask)
         fitted = yield from fit(headed.params, site.train, self.local, trainable=~c.mask)
         update = fitted.params.only(msg["body"]) - msg["body"]
-        weight = fitted.examples if self.weights == "samples" else 1.0
         mine = Layers(fitted.params, c.personal)
-        return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
+        return mine, reply(body=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
     def passes(self, count: int) -> LocalTraining:
         """Return `local` with so many passes, or so many times its steps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -12,11 +12,10 @@ import torch
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Method
+from vergence.core.method import AveragingMethod, Exposure
 from vergence.core.options import Share
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -41,7 +40,7 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class FedSelect(Method[Global, Selected]):
+class FedSelect(AveragingMethod[Selected]):
     """Keep personal the parameters that changed most since the mask last grew.
 
     Rule `paper`: every round, the `rate` * n entries with the largest |theta+ - theta| of that
@@ -89,11 +88,6 @@ class FedSelect(Method[Global, Selected]):
         start = task.init()
         none = Mask.none(start.layout)
         return Selected(start, none, none, start if self.rule == "code" else None)
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add, entry by entry, the mean of those who share it."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: Selected, msg: Message, site: ClientContext

@@ -64,8 +64,7 @@ class PerFedAvg(AveragingMethod[NoState]):
             fitted = yield from fit(near, query, local, optimiser=optimiser, correction=bend)
             w, optimiser = w + (fitted.params - near), fitted.optimiser
             loss, count = loss + fitted.metrics["loss"], count + 1
-        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
-        told = {"loss": loss / count}
+        weight, told = site.weight(self.weights), {"loss": loss / count}
         return c, reply(model=w - msg["model"], weight=weight, metrics=told)
 
     def bend(self, w: Params, near: Params, query: Samples, third: Samples) -> Conversation[Params]:

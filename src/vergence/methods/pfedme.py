@@ -76,8 +76,7 @@ class PFedMe(Method[Global, PFedMeState]):
             theta, optimiser = fitted.params, fitted.optimiser
             w = w - self.w_lr * self.lamda * (w - theta)
             loss, count = loss + fitted.metrics["loss"], count + 1
-        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
-        told = {"loss": loss / count}
+        weight, told = site.weight(self.weights), {"loss": loss / count}
         return PFedMeState(theta), reply(model=w - msg["model"], weight=weight, metrics=told)
 
     def model_on(self, c: PFedMeState, msg: Message, site: ClientContext) -> Params:

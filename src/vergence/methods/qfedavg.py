@@ -1,16 +1,14 @@
 """q-FedAvg: clients with a higher loss weigh more in the average."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Global, Method, NoState
+from vergence.core.method import AveragingMethod, NoState
 from vergence.errors import ConfigError
 
 SMALLEST = 1e-10
@@ -18,7 +16,7 @@ SMALLEST = 1e-10
 
 
 @dataclass(frozen=True)
-class QFedAvg(Method[Global, NoState]):
+class QFedAvg(AveragingMethod[NoState]):
     """Average updates so that sum_k F_k^(q + 1) falls: a client of higher loss F_k counts more.
 
     With d_k = local_k - model and L:
@@ -43,11 +41,6 @@ class QFedAvg(Method[Global, NoState]):
                 f"qfedavg: L = 1 / lr takes local.optimizer = 'sgd', got "
                 f"'{self.local.optimizer}'; use sgd, or give lipschitz = NUMBER"
             )
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the normalised sum of updates."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext

@@ -61,7 +61,7 @@ class Reptile(Method[Global, NoState]):
             fitted = yield from fit(w, episode, self.inner(self.inner_steps))
             w = w + self.rate * (fitted.params - w)
             loss += fitted.metrics["loss"] / self.episodes
-        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        weight = site.weight(self.weights)
         return c, reply(model=w - msg["model"], weight=weight, metrics={"loss": loss})
 
     def inner(self, steps: int) -> LocalTraining:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -23,6 +21,7 @@ from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.federation import Dataset
 from vergence.core.files import replacing
 from vergence.core.naming import called
+from vergence.core.optional import needed
 from vergence.core.params import Params
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError, DataError
@@ -226,20 +225,15 @@ def export(
     return made
 
 
-def packages() -> ModuleType:
+def packages() -> Any:
     """Return onnxruntime.
 
     Raises:
         ConfigError: the extra `export` is not installed.
     """
-    try:
-        for name in ("onnx", "onnxscript"):
-            importlib.import_module(name)
-        return importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise ConfigError(
-            f"export needs the package '{error.name}': pip install \"vergence[export]\""
-        ) from error
+    for name in ("onnx", "onnxscript"):
+        needed(name, "export", "export")
+    return needed("onnxruntime", "export", "export")
 
 
 def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedRun, Run]:

@@ -60,18 +60,24 @@ class SecureAggregationConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")
-        if not 2 <= len(set(self.aggregators)) == len(self.aggregators) <= 4:
-            raise ConfigError(
-                f"privacy.aggregation: aggregators must be 2 to 4 different names; got "
-                f"{list(self.aggregators)}"
-            )
-        if 0 < self.groups < (least := self.min_contributors or FEWEST):
-            raise ConfigError(
-                f"privacy.aggregation: groups of {self.groups} are smaller than the "
-                f"{least} (min_contributors) that a sum needs; take larger groups"
-            )
-        if self.name == "pairwise" and self.aggregators != type(self)("additive").aggregators:
-            raise ConfigError("privacy.aggregation: aggregators are for 'additive'; leave them out")
+        least, names = self.min_contributors or FEWEST, self.aggregators
+        for wrong, why in (
+            (
+                not 2 <= len(set(names)) == len(names) <= 4,
+                f"aggregators must be 2 to 4 different names; got {list(names)}",
+            ),
+            (
+                0 < self.groups < least,
+                f"groups of {self.groups} are smaller than the {least} (min_contributors) that a "
+                "sum needs; take larger groups",
+            ),
+            (
+                self.name == "pairwise" and names != type(self).aggregators,
+                "aggregators are for 'additive'; leave them out",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(f"privacy.aggregation: {why}")
 
     def among(self, people: int) -> SecureAggregationConfig:
         """The same with a number for `min_contributors`, for sums over so many people at most.

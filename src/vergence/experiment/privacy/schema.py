@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from vergence.core.federation import Federation
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import parse
-from vergence.experiment.registry import bind, find
+from vergence.experiment.registry import as_table, bind, find
 from vergence.privacy.config import DpSgd, Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.dp.mask_budget import MaskBudget
 from vergence.privacy.hooks import Protection
@@ -42,7 +41,7 @@ ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 
 def build_privacy(table: Any) -> Privacy:
     """Protection of people beyond the method; an empty table is nothing."""
-    rest = _table(table, "privacy")
+    rest = as_table(table, "privacy")
     known = ("robust", "aggregation", "cut", "own", *RECORDS)
     if unknown := next((key for key in rest if key not in known), None):
         meant = nearest(unknown, known)
@@ -59,13 +58,15 @@ def build_privacy(table: Any) -> Privacy:
     }
     if "cut" in rest:
         # The defence at the cut, given by a table with its name.
-        options = _table(rest["cut"], "privacy.cut")
+        options = as_table(rest["cut"], "privacy.cut")
         name = options.get("name")
         if name not in CUTS:
             raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
         given["cut"] = bind(CUTS[name], options, f"privacy.cut ({name})")
     if "own" in rest:
-        given["own"] = tuple(build_own(entry) for entry in _tables(rest["own"], "privacy.own"))
+        if not isinstance(rest["own"], list):
+            raise ConfigError(f"privacy.own must be a list of tables, got {rest['own']!r}")
+        given["own"] = tuple(build_own(entry) for entry in rest["own"])
     rule = build_rule(rest["robust"]) if "robust" in rest else None
     return Privacy(rule, build_secrecy(rest.get("aggregation")), **given)
 
@@ -89,21 +90,21 @@ def build_rule(given: Any) -> RobustRule:
             "privacy.robust in a table is a rule's name, or a table with a name and its options; "
             f"for an object write privacy=vergence.privacy.Privacy(robust=...); got {given!r}"
         )
-    options = {"name": given} if isinstance(given, str) else _table(given, "privacy.robust")
+    options = {"name": given} if isinstance(given, str) else as_table(given, "privacy.robust")
     if "name" not in options:
         raise ConfigError("privacy.robust is a rule's name, or a table with a name")
     name = options.pop("name")
     return bind(find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})")
 
 
-def build_own(given: Mapping[str, Any]) -> Protection:
+def build_own(given: Any) -> Protection:
     """Protection of somebody's own, given by a table with the name of its code.
 
     Raises:
         ConfigError: there is no such code, or an option does not fit.
         UntrustedCode: this command may not run it.
     """
-    options = dict(given)
+    options = as_table(given, "privacy.own")
     name = options.pop("name", None)
     if not isinstance(name, str) or parse(name) is None:
         raise ConfigError(
@@ -115,18 +116,17 @@ def build_own(given: Mapping[str, Any]) -> Protection:
 
 def build_poison(table: Any) -> Poison | DataPoison:
     """Poison of a run: who lies, and whether about updates or in the data they train on."""
-    options = _table(table, "poison")
+    options = as_table(table, "poison")
     attack = options.get("attack", Poison.attack)
     if attack not in ATTACKS:
         raise ConfigError(f"poison: no attack named {attack!r}{nearest(str(attack), ATTACKS)}")
     if attack not in ON_DATA:
         return bind(Poison, options, "poison")
-    where, common = f"poison ({attack})", ("attack", "share", "seed")
-    own = {key: value for key, value in options.items() if key not in common}
-    given = {"share": 1.0, "seed": options.get("seed", 0)} if attack == "noisy_data" else {}
-    change = bind(ON_DATA[attack], own, where, **given)
-    rest = {key: value for key, value in options.items() if key in common}
-    return bind(DataPoison, rest, where, change=change)
+    where = f"poison ({attack})"
+    common = {key: options.pop(key) for key in ("attack", "share", "seed") if key in options}
+    given = {"share": 1.0, "seed": common.get("seed", 0)} if attack == "noisy_data" else {}
+    change = bind(ON_DATA[attack], options, where, **given)
+    return bind(DataPoison, common, where, change=change)
 
 
 def poisoned(federation: Federation, poison: Poison | DataPoison) -> Federation:
@@ -138,15 +138,3 @@ def poisoned(federation: Federation, poison: Poison | DataPoison) -> Federation:
     changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
     said = f"{poison.attack} by {len(liars)} of {len(federation.clients)} people, on purpose"
     return replace(changed, about={**changed.about, POISONED: f"{said}: {', '.join(liars)}"})
-
-
-def _tables(given: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(given, list):
-        raise ConfigError(f"{where} must be a list of tables, got {given!r}")
-    return [_table(entry, where) for entry in given]
-
-
-def _table(given: Any, where: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise ConfigError(f"{where} must be a table, got {given!r}")
-    return dict(given)

@@ -7,14 +7,59 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 
-from vergence.core.conversation import Conversation, aggregate
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Method, NoState, Tree
 from vergence.core.params import Layout, Params
 from vergence.core.requests import FitResult
+from vergence.core.task import Task
+
+S = TypeVar("S", bound=Any)
+
+
+class ClusteredMethod(Method[S, NoState]):
+    """Base of methods that keep a model per group, of which every client trains one.
+
+    The server's state has the tree of `models`, and where clients do not choose, their `groups`.
+    """
+
+    clusters: int
+    weights: Literal["samples", "equal"]
+    share_body: bool = False
+
+    trees: ClassVar[Mapping[str, Tree]] = {"models": Tree("the models of all groups", "groups")}
+
+    def common(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the layers that all groups share."""
+        return task.parts()[0] if self.share_body else ()
+
+    def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
+        """Send the model of one's group; to those in none, that of the largest."""
+        return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
+
+    def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int]:
+        """Return the group of a client; of one in none, the largest."""
+        return s.groups.get(client, largest(s.groups))
+
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
+        """Train the model of one's group."""
+        group = int(msg.facts.get("group") or 0)
+        return c, (yield from self.trained(msg["model"], group, site))
+
+    def trained(self, start: Params, group: int, site: ClientContext) -> Conversation[Reply]:
+        """Train the model of a group, and return its update; the others have weight 0."""
+        fitted = yield from fit(start, site.train, self.local)
+        weight, common = fitted.weight(self.weights), self.common(site.task)
+        return update_of(start, fitted, weight, group, self.clusters, common)
 
 
 def spread(layout: Layout, groups: int, common: Collection[str] = ()) -> Layout:

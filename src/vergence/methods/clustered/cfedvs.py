@@ -12,16 +12,15 @@ from annotated_types import Ge
 from scipy.spatial.distance import cdist
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, collect, compute, fit
-from vergence.core.data import Samples
+from vergence.core.conversation import Conversation, collect, compute
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, SealedReply, reply
-from vergence.core.method import Exposure, Method, NoState, Tree
+from vergence.core.method import Exposure, NoState, Tree
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.methods.clustered.base import joined, largest, of_group, train_apart, update_of
+from vergence.methods.clustered.base import ClusteredMethod, joined, train_apart
 from vergence.metrics.clustering import kmeans
 from vergence.metrics.dtw import dtw
 
@@ -46,7 +45,7 @@ class Communities:
 
 
 @dataclass(frozen=True)
-class CFedVS(Method[Communities, NoState]):
+class CFedVS(ClusteredMethod[Communities]):
     """Group people by how far their clips are from a public one; then FedAvg within the groups.
 
     d_i = mean over u of DTW(clip_iu, proxy), the one number a client tells before training;
@@ -94,23 +93,11 @@ class CFedVS(Method[Communities, NoState]):
         ),
     }
 
-    def common(self, task: Task) -> tuple[str, ...]:
-        """Return the names of the layers that all groups share."""
-        return task.parts()[0] if self.share_body else ()
-
     def server(self, task: Task) -> Communities:
         """Start every group from the task's initial model, and take the task's proxies."""
         clips = task.proxies(self.proxies) if self.clusters > 1 else []
         proxies = Params.named(**{f"proxy{i}": clip for i, clip in enumerate(clips)})
         return Communities(joined([task.init()] * self.clusters, self.common(task)), proxies)
-
-    def offer(self, s: Communities, client: ClientId) -> Mapping[str, Params]:
-        """Send the model of one's group; to those in none, that of the largest."""
-        return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
-
-    def group_on(self, s: Communities, client: ClientId, train: Samples) -> int:
-        """Return the group of a client; of one in none, the largest."""
-        return s.groups.get(client, largest(s.groups))
 
     def setup(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
         """Ask everybody how far their clips are from the proxies, and group them."""
@@ -165,13 +152,3 @@ class CFedVS(Method[Communities, NoState]):
             for proxy in msg["proxies"].values()
         ]
         return c, reply(distances=Params.named(d=torch.tensor(far).mean(1)))
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train the model of one's group."""
-        start = msg["model"]
-        fitted = yield from fit(start, site.train, self.local)
-        group, common = int(msg.facts.get("group") or 0), self.common(site.task)
-        count = fitted.examples if self.weights == "samples" else 1.0
-        return c, update_of(start, fitted, count, group, self.clusters, common)

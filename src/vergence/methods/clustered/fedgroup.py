@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, collect, fit
-from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method, NoState, Tree
+from vergence.core.method import Exposure, NoState
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.methods.clustered.base import joined, largest, of_group, train_apart, update_of
+from vergence.methods.clustered.base import ClusteredMethod, joined, of_group, train_apart
 from vergence.metrics.clustering import kmeans
 
 Array = NDArray[np.float64]
@@ -43,7 +42,7 @@ class Grouped:
 
 
 @dataclass(frozen=True)
-class FedGroup(Method[Grouped, NoState]):
+class FedGroup(ClusteredMethod[Grouped]):
     """Group people by the direction of a first update, for good; then FedAvg within the groups.
 
     Before the first round min(20 m, N) people train `probe` steps from the common start. With
@@ -70,22 +69,11 @@ class FedGroup(Method[Grouped, NoState]):
         "train": Exposure(trees=("models",), weight="per entry"),
         "probe": Exposure("each", trees=("model",), metrics=(), joining=True),
     }
-    trees: ClassVar[Mapping[str, Tree]] = {
-        "models": Tree("the models of all groups", "groups"),
-    }
 
     def server(self, task: Task) -> Grouped:
         """Start every group from the task's initial model."""
         start = task.init()
         return Grouped(joined([start] * self.clusters), start, getattr(task, "seed", 0))
-
-    def offer(self, s: Grouped, client: ClientId) -> Mapping[str, Params]:
-        """Send the model of one's group; to those in none, that of the largest."""
-        return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
-
-    def group_on(self, s: Grouped, client: ClientId, train: Samples) -> int:
-        """Return the group of a client; of one in none, the largest."""
-        return s.groups.get(client, largest(s.groups))
 
     def setup(self, s: Grouped, clients: Sequence[ClientId]) -> Conversation[Grouped]:
         """Probe some of the people, and group them by the direction of their updates."""
@@ -148,15 +136,6 @@ class FedGroup(Method[Grouped, NoState]):
         """Send the model update of a few training steps."""
         fitted = yield from fit(msg["model"], site.train, replace(self.local, steps=self.probe))
         return c, reply(model=fitted.params - msg["model"])
-
-    def on_train(
-        self, c: NoState, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[NoState, Reply]]:
-        """Train the model of one's group."""
-        start, group = msg["model"], int(msg.facts.get("group") or 0)
-        fitted = yield from fit(start, site.train, self.local)
-        count = fitted.examples if self.weights == "samples" else 1.0
-        return c, update_of(start, fitted, count, group, self.clusters)
 
 
 def decomposed(updates: Array, directions: int) -> Array:

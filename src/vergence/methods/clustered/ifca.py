@@ -7,17 +7,17 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.conversation import Conversation, aggregate, compute
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply
-from vergence.core.method import Exposure, Method, NoState, Tree
+from vergence.core.method import Exposure, NoState
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.methods.clustered.base import contributed, joined, of_group, update_of
+from vergence.methods.clustered.base import ClusteredMethod, contributed, joined, of_group
 
 PATIENCE = 10
 """Rounds in which every model must have been chosen by somebody."""
@@ -38,7 +38,7 @@ class Models:
 
 
 @dataclass(frozen=True)
-class IFCA(Method[Models, NoState]):
+class IFCA(ClusteredMethod[Models]):
     """Send `clusters` models; a client trains the one with the lowest loss on its training data.
 
     j_i = argmin_j F_i(model_j), of equals the first;
@@ -65,13 +65,6 @@ class IFCA(Method[Models, NoState]):
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("models",), weight="per entry")
     }
-    trees: ClassVar[Mapping[str, Tree]] = {
-        "models": Tree("the models of all groups", "groups"),
-    }
-
-    def common(self, task: Task) -> tuple[str, ...]:
-        """Return the names of the layers that all clusters share."""
-        return task.parts()[0] if self.share_body else ()
 
     def check(self, task: Task) -> None:
         """Refuse a network that starts from a trained model: so would every group."""
@@ -113,10 +106,7 @@ class IFCA(Method[Models, NoState]):
         """Choose a model and train it; the others have weight 0 and are not sent."""
         chosen = yield from self.chosen(msg["models"], site.train)
         start = of_group(msg["models"], chosen)
-        fitted = yield from fit(start, site.train, self.local)
-        count = fitted.examples if self.weights == "samples" else 1.0
-        common = self.common(site.task)
-        return c, update_of(start, fitted, count, chosen, self.clusters, common)
+        return c, (yield from self.trained(start, chosen, site))
 
     def group_on(self, s: Models, client: ClientId, train: Samples) -> Conversation[int]:
         """Return the model of lowest loss on a client's training data."""

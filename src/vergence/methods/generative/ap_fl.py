@@ -347,7 +347,7 @@ class GlobalMemory(Method[Memory, Befriended]):
         judge, width = self.judge(task), self.known(task).vectors.shape[1]
         reach = self.reach if self.space == "features" else None
         made = made_for(judge, self.noise, width, reach)
-        return Imagining(made, task.seed, judge, self.lamda, self.distances == "relative")
+        return Imagining(made, task.seed, self.lamda, self.distances == "relative", judge=judge)
 
     def known(self, task: Task) -> Meanings:
         """Semantic vectors of the names of the task's classes."""

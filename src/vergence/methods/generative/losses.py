@@ -12,14 +12,19 @@ from typing import Literal
 
 import torch
 from torch import Tensor, cdist, nn
-from torch.func import functional_call
 from torch.nn import functional
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Batch
 from vergence.core.objectives import each
 from vergence.core.stages import PULL, SMASHED, Piece
-from vergence.core.task import Model, Task
-from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, classifier, frozen
+from vergence.core.task import Model
+from vergence.methods.generative.sample_generator import (
+    KIND,
+    MEANING,
+    NOISE,
+    JudgedTask,
+    judged,
+)
 
 TEACHER, KNOWN, REAL = "teacher", "known", "real"
 """Columns of an owner's batch: the teacher `[n]`, its classes `[classes]`, real inputs."""
@@ -57,15 +62,13 @@ class FeatureGenerator(Model):
 
 
 @dataclass(frozen=True)
-class Synthesis(Task):
+class Synthesis(JudgedTask):
     """Objective of the provider's generator: to follow a pull, or a frozen student's output.
 
     A batch holds `noise`, `meaning` and `class`. With `pull` `[batch, *shape]`, the gradient of a
     loss by the samples, the loss is the product of both. With `student` it is also the student's:
     its distance from `scores` where they are given, else the task's own loss for the class.
     """
-
-    judge: Piece | None = None
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return samples `[batch, *shape]`."""
@@ -75,7 +78,6 @@ class Synthesis(Task):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the sum of what the batch asks for."""
-        assert self.judge is not None
         loss = (output * batch[PULL]).sum() if PULL in batch else output.new_zeros(())
         if STUDENT not in batch:
             return loss
@@ -83,10 +85,6 @@ class Synthesis(Task):
         if SCORES in batch:
             return loss + distance(task.told(said), batch[SCORES])
         return loss + task.loss(said, task.labelled(batch[KIND]))
-
-    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score nothing: nobody has samples to compare with."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Nowhere(Model):
 
 
 @dataclass(frozen=True)
-class Guidance(Task):
+class Guidance(JudgedTask):
     """Objective of an owner on made-up samples: L(T(x), y) + alpha R(x), and its gradient.
 
     A batch holds `smashed`, the samples. With `teacher` it holds `class` and `known` too, and L is
@@ -144,7 +142,6 @@ class Guidance(Task):
     Source: the Durham thesis, Equation 5.2.
     """
 
-    judge: Piece | None = None
     alpha: float = 0.0
     apart: Literal["kl", "mmd", "none", "profile"] = "none"
 
@@ -154,7 +151,6 @@ class Guidance(Task):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return L + alpha R, or what of it the batch asks for."""
-        assert self.judge is not None
         loss = (output * 0.0).sum()
         if TEACHER in batch:
             task, kinds = self.judge.task, batch[KIND]
@@ -163,16 +159,6 @@ class Guidance(Task):
         if REAL in batch:
             loss = loss + self.alpha * REGULARISERS[self.apart](batch[REAL], output)
         return loss
-
-    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score nothing."""
-        return {}
-
-
-def judged(judge: Piece, flat: Tensor, samples: Tensor) -> Tensor:
-    """Output of a frozen network with these parameters `[n]` for samples."""
-    layout, net = frozen(judge)
-    return functional_call(net, {n: layout.view(flat, n) for n in layout.names}, samples)
 
 
 def distance(one: Tensor, other: Tensor) -> Tensor:
@@ -218,12 +204,3 @@ def mmd(real: Tensor, made: Tensor) -> Tensor:
 
 REGULARISERS = {"kl": kl, "mmd": mmd, "profile": against}
 """R by name; `profile` takes shares in place of real samples."""
-
-
-def whole(task: Task) -> Piece:
-    """Return a task's whole network, as what made-up samples enter.
-
-    Raises:
-        ConfigError: something stands beside its input.
-    """
-    return classifier(task)

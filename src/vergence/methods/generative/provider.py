@@ -39,10 +39,8 @@ from vergence.methods.generative.losses import (
     Nowhere,
     Synthesis,
     Verification,
-    judged,
-    whole,
 )
-from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE
+from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, classifier, judged
 
 O = TypeVar("O")  # noqa: E741
 STILL = OptimizerState({}, 0)
@@ -128,30 +126,30 @@ class Taught(Method[Provided, O]):
 
     def judge(self, task: Task) -> Piece:
         """Piece of the network that made-up samples enter."""
-        return whole(task)
+        return classifier(task)
 
     def distillation(self, task: Task) -> Distillation:
         """Training objective of the student."""
-        return Distillation(task.network, task.seed, whole=whole(task).task)
+        return Distillation(task.network, task.seed, whole=task)
 
     def classification(self, task: Task) -> Classification:
         """Training objective of a classifier."""
-        return Classification(task.network, task.seed, whole=whole(task).task)
+        return Classification(task.network, task.seed, whole=task)
 
     def verification(self, task: Task) -> Verification:
         """Check of scores: their losses, and whether they predict the class."""
-        return Verification(Nowhere(), 0, whole=whole(task).task)
+        return Verification(Nowhere(), 0, whole=task)
 
     def synthesis(self, task: Task) -> Synthesis:
         """Training objective of the generator."""
         shape, _, _ = task.input_range()
         width = self.meanings(task)[0].shape[1]
         made = FeatureGenerator(self.noise, width, shape, self.hidden)
-        return Synthesis(made, task.seed, whole(task))
+        return Synthesis(made, task.seed, judge=classifier(task))
 
     def guidance(self, task: Task) -> Guidance:
         """Objective that an owner computes on made-up samples."""
-        return Guidance(Nowhere(), 0, whole(task), self.alpha, self.regulariser)
+        return Guidance(Nowhere(), 0, self.alpha, self.regulariser, judge=classifier(task))
 
     @property
     def steps(self) -> LocalTraining:
@@ -167,7 +165,7 @@ class Taught(Method[Provided, O]):
 
     def server(self, task: Task) -> Provided:
         """Start from the task's initial model as the student, and a fresh generator."""
-        (vectors, knows), judge = self.meanings(task), whole(task)
+        (vectors, knows), judge = self.meanings(task), classifier(task)
         one = torch.zeros(1, *task.input_range()[0])
         said = judged(judge, task.init().flat, one).detach()
         return Provided(
@@ -357,10 +355,7 @@ class Taught(Method[Provided, O]):
             for made_of in self.drawn(s, "classifier", number, every=True):
                 samples = yield from forward(s.generator, made_of, on=self.synthesis)
                 batch = {SMASHED: samples, KIND: made_of[KIND]}
-                done = yield from step(
-                    s.model, s.learning, batch, self.steps, on=self.classification
-                )
-                s = replace(s, model=done.params, learning=done.optimiser)
+                s = yield from self.student_step(s, batch, self.classification)
         return s
 
 

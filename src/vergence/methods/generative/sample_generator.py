@@ -6,7 +6,7 @@ Nobody's data is used: a classifier says how well a made-up sample shows its cla
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -58,7 +58,22 @@ class Conditional(Model):
 
 
 @dataclass(frozen=True)
-class Imagining(Task):
+class JudgedTask(Task):
+    """Base of objectives on made-up samples, which a frozen classifier judges.
+
+    Args:
+        judge: what made-up samples enter.
+    """
+
+    judge: Piece = field(kw_only=True)
+
+    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Score nothing: nobody has samples to compare with."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Imagining(JudgedTask):
     """Make samples that classifiers take for their class, and that are not all the same.
 
     L = lamda L_cls + (1 - lamda) L_div; L_cls is the mean over the classes y of a batch of
@@ -73,7 +88,6 @@ class Imagining(Task):
     Source: the Durham thesis, Equations 3.7 to 3.9.
     """
 
-    judge: Piece | None = None
     lamda: float = 0.5
     relative: bool = True
 
@@ -86,17 +100,15 @@ class Imagining(Task):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return L; classifiers are frozen and in evaluation mode."""
-        assert self.judge is not None
-        layout, net = frozen(self.judge)
         kinds = batch[KIND]
         rows = {int(y): (kinds == y).nonzero().squeeze(1) for y in kinds.unique()}
         told = output.new_zeros(())
         for flat, alpha in zip(batch[CLASSIFIERS], batch[ALPHA].tolist(), strict=True):
-            judged = functional_call(net, {n: layout.view(flat, n) for n in layout.names}, output)
+            said = judged(self.judge, flat, output)
             for y, at in rows.items():
                 if alpha[y]:
                     labels = self.judge.task.labelled(kinds[at])
-                    told = told + alpha[y] * self.judge.loss(judged[at], labels)
+                    told = told + alpha[y] * self.judge.loss(said[at], labels)
         apart = torch.stack([diversity(output[at]) for at in rows.values()]).mean()
         apart = apart / self.most if self.relative else apart
         return self.lamda * told / len(rows) + (1 - self.lamda) * apart
@@ -107,10 +119,6 @@ class Imagining(Task):
         made = self.network
         assert isinstance(made, Conditional)
         return (made.high - made.low) * math.prod(made.shape) ** 0.5
-
-    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score nothing: nobody has samples to compare with."""
-        return {}
 
 
 def diversity(samples: Tensor) -> Tensor:
@@ -164,6 +172,12 @@ def made_for(judge: Piece, noise: int, meaning: int, reach: float | None) -> Con
 def labelled(judge: Piece, samples: Tensor, kinds: Tensor) -> Batch:
     """Return made-up samples as a batch that a classifier learns from."""
     return {SMASHED: samples, **judge.task.labelled(kinds)}
+
+
+def judged(judge: Piece, flat: Tensor, samples: Tensor) -> Tensor:
+    """Output of a frozen network with these parameters `[n]` for samples."""
+    layout, net = frozen(judge)
+    return functional_call(net, {n: layout.view(flat, n) for n in layout.names}, samples)
 
 
 @lru_cache(maxsize=8)

@@ -117,29 +117,23 @@ class Cutting(Method[P, H]):
         told = [name for name in needs(self.back(task)) if name in task.stays]
         if told:
             raise ConfigError(
-                f"{self.module} sends the server what its loss looks at, and here that is the "
+                f"{called(self)} sends the server what its loss looks at, and here that is the "
                 f"pictures themselves ({', '.join(told)}); use splitfed_u, where the loss is the "
                 "client's"
             )
-
-    @property
-    def module(self) -> str:
-        """Name of this method in an experiment."""
-        return called(self)
 
     def check_inputs(self, task: Task) -> None:
         """Refuse a task whose networks are not fed stage by stage, or end in a person's prior."""
         if task.own_prior:
             raise ConfigError(
-                f"{self.module} cuts a network in two, and task.personal_prior stands behind the "
+                f"{called(self)} cuts a network in two, and task.personal_prior stands behind the "
                 "whole of it, at its owner's; leave the prior out (0), or use a method that trains "
                 "whole networks"
             )
         if type(task).inputs is Task.inputs:
-            name = called(task)
             raise ConfigError(
-                f"{self.module} cuts a network in two, and task '{name}' feeds its network as a "
-                "whole; use gaze_angle, images or cross_encoder"
+                f"{called(self)} cuts a network in two, and task '{called(task)}' feeds its "
+                "network as a whole; use gaze_angle, images or cross_encoder"
             )
 
     def check_tail(self, task: Task) -> None:
@@ -147,7 +141,7 @@ class Cutting(Method[P, H]):
         if not self.back(task).init().layout.n:
             last = stages_of(task.network)[-1]
             raise ConfigError(
-                f"{self.module}: a cut after '{self.cut or last}' leaves the server nothing to "
+                f"{called(self)}: a cut after '{self.cut or last}' leaves the server nothing to "
                 f"train; name one of {', '.join(stages_of(task.network)[:-1])}"
             )
 
@@ -288,8 +282,7 @@ class BatchwiseSplit(Cutting[P, H]):
         """Send what became of the first layers, for the average."""
         assert c.front is not None
         assert c.start is not None
-        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
-        return ClientFront(), reply(weight, front=c.front - c.start)
+        return ClientFront(), reply(site.weight(self.weights), front=c.front - c.start)
 
 
 def nth(data: Samples, local: LocalTraining, site: ClientContext, at: int) -> Tensor | None:

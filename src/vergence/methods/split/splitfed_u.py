@@ -217,7 +217,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         assert c.start is not None
         assert c.end is not None
         assert c.end_start is not None
-        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        weight = site.weight(self.weights)
         return EndHalf(), reply(weight, front=c.front - c.start, end=c.end - c.end_start)
 
     def model_on(self, c: EndHalf, msg: Message, site: ClientContext) -> Params:

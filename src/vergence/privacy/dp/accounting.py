@@ -20,6 +20,7 @@ import scipy
 from annotated_types import Ge, Gt, Interval
 from scipy.special import log_ndtr, ndtr
 
+from vergence.core.optional import needed
 from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, StateError
 
@@ -194,6 +195,9 @@ def gaussian_noise(target: float, delta: float, sensitivity: float, releases: in
     return sensitivity * math.sqrt(releases) / mu
 
 
+_library = functools.partial(needed, doing="counting epsilon under sampling", extra="dp")
+
+
 def _root(function: Callable[[float], float], low: float, high: float, near: float) -> float:
     return cast(float, scipy.optimize.brentq(function, low, high, xtol=near))
 
@@ -208,11 +212,7 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
     Raises:
         ConfigError: Opacus is not installed.
     """
-    try:
-        from opacus.accountants import PRVAccountant  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(_MISSING.format("opacus")) from None
-    accountant = PRVAccountant()
+    accountant = _library("opacus.accountants").PRVAccountant()
     accountant.history = [(c.noise, c.rate, c.steps) for c in charges]
     error = 0.01  # Opacus's own; a third of it takes three times as long
     with warnings.catch_warnings():  # of the RDP bound that only says how wide to look
@@ -232,9 +232,7 @@ def _points(charges: Sequence[Charge], delta: float, error: float) -> float:
     Source: Gopi et al., "Numerical composition of differential privacy", NeurIPS 2021, Theorem 5.5,
     as Opacus has it, with delta / 1000 as the error of delta.
     """
-    from opacus.accountants import RDPAccountant  # pyright: ignore[reportMissingImports]
-
-    bound = RDPAccountant()
+    bound = _library("opacus.accountants").RDPAccountant()
     bound.history = [(c.noise, c.rate, c.steps) for c in charges]
     with np.errstate(all="ignore"):
         wide = bound.get_epsilon(delta / 4000)
@@ -243,12 +241,8 @@ def _points(charges: Sequence[Charge], delta: float, error: float) -> float:
 
 
 def _pld(charges: Sequence[Charge], delta: float) -> float:
-    try:
-        import dp_accounting as dp  # pyright: ignore[reportMissingImports]
-        from dp_accounting.pld import PLDAccountant  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(_MISSING.format("dp-accounting")) from None
-    accountant = PLDAccountant()
+    dp = _library("dp_accounting")
+    accountant = _library("dp_accounting.pld").PLDAccountant()
     for charge in charges:
         event = dp.GaussianDpEvent(charge.noise)
         sampled = event if charge.rate == 1 else dp.PoissonSampledDpEvent(charge.rate, event)
@@ -256,5 +250,4 @@ def _pld(charges: Sequence[Charge], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-_MISSING = "counting epsilon under sampling needs {}: pip install 'vergence[dp]'"
 _COUNTED: dict[Accountant, Callable[[Sequence[Charge], float], float]] = {"prv": _prv, "pld": _pld}

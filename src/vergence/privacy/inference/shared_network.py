@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,7 +241,7 @@ def forward(network: SharedNetwork, mine: PartyShares, x: Words, beside: Words) 
         x: its share of images `[n, ...]`.
         beside: its share of what stands beside them `[n, beside]`.
     """
-    records = iter(mine.records)
+    records: Iterator[Any] = iter(mine.records)
     for layer, inputs, _ in network.steps:
         if layer.kind == "pool":
             x = yield from max_pool(mine, x, [next(records), next(records)])
@@ -257,22 +257,20 @@ def forward(network: SharedNetwork, mine: PartyShares, x: Words, beside: Words) 
     return x
 
 
-def linear(mine: PartyShares, layer: Layer, x: Words, mask: Record) -> Opening[Words]:
+def linear(mine: PartyShares, layer: Layer, x: Words, mask: LinearMask) -> Opening[Words]:
     """Share of W x + b, from W (x - a), where x - a is opened, and the dealt W a."""
-    assert isinstance(mask, LinearMask)
     (seen,) = yield (x - mask.mask,)
     bias = mine.weights[f"{layer.name}.bias"]
     bias = bias[:, None, None] if layer.kind == "conv" else bias
     return applied(layer, seen, mine.weights[f"{layer.name}.weight"]) + mask.product + bias
 
 
-def truncate(mine: PartyShares, x: Words, mask: Record) -> Opening[Words]:
+def truncate(mine: PartyShares, x: Words, mask: TruncationMask) -> Opening[Words]:
     """Share of x / 2^FRACTION, rounded down or, as chance says, up.
 
     With z = x + 2^62 < 2^63 and c = z + r modulo 2^64, the top bits of c and r differ where
     z + (r modulo 2^63) reached 2^63; so z is known but for its lowest bits, whatever r is.
     """
-    assert isinstance(mask, TruncationMask)
     (seen,) = yield (x + mask.mask + mine.power(OFFSET),)
     top = seen >> TOP
     wrapped = mask.top + mine.known(top) - 2 * top * mask.top
@@ -316,13 +314,12 @@ def _merged(
     return less[:, high] ^ both_less, both_same
 
 
-def relu(mine: PartyShares, x: Words, mask: Record) -> Opening[Words]:
+def relu(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Words]:
     """Share of the larger of x and 0, `[n, ...]`: x less sign * x.
 
     With sign = e xor t and x = f + u, where e and f are opened and t, u and t u were dealt,
     sign * x = e x + (1 - 2 e) (t f + t u).
     """
-    assert isinstance(mask, ComparisonMask)
     flat = x.reshape(len(x), -1)
     sign = yield from negative(mine, flat, mask)
     bits, rest = yield (sign ^ mask.flip, flat - mask.factor)
@@ -331,7 +328,7 @@ def relu(mine: PartyShares, x: Words, mask: Record) -> Opening[Words]:
     return (flat - product).reshape(x.shape)
 
 
-def max_pool(mine: PartyShares, x: Words, masks: Sequence[Record]) -> Opening[Words]:
+def max_pool(mine: PartyShares, x: Words, masks: Sequence[ComparisonMask]) -> Opening[Words]:
     """Share of the largest of every 2 x 2 entries of maps `[n, C, H, W]`; edges are dropped."""
     rows, columns = (size // 2 * 2 for size in x.shape[2:])
     x = x[:, :, :rows, :columns]

@@ -13,6 +13,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.session import (
     SentMessage,
+    SessionMessage,
     SessionParams,
     joined,
     listed,
@@ -83,10 +84,9 @@ class Opening(SentMessage):
 
 @tagged("Openings")
 @dataclass(frozen=True)
-class Openings:
+class Openings(SessionMessage):
     """The aggregators' keys."""
 
-    terms: bytes
     openings: tuple[Opening, ...]
 
 
@@ -116,10 +116,9 @@ class Contribution(SentMessage):
 
 @tagged("Parts")
 @dataclass(frozen=True)
-class AggregatorParts:
+class AggregatorParts(SessionMessage):
     """The clients' parts for one aggregator."""
 
-    terms: bytes
     parts: tuple[SharePart, ...]
 
 
@@ -141,10 +140,9 @@ class HeldParts(SentMessage):
 
 @tagged("Helds")
 @dataclass(frozen=True)
-class HeldByAll:
+class HeldByAll(SessionMessage):
     """Clients whose parts all aggregators have; a client that has sent all is in the sum."""
 
-    terms: bytes
     helds: tuple[HeldParts, ...]
     openings: tuple[Opening, ...] = ()
 
@@ -172,10 +170,9 @@ class Ready(SentMessage):
 
 @tagged("Relayed")
 @dataclass(frozen=True)
-class Relayed:
+class Relayed(SessionMessage):
     """Boxes of others, of which one aggregator can open its own."""
 
-    terms: bytes
     boxes: tuple[ShownCounts, ...]
 
 
@@ -202,10 +199,9 @@ class LookedUp(SentMessage):
 
 @tagged("Lookups")
 @dataclass(frozen=True)
-class Lookups:
+class Lookups(SessionMessage):
     """All parties' shares of that."""
 
-    terms: bytes
     looked: tuple[LookedUp, ...]
 
 

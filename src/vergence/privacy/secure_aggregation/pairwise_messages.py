@@ -12,6 +12,7 @@ from vergence.privacy.secure_aggregation.session import (
     Aborted,
     Refused,
     SentMessage,
+    SessionMessage,
     SessionParams,
     joined,
     listed,
@@ -46,10 +47,9 @@ class Advert(SentMessage):
 
 @tagged("Roster")
 @dataclass(frozen=True)
-class Roster:
+class Roster(SessionMessage):
     """Everybody's keys."""
 
-    terms: bytes
     adverts: tuple[Advert, ...]
 
 
@@ -70,10 +70,9 @@ class Shares(SentMessage):
 
 @tagged("Delivery")
 @dataclass(frozen=True)
-class RelayedShares:
+class RelayedShares(SessionMessage):
     """The boxes that others closed for one client."""
 
-    terms: bytes
     boxes: Mapping[str, bytes]
 
 
@@ -93,10 +92,9 @@ class Masked(SentMessage):
 
 @tagged("Survivors")
 @dataclass(frozen=True)
-class Survivors:
+class Survivors(SessionMessage):
     """Clients whose words came."""
 
-    terms: bytes
     names: tuple[str, ...]
 
 
@@ -110,10 +108,9 @@ class Agreed(SentMessage):
 
 @tagged("Agreements")
 @dataclass(frozen=True)
-class Agreements:
+class Agreements(SessionMessage):
     """The signatures of clients that were shown the same."""
 
-    terms: bytes
     signatures: Mapping[str, bytes]
 
 

@@ -95,10 +95,16 @@ class SessionParams:
 
 
 @dataclass(frozen=True)
-class SentMessage:
-    """Something that one party says in a session: under which terms, and who."""
+class SessionMessage:
+    """Something that is said in a session, under its terms (their digest)."""
 
     terms: bytes
+
+
+@dataclass(frozen=True)
+class SentMessage(SessionMessage):
+    """Something that one party says in a session: under which terms, and who."""
+
     sender: str
 
 
@@ -135,10 +141,8 @@ class UsedContributions:
         """
         name = QUESTION.format(contribution)
         what = hashlib.sha256(joined([about, state.encode()])).hexdigest()
-        if self.opened.get(name, what) != what:
+        if self.opened.setdefault(name, what) != what:
             raise Refused(f"spent: '{contribution}' was another question before")
-        if name not in self.opened:
-            self.opened[name] = what
 
     def spend_row(self, terms: SessionParams, words: Words) -> None:
         """Note which row of words a client gives to a question, before they leave.
@@ -148,10 +152,8 @@ class UsedContributions:
         """
         row = hashlib.sha256(joined([terms.form, summary(words.data)])).hexdigest()
         name = ROW.format(terms.contribution)
-        if self.opened.get(name, row) != row:
+        if self.opened.setdefault(name, row) != row:
             raise Refused(f"spent: another row of words was given to '{terms.contribution}' before")
-        if name not in self.opened:
-            self.opened[name] = row
 
     def gave(self, contribution: str) -> bool:
         """True if a row of words was given, or about to be given, as a contribution."""
@@ -174,10 +176,8 @@ class UsedContributions:
 
 @tagged("Invitation")
 @dataclass(frozen=True)
-class Invitation:
+class Invitation(SessionMessage):
     """Asks for keys; opens every attempt."""
-
-    terms: bytes
 
 
 M = TypeVar("M", bound=Any)
