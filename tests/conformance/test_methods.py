@@ -52,8 +52,8 @@ ALIKE = (
     *("splitfed_v2", "local_loss_split", "sg_zsl"),  # of splitfed, smashed_average and pe_zsl
 )
 """Kin of methods that run by default; `make check` runs them, too."""
-EVERY = mostly_slow(NAMES, *(n for n in NAMES if n not in ALIKE))
-"""Every method as a parameter of a test."""
+WITH_SLOW_KIN = mostly_slow(NAMES, *(n for n in NAMES if n not in ALIKE))
+"""Every method as a parameter of a test; its name tells `-m slow` that a file has slow tests."""
 LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
 TASK = ToyTask(Linear())
 
@@ -152,7 +152,7 @@ def one_person():
     return replace(people, people={"a": only})
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=WITH_SLOW_KIN)
 def method(request):
     return build(request.param)
 
