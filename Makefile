@@ -8,6 +8,8 @@ SLOW   := -n 4 --dist loadfile --timeout 600
 
 # Tests start the program hundreds of times: it is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
+# Tests run make, too, and are no part of what this one shares jobs with.
+unexport MAKEFLAGS
 
 help: ## show this help
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
@@ -48,12 +50,19 @@ demo: .venv/demo ## install the least, train on 15 real viewers, print the table
 test: setup ## run the tests, less than five minutes
 	$(BIN)/python -m pytest $(SHARED)
 
-check: setup ## lint, types, import contracts, slow tests, every command of README and docs
+check: lint slow ## lint, types, import contracts, slow tests, commands of README and docs
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(SLOW) -m slow
+
+slow: setup
+	$(BIN)/python -m pytest $(SLOW) -m "slow and not nightly"
+
+nightly: setup ## run what takes longest and CI leaves out: long drills, most tutorials, pages of results (half an hour)
+	$(BIN)/python -m pytest $(SLOW) -m nightly
 
 docs: .venv/docs ## build the site into build/site, without a network; a broken link or anchor is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
@@ -103,4 +112,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check docs reference results study drills drills-flower mutants gpu bench clean
+.PHONY: help setup demo test check lint slow nightly docs reference results study drills drills-flower mutants gpu bench clean

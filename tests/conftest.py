@@ -1,7 +1,9 @@
 """Shared by all tests: where the research data lies, one thread, and a seed for nobody."""
 
 import gc
+import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -30,6 +32,44 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Import no file that has none of the tests asked for: two thirds of files have no slow one."""
+    # A file without the word, in any case, has no such mark, nor the name of a list with one.
+    asked = re.fullmatch(r"(slow|nightly)( and .*)?", config.option.markexpr)
+    if not asked or collection_path.suffix != ".py":
+        return None
+    return asked[1] not in collection_path.read_text(encoding="utf-8").lower() or None
+
+
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds of the tests of each file, which `VERGENCE_DURATIONS=write` before a run renews."""
+MEASURED: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report) -> None:
+    """Add up the seconds of a file's tests."""
+    file = report.nodeid.partition("::")[0]
+    MEASURED[file] = MEASURED.get(file, 0.0) + report.duration
+
+
+def pytest_sessionfinish(session) -> None:
+    """Write the seconds of files that take more than one; other files keep theirs."""
+    if os.environ.get("VERGENCE_DURATIONS") == "write" and not hasattr(
+        session.config, "workerinput"
+    ):
+        seconds = {file: round(took) for file, took in MEASURED.items() if took > 1}
+        known = json.loads(DURATIONS.read_text(encoding="utf-8"))
+        text = json.dumps(dict(sorted({**known, **seconds}.items())), indent=1)
+        DURATIONS.write_text(text + "\n", encoding="utf-8")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    """Begin with the files that take longest: a late one leaves the other processes idle."""
+    if hasattr(config, "workerinput"):
+        seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Give every file to one process whole; of the commands of the docs, every page."""
@@ -41,6 +81,7 @@ def pytest_xdist_make_scheduler(config, log):
             # A page's commands use each other's runs, and no other page's.
             return nodeid.rpartition(":")[0] if nodeid.endswith("]") and file == PASTED else file
 
+    config.option.loadscopereorder = False  # files stay in the order of their seconds
     return FilesAndPages(config, log)
 
 

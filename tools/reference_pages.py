@@ -75,13 +75,16 @@ def exit_codes() -> str:
         said = "<br>".join(_first(kind) for kind in found)
         rows.append(f"| {code} | {names} | {said} |")
     table = "\n".join(["| code | error in Python | meaning |", "|---|---|---|", *rows])
+    codes = "\n".join(f"| `{code}` | {text} |" for code, text in errors.CODES.items())
     return (
         "# Exit codes\n\nA command that fails prints one line on stderr and ends with one of these "
         "codes. In Python the same faults are exceptions; all of them are a "
         f"`vergence.VergenceError`.\n\n{table}\n\nCtrl-C ends a command with code "
         f"{errors.PartialRun.exit_code}, and what was done is kept: see "
         "[interrupting and resuming](runs.md#interrupting-resuming-verifying). Any other code, and "
-        "a traceback, is a fault of this software: please report it.\n"
+        "a traceback, is a fault of this software: please report it.\n\n"
+        "In Python an error has a `code`, too: what is wrong, in a word that stays when the "
+        f"message is worded otherwise.\n\n| `code` | what is wrong |\n|---|---|\n{codes}\n"
     )
 
 

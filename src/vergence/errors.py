@@ -12,39 +12,77 @@ VergenceError (2)
 import difflib
 from collections.abc import Iterable
 
+CODES = {
+    "error": "something else that the user can mend",
+    "setting": "a setting, name or argument that cannot be used",
+    "untrusted-code": "Python code that would run without permission",
+    "python-objects": "a run whose parts are Python objects, where a command would need names",
+    "run-folder": "a run directory or checkpoint that does not fit this call",
+    "partial-run": "some of the work was done and is there, the rest is not",
+    "data": "something else about data that cannot be used",
+    "file-missing": "a file or folder of data that is not where it should be",
+    "file-unreadable": "a file that is cut off, damaged, or of another kind than it should be",
+    "file-layout": "a file of another version: it lacks columns or arrays, or has other shapes",
+    "bad-value": "a value that cannot be: no number, not finite, out of range, or out of order",
+    "unequal-lengths": "parts that belong together and differ in length",
+    "outside-video": "a time at which the video has no frame",
+}
+"""Codes of errors, which outlast the wording of their messages."""
+
 
 class VergenceError(Exception):
-    """Something the user can mend; printed as one line, without a traceback."""
+    """Something the user can mend; printed as one line, without a traceback.
+
+    Args:
+        message: one line: what was asked, the value, what is allowed, and what to do.
+        code: what is wrong, one of `CODES`, where it is more than the class says.
+    """
 
     exit_code = 2
+    code = "error"
+
+    def __init__(self, *message: object, code: str = "") -> None:
+        super().__init__(*message)
+        if code:
+            self.code = code
 
 
 class ConfigError(VergenceError):
     """A setting, name or argument that cannot be used."""
 
+    code = "setting"
+
 
 class UntrustedCode(ConfigError):
     """Python code that would run, and nobody said that it may."""
+
+    code = "untrusted-code"
 
 
 class BuiltInPython(ConfigError):
     """A run whose parts are Python objects, which no file names and no command can build."""
 
+    code = "python-objects"
+
 
 class StateError(VergenceError):
     """A run directory or checkpoint that does not fit this call."""
+
+    code = "run-folder"
 
 
 class DataError(VergenceError):
     """A data file that is missing, truncated, of another version, or unusable."""
 
     exit_code = 3
+    code = "data"
 
 
 class PartialRun(VergenceError):
     """Some of the work was done and kept, the rest was not."""
 
     exit_code = 5
+    code = "partial-run"
 
 
 def printable(text: str) -> str:

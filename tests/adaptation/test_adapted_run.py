@@ -66,6 +66,12 @@ def mine(trained, file, tmp_path_factory):
     return adapt(trained, file, out, samples=9)
 
 
+@pytest.fixture(scope="module")
+def learned(trained, file, tmp_path_factory):
+    """Adapted to all samples: none is left to test on."""
+    return adapt(trained, file, tmp_path_factory.mktemp("learned") / "me")
+
+
 def told(folder: Path) -> dict:
     return json.loads((folder / "provenance.json").read_text())["adapted"]
 
@@ -95,17 +101,14 @@ def test_it_is_a_run_that_verify_status_report_and_compare_take(mine):
         assert said.code == 0, said.err
 
 
-def test_tables_say_where_scores_are_of_samples_that_were_learned_from(
-    mine, trained, file, tmp_path
-):
-    every = adapt(trained, file, tmp_path / "me")
-    assert every.choice.way != SHARED
+def test_tables_say_where_scores_are_of_samples_that_were_learned_from(mine, learned):
+    assert learned.choice.way != SHARED
     for command in ("compare", "status"):
-        said = [vergence(command, run.folder).out.replace("_", " ") for run in (every, mine)]
+        said = [vergence(command, run.folder).out.replace("_", " ") for run in (learned, mine)]
         assert "adapted training scores" in said[0]
         assert "training scores" not in said[1]
-    vergence("report", every.folder)
-    assert "adapted training scores" in (every.folder / "report.html").read_text()
+    vergence("report", learned.folder)
+    assert "adapted training scores" in (learned.folder / "report.html").read_text()
 
 
 def test_only_its_owner_may_look_into_the_folder(mine):
@@ -239,7 +242,7 @@ def test_samples_of_one_target_are_left_out_together(trained, newcomer):
         rows = torch.arange(9 if label == "alone" else 18)
         own = OwnData("me", samples, "samples")
         ready = prepared(source.experiment, source.task.seed, own, rows)
-        adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(steps=400))
+        adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(steps=100))
         found[label] = choose(adapter, [WHOLE], rows, stream)
     assert (found["named"].folds, found["leaky"].folds) == (9, 5)
     assert found["named"].errors[SHARED] == pytest.approx(found["alone"].errors[SHARED], rel=1e-4)
@@ -250,9 +253,9 @@ def test_samples_are_its_owner_s_alone(mine):
     assert (mine.folder / own_samples.FILE).stat().st_mode & 0o077 == 0
 
 
-def test_scores_of_what_was_learned_from_are_not_called_test_scores(trained, file, tmp_path):
-    for count, said in ((3, "3 samples were learned from"), (None, "every part holds all samples")):
-        made = adapt(trained, file, tmp_path / f"me{count}", samples=count)
+def test_scores_of_what_was_learned_from_are_not_called_test_scores(mine, learned):
+    texts = ("9 samples were learned from", "every part holds all samples")
+    for made, said in zip((mine, learned), texts, strict=True):
         about = made.experiment.dataset.load(str(made.folder)).about
         assert about["split"].startswith(said)
 
@@ -286,9 +289,9 @@ def test_people_of_a_leave_one_out_evaluation_give_priors(tmp_path, newcomer):
 
 
 def test_from_python(trained, newcomer, tmp_path):
-    nine = newcomer.subset(torch.arange(9))
-    made = vg.open_run(trained).adapt(nine, out=tmp_path / "me")
-    assert told(tmp_path / "me")["samples"] == 9
+    three = newcomer.subset(torch.arange(3))
+    made = vg.open_run(trained).adapt(three, out=tmp_path / "me")
+    assert told(tmp_path / "me")["samples"] == 3
     assert made.people == ["me"]
     assert made.verify()
 

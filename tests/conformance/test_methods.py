@@ -45,6 +45,15 @@ from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 
 NAMES = names("methods", Method)
+ALIKE = (
+    *("fedyogi", "fedadagrad", "fedavgm"),  # of fedadam
+    *("fedavg_ft", "fedbabu", "lg_fedavg"),  # of fedavg and fedper
+    *("pfedme", "reptile", "fedgroup"),  # of ditto, per_fedavg and ifca
+    *("splitfed_v2", "local_loss_split", "sg_zsl"),  # of splitfed, smashed_average and pe_zsl
+)
+"""Kin of methods that run by default; `make check` runs them, too."""
+WITH_SLOW_KIN = mostly_slow(NAMES, *(n for n in NAMES if n not in ALIKE))
+"""Every method as a parameter of a test; its name tells `-m slow` that a file has slow tests."""
 LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
 TASK = ToyTask(Linear())
 
@@ -115,14 +124,19 @@ def run(method, tmp_path, people=None, **plan):
     return folder, run_rounds(method, task_of(method), people, Plan(**plan), folder)
 
 
+def short(method, tmp_path, people=None, **plan):
+    """Run a method for three rounds: one more than a run that is resumed after round 2 had."""
+    return run(method, tmp_path, people, rounds=3, **plan)
+
+
 HONEST = TemporaryDirectory(prefix="conformance-")
 """Runs that several tests compare with, each carried out once."""
 
 
 @cache
 def honest(method):
-    """The run of `run(method, ...)` with nothing changed: its folder and outcome."""
-    return run(method, Path(mkdtemp(dir=HONEST.name)))
+    """The run of `short(method, ...)` with nothing changed: its folder and outcome."""
+    return short(method, Path(mkdtemp(dir=HONEST.name)))
 
 
 @cache
@@ -138,11 +152,7 @@ def one_person():
     return replace(people, people={"a": only})
 
 
-ALIKE = ("fedyogi", "fedadagrad", "fedavgm", "sg_zsl")
-"""Kin of methods that run by default."""
-
-
-@pytest.fixture(params=mostly_slow(NAMES, *(n for n in NAMES if n not in ALIKE)))
+@pytest.fixture(params=WITH_SLOW_KIN)
 def method(request):
     return build(request.param)
 
@@ -163,8 +173,8 @@ def test_states_pack_and_unpack(method):
 
 def test_bytes_engine_equals_simulator(method, tmp_path):
     plain = honest(method)[1].fingerprint
-    assert run(method, tmp_path / "b", engine="bytes")[1].fingerprint == plain
-    assert run(method, tmp_path / "c", workers=2)[1].fingerprint == plain
+    assert short(method, tmp_path / "b", engine="bytes")[1].fingerprint == plain
+    assert short(method, tmp_path / "c", workers=2)[1].fingerprint == plain
 
 
 class Shuffled(InProcess):
@@ -181,7 +191,7 @@ def test_arrival_order_does_not_matter(method, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "vergence.engine.round_loop.worker_pool", lambda runner, *_: Shuffled(runner)
     )
-    assert run(method, tmp_path / "b")[1].fingerprint == plain
+    assert short(method, tmp_path / "b")[1].fingerprint == plain
 
 
 def test_client_order_does_not_matter_for_aggregates(method, tmp_path):
@@ -191,7 +201,7 @@ def test_client_order_does_not_matter_for_aggregates(method, tmp_path):
     people = People(people=4).load()
     back = replace(people, people=dict(reversed(people.people.items())))
     a = honest(method)[1].server
-    b = run(method, tmp_path / "b", back)[1].server
+    b = short(method, tmp_path / "b", back)[1].server
     tolerance = 0.5 if method.pooled else 1e-5  # pooled rows are drawn in another order
     for x, y in zip(trees(a), trees(b), strict=True):
         assert torch.allclose(x.flat, y.flat, atol=tolerance)
@@ -215,8 +225,8 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(_round_loop(), "one_round", stop)
         with pytest.raises(KeyboardInterrupt):
-            run(method, folder)
-    resumed = run(method, folder)[1]
+            short(method, folder)
+    resumed = short(method, folder)[1]
     assert resumed.fingerprint == outcome.fingerprint
     for client, state in outcome.clients.items():
         assert same(state, resumed.clients[client])  # masks, k, r_th and sums included
@@ -299,9 +309,15 @@ def transcript(method, place, rounds=3):
     return seen
 
 
-def test_exposure_equals_the_committed_table(method, tmp_path):
+@cache
+def three_rounds(method):
+    """The transcript of three rounds, which several tests read."""
+    return transcript(method, Path(mkdtemp(dir=HONEST.name)))
+
+
+def test_exposure_equals_the_committed_table(method):
     found, sent = {}, []
-    for request, _, message, sealed, _ in transcript(method, tmp_path):
+    for request, _, message, sealed, _ in three_rounds(method):
         sent.append((request.verb, tuple(message.trees)))
         kinds = {type(tree.weight) for tree in sealed.trees.values()}
         weight = "mask" if Mask in kinds else "per entry" if Params in kinds else "number"
@@ -327,11 +343,11 @@ def test_what_setup_and_finish_ask_is_declared(method, tmp_path):
     assert not set(method.setup_verbs) & joining
 
 
-def test_nothing_undeclared_leaves_a_client(method, tmp_path):
+def test_nothing_undeclared_leaves_a_client(method):
     """Entries of weight 0 are erased, metrics are numbers, and no reply holds the raw data."""
     data = People(people=3).load()
     rows = {float(v) for s in data.people.values() for v in s.train.columns["y"]}
-    for _, _, _, sealed, _ in transcript(method, tmp_path):
+    for _, _, _, sealed, _ in three_rounds(method):
         for name, tree in sealed.trees.items():
             if isinstance(tree.weight, Mask):
                 assert not tree.total.flat[~tree.weight.bits].any()
@@ -387,13 +403,13 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         watch_turns(patch, poison)
-        folder, bad = run(method, tmp_path / "bad")
+        folder, bad = short(method, tmp_path / "bad")
     with monkeypatch.context() as patch:
         patch.setattr(
             "vergence.engine.participation.Participation.loses",
             lambda _, client, *__: client == "p01",
         )
-        _, quiet = run(method, tmp_path / "quiet")
+        _, quiet = short(method, tmp_path / "quiet")
     assert same(bad.server, quiet.server)
     for client in ("p00", "p02", "p03"):
         assert same(bad.clients.get(client), quiet.clients.get(client))

@@ -91,7 +91,7 @@ def test_one_round_of_training_on_ego4d_as_its_tool_leaves_it(tmp_path):
     assert finite(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_whole_egtea_of_both_versions_of_begaze_passes_the_check(tmp_path):
     """10,321 clips of 86 sessions of 32 subjects, the clips one file under as many names."""
     subjects = [f"OP{i:02d}" for i in range(1, 7)] + [f"P{i:02d}" for i in range(1, 27)]
@@ -146,7 +146,9 @@ def official_ego4d(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [official_egtea, official_ego4d])
+@pytest.mark.parametrize(
+    "make", [official_egtea, pytest.param(official_ego4d, marks=pytest.mark.nightly)]
+)
 def test_a_round_of_fedcpf_with_five_clients_on_the_official_lists(tmp_path, make):
     """The experiment at paper size in a small form: every listed clip is a sample, or in a gap."""
     root, listed, sizes = make(tmp_path)

@@ -2,7 +2,8 @@
 
 Commands run from the repository root and write below runs/docs, which is removed first. Those of a
 block with `title="needs data"` (research data) or `title="takes minutes"` are not run, nor are
-tests; what they call is checked like the others. A comment would be simpler, but an interactive zsh
+tests, and those of pages that take long run in `make nightly`; what they call is checked like the
+others. A comment would be simpler, but an interactive zsh
 hands `#` and the words after it to the program.
 """
 
@@ -20,11 +21,20 @@ from filelock import FileLock
 
 from benchmarks.bench.commands import app as bench
 from tests.conftest import ROOT
+from tests.docs.fork_server import ForkServer
 from tests.docs.pages import blocks, commands, pages
 from vergence.cli.app import app
 
 COMMANDS = commands()
-NOT_RUN = {"needs data": "needs research data", "takes minutes": "takes minutes"}
+NOT_RUN = ("needs data", "takes minutes")
+"""Titles of blocks whose commands are checked, and not run."""
+RUN = [c for c in COMMANDS if not c.note and not c.text.startswith("pytest ")]
+"""Tests that a page names run by themselves."""
+NIGHTLY = (
+    *("docs/results/", "docs/explanation/cut.md", "docs/explanation/differential_privacy.md"),
+    *("docs/how-to/ethics.md", "docs/how-to/forget.md", "docs/how-to/unlabelled.md"),
+)
+"""Pages whose commands train and attack for long; other pages have commands of the same kinds."""
 ZSH = shutil.which("zsh")
 BIN = os.path.dirname(sys.executable)  # noqa: PTH120 - resolving the link would leave the venv
 
@@ -121,17 +131,39 @@ def test_zsh_passes_every_word_of_a_pasted_command(tmp_path):
     assert passed == words
 
 
+SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """Forks of a process that has imported the package, where the system can fork."""
+    server = ForkServer(ROOT, environment(), SECONDS) if hasattr(os, "fork") else None
+    yield server
+    if server is not None:
+        server.close()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_the_command_exits_with_0(command):
-    if command.note:
-        pytest.skip(f"{NOT_RUN[command.note]}: {command.text}")
-    if command.text.startswith("pytest "):
-        pytest.skip(f"these tests run by themselves: {command.text}")
-    # README's commands run as they are pasted on a Mac: in an interactive zsh.
-    pasted = ZSH is not None and command.page.name == "README.md"
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=pytest.mark.nightly) if str(c).startswith(NIGHTLY) else c for c in RUN],
+    ids=str,
+)
+def test_the_command_exits_with_0(command, forks, tmp_path):
+    """README's commands are pasted into a shell; others need one only where it would do much."""
+    words = shlex.split(command.text)
+    if forks and words[0] == "vergence" and command.page.parent != ROOT and "$" not in command.text:
+        code = forks.run([f"{BIN}/vergence", *words[1:]], tmp_path / "printed")
+        printed = (tmp_path / "printed").read_text(encoding="utf-8", errors="replace")
+    else:
+        code, printed = pasted(command)
+    assert code == 0, f"`{command.text}` exits with {code}:\n{printed[-2000:]}"
+
+
+def pasted(command):
+    """Paste a command into a shell; README's as on a Mac, into an interactive zsh."""
     with subprocess.Popen(
-        [ZSH, "-f", "-i"] if pasted else ["bash", "-e"],
+        [ZSH, "-f", "-i"] if ZSH and command.page.name == "README.md" else ["bash", "-e"],
         cwd=ROOT,
         env=environment(),
         stdin=subprocess.PIPE,
@@ -141,10 +173,9 @@ def test_the_command_exits_with_0(command):
         start_new_session=True,
     ) as running:
         try:
-            printed, _ = running.communicate(command.text, timeout=240)
+            printed, _ = running.communicate(command.text, timeout=SECONDS)
         except subprocess.TimeoutExpired:
             # The shell alone would die: what it began would go on and slow all later tests.
             os.killpg(running.pid, signal.SIGKILL)
             raise
-    code = running.returncode
-    assert code == 0, f"`{command.text}` exits with {code}:\n{printed[-2000:]}"
+    return running.returncode, printed

@@ -114,7 +114,11 @@ def test_links_of_a_notebook_lead_somewhere(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", TEXTS, ids=named)
+@pytest.mark.parametrize(
+    "text",
+    [t if t.stem[0] in "24" else pytest.param(t, marks=pytest.mark.nightly) for t in TEXTS],
+    ids=named,
+)
 def test_a_tutorial_runs_and_says_what_it_computes(text, tmp_path):
     """Its `check` blocks assert what the text says; numbers agree on any kind of processor."""
     if text.stem.startswith("3"):

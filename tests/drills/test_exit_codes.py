@@ -133,7 +133,7 @@ def test_a_drill_that_there_is_not_is_named(drills):
     assert (code, "no drill 'earthquake'; there are: " in said) == (2, True), said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_drill_that_is_as_wanted_ends_well():
     code, said = told([sys.executable, "-m", DRILLS[0], "clocks", "--small"], ROOT)
     assert (code, "1 of 1 as wanted" in said) == (0, True), said

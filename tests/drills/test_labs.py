@@ -88,7 +88,7 @@ def test_labs_over_flower_give_the_simulators_fingerprints(tmp_path):
     assert set(here) == {"fedavg", "fedcpf"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_secure_sums_over_labs_give_the_simulators_fingerprints(tmp_path):
     table = {**SILOS, "methods": ["fedavg"], "privacy": {"aggregation": "secure"}}
@@ -96,7 +96,7 @@ def test_secure_sums_over_labs_give_the_simulators_fingerprints(tmp_path):
     assert there == here
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_noise_in_the_labs_shares_over_flower_tells_both_epsilons(tmp_path):
     """Secrets of noise lie with the labs, so no bits are compared; a lab's people have other names.

@@ -35,6 +35,7 @@ def test_the_same_bits_as_the_simulator_over_tls_with_node_keys(deployment, tmp_
     assert not deployment.leftovers()
 
 
+@pytest.mark.nightly
 def test_split_learning_in_three_roles_gives_the_same_bits(tmp_path):
     """Clients, main server and aggregator; the main server is killed in a round and comes back."""
     ahead = {"name": "splitfed", "ahead": 1}
@@ -54,6 +55,7 @@ def test_split_learning_in_three_roles_gives_the_same_bits(tmp_path):
         assert not made.table("turns.csv")[0]["status"].startswith("lost")
 
 
+@pytest.mark.nightly
 def test_kill_9_of_server_and_client_changes_no_bit(deployment, tmp_path):
     """The server is killed in a round and goes on; a client is killed and comes back."""
     want = simulated(fedcpf(4), tmp_path / "here")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.conformance.test_methods import NAMES, build, task_of
+from tests.conformance.test_methods import NAMES, WITH_SLOW_KIN, build, task_of
 from tests.conformance.test_methods import run as conformed
 from tests.deployment.test_remote_clients import there
 from tests.engine.toys import LOCAL, Interrupt, run_toy, table, untimed
@@ -325,7 +325,7 @@ SERVED = {name for name in NAMES if build(name).served}
 
 
 @pytest.mark.parametrize("delivery", [QUORUM, DEADLINE, BUFFER, ASYNC], ids=lambda d: d.name)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WITH_SLOW_KIN)
 def test_every_method_runs_or_is_refused_in_one_line(name, delivery, tmp_path):
     method = build(name)
     reason = "batch by batch" if name in SERVED else REFUSED.get(name)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from tests.conformance.test_methods import SUITED
+from tests.conformance.test_methods import SUITED, WITH_SLOW_KIN
 from tests.engine.toys import CHAIN, LOCAL, run_toy, table
 from vergence.core.masks import Mask
 from vergence.core.method import Method
@@ -22,7 +22,7 @@ from vergence.core.serialization import array_bytes, pack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import channel
 from vergence.engine.participation import Participation
-from vergence.experiment.registry import find, names
+from vergence.experiment.registry import find
 from vergence.methods.centralised import Centralised
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
@@ -151,7 +151,7 @@ def test_the_shorter_mask_message_is_sent(new, n, form):
         assert set(sent) == form
 
 
-@pytest.mark.parametrize("name", [*names("methods", Method), *MASKED])
+@pytest.mark.parametrize("name", [*WITH_SLOW_KIN, *MASKED])
 def test_what_is_counted_is_what_the_wire_carries(tmp_path, name, monkeypatch):
     """The sum of all arrays in the safetensors bytes of every encoded reply, reply by reply."""
     kind: Any = find("methods", name, Method) if name not in MASKED else None

@@ -123,13 +123,13 @@ def test_combinations_drawn_by_chance_run_or_are_refused(tmp_path):
     assert 0 < sum(ran) < len(ran)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_many_combinations_run_or_are_refused(tmp_path):
     for number, cell in enumerate(cells(2, 400)):
         holds(*cell, tmp_path / str(number))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_matrix_loads_or_is_refused_in_one_sentence():
     """Every method with every choice of one setting, or none, out of four groups."""
     groups = [("", *GROUPS[i]) for i in (0, 1, 4, 6)]

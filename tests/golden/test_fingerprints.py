@@ -157,7 +157,7 @@ def asked(*arguments):
     return done.returncode, {row[0]: row[-1] for row in rows if row and row[0] in LIST}, done
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_changed_line_is_found_and_another_spelling_is_not_taken_for_one(tmp_path):
     """One copy calls `optimizer` otherwise; the other adds a little to the mean of FedAvg."""
     for name in ("respelled", "changed"):

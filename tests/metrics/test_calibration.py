@@ -163,7 +163,13 @@ def test_people_of_the_public_runs():
     [
         ("pred_lenet", "offset", COUNTS, [6.33, 7.80, 5.97, 5.74, 5.55, 5.47, 5.45]),
         ("pred_lenet", "affine", (9, 20, 50, 100), [6.18, 5.66, 5.47, 5.40]),
-        ("pred_resnet_preact8", "offset", COUNTS, [5.73, 6.64, 5.12, 4.95, 4.78, 4.72, 4.69]),
+        pytest.param(
+            "pred_resnet_preact8",
+            "offset",
+            COUNTS,
+            [5.73, 6.64, 5.12, 4.95, 4.78, 4.72, 4.69],
+            marks=pytest.mark.nightly,
+        ),
         ("pred_resnet_preact8", "affine", (9, 20, 50, 100), [5.32, 4.88, 4.67, 4.61]),
     ],
 )

@@ -164,8 +164,8 @@ def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
     ("blocks", "inputs"),
     [
         (0, {"motion": True}),
-        (1, {"motion": True}),
-        (0, {"reference": "motion"}),
+        pytest.param(1, {"motion": True}, marks=pytest.mark.nightly),
+        pytest.param(0, {"reference": "motion"}, marks=pytest.mark.nightly),
         (0, {"motion": True, "reference": "motion"}),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, bloc
     assert parity(whole, session, singles(data)) > TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     options = GlcFeatures(16, 2, 1, (6, 8), standardise=False, motion=True)
@@ -219,7 +219,7 @@ def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path
     assert np.abs(heat - run_s).max() / run_s.max() < 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_windows_of_any_length_and_batches_of_any_size(monkeypatch, tmp_path):
     """Sizes that the file was not made with answer as torch does, each with its own frames."""
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))

@@ -226,7 +226,9 @@ run_toy(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.01), people=4, engine="ray
 class TestEnds:
     pytestmark = needs_ray
 
-    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+    @pytest.mark.parametrize(
+        "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+    )
     def test_a_stopped_run_leaves_nobody_behind_and_goes_on(self, tmp_path, monkeypatch, how):
         run, rounds = tmp_path / "run", 100
         script = tmp_path / "script.py"
@@ -269,6 +271,7 @@ class TestEnds:
 class TestMachines:
     pytestmark = needs_ray
 
+    @pytest.mark.nightly
     def test_a_machine_that_dies_in_mid_run_changes_no_bit(self, tmp_path, monkeypatch):
         """The recipe of docs/how-to/cluster.md: a head and a second machine, of one CPU each."""
         method, out, rounds = FedCPF(local=LOCAL, rate=0.05), tmp_path / "ray", 60

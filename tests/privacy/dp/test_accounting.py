@@ -24,14 +24,14 @@ SLOW = pytest.mark.slow
 LEVELS = [
     (0.5, 2.500, 2.457),
     pytest.param(1.0, 1.465, 1.452, marks=SLOW),
-    pytest.param(8.0, 0.592, 0.592, marks=SLOW),
+    pytest.param(8.0, 0.592, 0.592, marks=pytest.mark.nightly),
 ]
 PEOPLE = [  # clients, per round, rounds, epsilon, z
     (14, 14, 10, 2, 6.30),
     (14, 14, 10, 8, 1.90),
     (1000, 50, 200, 2, 1.67),
     pytest.param(1000, 50, 200, 8, 0.79, marks=SLOW),
-    pytest.param(100_000, 1000, 500, 2, 0.88, marks=SLOW),
+    pytest.param(100_000, 1000, 500, 2, 0.88, marks=pytest.mark.nightly),
 ]
 
 

@@ -50,7 +50,9 @@ class Gaze:
     def __post_init__(self) -> None:
         shapes = {name: getattr(self, name).shape for name in _FIELDS}
         if any(shape != (len(self.t_s),) for shape in shapes.values()):
-            raise DataError(f"{self.source}: columns differ in length: {shapes}")
+            raise DataError(
+                f"{self.source}: columns differ in length: {shapes}", code="unequal-lengths"
+            )
         checks = {
             "the time is not a finite number": ~np.isfinite(self.t_s),
             "the time goes back": np.diff(self.t_s, prepend=self.t_s[:1]) < 0,
@@ -60,7 +62,9 @@ class Gaze:
         }
         for fault, rows in checks.items():
             if rows.any():
-                raise DataError(f"{self.source}: sample {int(np.argmax(rows)) + 1}: {fault}")
+                raise DataError(
+                    f"{self.source}: sample {int(np.argmax(rows)) + 1}: {fault}", code="bad-value"
+                )
 
     def __len__(self) -> int:
         return len(self.t_s)
@@ -106,7 +110,8 @@ class Gaze:
         if (endless := tracked_ & (np.isinf(x_) | np.isinf(y_))).any():
             raise DataError(
                 f"{source}: sample {int(np.argmax(endless)) + 1}: its place is infinite; remove "
-                "the row, or export the file again"
+                "the row, or export the file again",
+                code="bad-value",
             )
         outside = tracked_ & ((x_ < 0) | (x_ > 1) | (y_ < 0) | (y_ > 1))
         events = column(event, np.int8)

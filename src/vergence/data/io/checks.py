@@ -83,10 +83,15 @@ def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
         DataError: no folder was named, or it does not exist.
     """
     if root is None:
-        raise DataError(f"data set '{name}' is not packaged: name its folder as root; {hint}")
+        raise DataError(
+            f"data set '{name}' is not packaged: name its folder as root; {hint}",
+            code="file-missing",
+        )
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{no_folder(folder)} for data set '{name}': correct root; {hint}")
+        raise DataError(
+            f"{no_folder(folder)} for data set '{name}': correct root; {hint}", code="file-missing"
+        )
     return folder
 
 
@@ -118,7 +123,7 @@ def need_file(path: Path, hint: str) -> Path:
         DataError: there is no such file.
     """
     if not path.is_file():
-        raise DataError(f"missing file {path}: {hint}")
+        raise DataError(f"missing file {path}: {hint}", code="file-missing")
     return path
 
 
@@ -147,17 +152,21 @@ def read_npz(
             wanted = [name for name in (*dimensions, *more) if name in held]
             arrays = {name: member(archive, name) for name in wanted}
     except Exception as fault:  # a damaged archive may raise anything
-        raise DataError(f"cannot read {path} ({first_line(fault)}): {hint}") from fault
+        raise DataError(
+            f"cannot read {path} ({first_line(fault)}): {hint}", code="file-unreadable"
+        ) from fault
     if lacking:
         raise DataError(
             f"{path} is of another version, it lacks {', '.join(lacking)} "
-            f"(needs {', '.join(dimensions)}): {hint}"
+            f"(needs {', '.join(dimensions)}): {hint}",
+            code="file-layout",
         )
     for name, rank in dimensions.items():
         if arrays[name].ndim != rank:
             raise DataError(
                 f"{path} is of another version, {name} has shape {arrays[name].shape} "
-                f"instead of {rank} dimensions: {hint}"
+                f"instead of {rank} dimensions: {hint}",
+                code="file-layout",
             )
     for name in arrays.keys() - set(text):
         need_numbers(arrays[name], name, path, hint)
@@ -171,7 +180,9 @@ def need_numbers(values: np.ndarray, what: str, path: Path, hint: str) -> None:
         DataError: these are text, complex numbers or records.
     """
     if values.dtype.kind not in "biuf":
-        raise DataError(f"{path}: {what} holds {values.dtype} instead of real numbers: {hint}")
+        raise DataError(
+            f"{path}: {what} holds {values.dtype} instead of real numbers: {hint}", code="bad-value"
+        )
 
 
 def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
@@ -187,12 +198,17 @@ def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
         content = scipy.io.loadmat(io.BytesIO(raw), variable_names=[variable])
     except NotImplementedError as fault:
         raise DataError(
-            f"{path} is a MATLAB 7.3 file, versions 5 to 7.2 are read: save it with -v7, or {hint}"
+            f"{path} is a MATLAB 7.3 file, versions 5 to 7.2 are read: save it with -v7, or {hint}",
+            code="file-layout",
         ) from fault
     except Exception as fault:  # a damaged file may raise anything
-        raise DataError(f"cannot read {path} ({first_line(fault)}): {hint}") from fault
+        raise DataError(
+            f"cannot read {path} ({first_line(fault)}): {hint}", code="file-unreadable"
+        ) from fault
     if variable not in content:
-        raise DataError(f"{path} is of another version, it lacks '{variable}': {hint}")
+        raise DataError(
+            f"{path} is of another version, it lacks '{variable}': {hint}", code="file-layout"
+        )
     return content[variable]
 
 
@@ -226,7 +242,8 @@ def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:
     if bad.any():
         raise DataError(
             f"{path}: {what} is NaN or infinite in {int(bad.sum())} of {len(values)} rows, first "
-            f"in row {int(bad.argmax())}: remove these rows or take an unharmed copy"
+            f"in row {int(bad.argmax())}: remove these rows or take an unharmed copy",
+            code="bad-value",
         )
 
 

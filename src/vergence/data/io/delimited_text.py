@@ -197,7 +197,9 @@ class DelimitedTable:
 
     def _fault(self, name: str, row: int, fault: str) -> DataError:
         cell = self.text(name)[row]
-        return DataError(f"{self.path}: row {self.line(row)}: '{name}' is '{cell}', {fault}")
+        return DataError(
+            f"{self.path}: row {self.line(row)}: '{name}' is '{cell}', {fault}", code="bad-value"
+        )
 
 
 def text_lines(path: Path, what: str) -> Iterator[str]:
@@ -222,7 +224,9 @@ def listed_lines(path: Path, what: str) -> list[str]:
     with suppress(DataError):
         lines = [line.strip() for line in text_lines(path, what)]
     if not any(lines):
-        raise DataError(f"{what} {path} is missing or not text; copy it again")
+        raise DataError(
+            f"{what} {path} is missing or not text; copy it again", code="file-unreadable"
+        )
     return ["" if line.startswith("#") else line for line in lines]
 
 
@@ -244,9 +248,13 @@ def _opened(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
         with path.open(newline="", encoding=encoding, errors="backslashreplace") as file:
             yield cast("TextIOWrapper", file)
     except FileNotFoundError:
-        raise DataError(f"{path} is missing; it should be the {kind}") from None
+        raise DataError(
+            f"{path} is missing; it should be the {kind}", code="file-missing"
+        ) from None
     except (OSError, UnicodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a text table ({error}); expected the {kind}") from None
+        raise DataError(
+            f"{path} is not a text table ({error}); expected the {kind}", code="file-unreadable"
+        ) from None
 
 
 def _encoding(path: Path, kind: str) -> str:
@@ -361,7 +369,8 @@ def read_table(
                     continue
                 raise DataError(
                     f"{path}: row {number} has {len(row)} cells instead of {len(header)}; the file "
-                    "is truncated or damaged, export it again"
+                    "is truncated or damaged, export it again",
+                    code="file-unreadable",
                 )
             lines.append(number)
             for name, place in places.items():
@@ -371,11 +380,12 @@ def read_table(
 
 def _check_header(path: Path, header: list[str], required: Sequence[str], kind: str) -> None:
     if not header:
-        raise DataError(f"{path} is empty; expected the {kind}")
+        raise DataError(f"{path} is empty; expected the {kind}", code="file-unreadable")
     missing = [name for name in required if name not in header]
     if missing:
         raise DataError(
             f"{path} is not the {kind} this version reads: missing columns {', '.join(missing)}; "
             f"found {', '.join(header)[:200]}; rename the columns that hold these, or export it "
-            "again"
+            "again",
+            code="file-layout",
         )

@@ -34,7 +34,9 @@ def check_finite(federation: Federation, *, tested: bool = True) -> None:
     for person, splits in people.items():
         whose = f"{where}: person {person!r}"
         if not isinstance(splits, Splits):
-            raise DataError(f"{whose} has a {type(splits).__name__}: give Splits of Samples")
+            raise DataError(
+                f"{whose} has a {type(splits).__name__}: give Splits of Samples", code="file-layout"
+            )
         for part, called in PARTS.items():
             if part == "test" and not tested:
                 continue
@@ -48,11 +50,14 @@ def check_finite(federation: Federation, *, tested: bool = True) -> None:
 def _check(samples: Any, whose: str, missing: frozenset[str], seen: set[int]) -> None:
     if not isinstance(samples, Samples):
         raise DataError(
-            f"{whose} are a {type(samples).__name__}: give Samples({{'name': tensor, ...}})"
+            f"{whose} are a {type(samples).__name__}: give Samples({{'name': tensor, ...}})",
+            code="file-layout",
         )
     for name, held in _arrays(samples):
         if not isinstance(held, Tensor):
-            raise DataError(f"{whose}: {name!r} is a {type(held).__name__}: give a tensor")
+            raise DataError(
+                f"{whose}: {name!r} is a {type(held).__name__}: give a tensor", code="file-layout"
+            )
         # Rows that many people share are looked at once.
         if held.data_ptr() in seen and name in samples.banks:
             continue
@@ -66,7 +71,8 @@ def _check(samples: Any, whose: str, missing: frozenset[str], seen: set[int]) ->
             value = float(flat[row][wrong[row]][0])
             raise DataError(
                 f"{whose}: {name!r} is {value} in row {row} ({int(bad.sum())} of {len(flat)} rows "
-                "have no finite number): mend these rows or leave them out"
+                "have no finite number): mend these rows or leave them out",
+                code="bad-value",
             )
 
 

@@ -99,7 +99,7 @@ class Hdf5Reader:
 
     def fault(self, what: str) -> DataError:
         """Error of this file, in one line."""
-        return DataError(f"{self.path}: {what}: {self.hint}")
+        return DataError(f"{self.path}: {what}: {self.hint}", code="file-unreadable")
 
 
 @contextmanager
@@ -123,4 +123,6 @@ def hdf5(path: Path, doing: str, hint: str) -> Iterator[Hdf5Reader]:
     except VergenceError:
         raise
     except Exception as fault:  # a damaged file may raise anything
-        raise DataError(f"cannot read {path} ({first_line(fault)}): {hint}") from fault
+        raise DataError(
+            f"cannot read {path} ({first_line(fault)}): {hint}", code="file-unreadable"
+        ) from fault

@@ -46,4 +46,4 @@ def opened(source: Path | BinaryIO, name: str, hint: str) -> Iterator[Image.Imag
         said = first_line(fault)
         if isinstance(fault, Image.UnidentifiedImageError):
             said = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise DataError(f"cannot decode {name} ({said}): {hint}") from fault
+        raise DataError(f"cannot decode {name} ({said}): {hint}", code="file-unreadable") from fault

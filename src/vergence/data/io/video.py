@@ -74,12 +74,15 @@ class Video(Footage):
         if not path.is_file():
             camera = path.name.isdigit() and "a camera's number is not taken: record a file, and "
             raise DataError(
-                f"video {path} is missing; {camera or ''}give the path of an existing video file"
+                f"video {path} is missing; {camera or ''}give the path of an existing video file",
+                code="file-missing",
             )
         try:
             with av.open(str(path)) as container:
                 if not container.streams.video:
-                    raise DataError(f"{path} has no video stream; give a video file")
+                    raise DataError(
+                        f"{path} has no video stream; give a video file", code="file-unreadable"
+                    )
                 stream = container.streams.video[0]
                 packets = [p for p in container.demux(stream) if p.size]
                 declared, width, height = stream.frames, stream.width, stream.height
@@ -89,7 +92,8 @@ class Video(Footage):
         if declared and len(packets) < declared:
             raise DataError(
                 f"video {path} is truncated: {len(packets)} of {declared} frames are there; "
-                "copy or download it again"
+                "copy or download it again",
+                code="file-unreadable",
             )
         shown = [p.pts for p in packets if p.pts is not None and not p.is_discard]
         orientation = _orientation_of(path)
@@ -97,7 +101,10 @@ class Video(Footage):
             width, height = height, width
         pts = np.unique(np.array(shown, np.int64))
         if not len(pts) or base is None:
-            raise DataError(f"video {path} has no frames; give a video with at least one frame")
+            raise DataError(
+                f"video {path} has no frames; give a video with at least one frame",
+                code="file-unreadable",
+            )
         times = np.asarray((pts - pts[0]) * float(base), np.float64)
         start_s = float(pts[0] * base)
         return Video(path, times, width, height, pts, orientation, start_s=start_s)
@@ -115,7 +122,9 @@ class Video(Footage):
         except (FFmpegError, OSError) as error:
             raise _unreadable(path, error) from None
         if not found:
-            raise DataError(f"{path} has no video stream; give a video file")
+            raise DataError(
+                f"{path} has no video stream; give a video file", code="file-unreadable"
+            )
 
     def rows_at(self, times_s: ArrayLike) -> NDArray[np.int64]:
         """Return the number of the frame nearest to each time (ties: the earlier).
@@ -182,7 +191,8 @@ class Video(Footage):
         if frame is None or frame.pts != pts:
             raise DataError(
                 f"video {self.path}: frame {row} of {len(self.pts)} cannot be decoded; the file is "
-                "truncated or damaged, copy or download it again"
+                "truncated or damaged, copy or download it again",
+                code="file-unreadable",
             )
         return frame
 
@@ -243,7 +253,8 @@ def rows_at(
     if outside.any():
         raise DataError(
             f"{source}: time {times[outside][0]:.3f} s is outside the video "
-            f"({frame_times_s[0]:.3f} to {frame_times_s[-1]:.3f} s)"
+            f"({frame_times_s[0]:.3f} to {frame_times_s[-1]:.3f} s)",
+            code="outside-video",
         )
     right = np.clip(np.searchsorted(frame_times_s, times), 0, len(frame_times_s) - 1)
     left = np.maximum(right - 1, 0)
@@ -255,5 +266,6 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     reason = str(error).split("]")[-1].split(":")[0].strip() or type(error).__name__
     return DataError(
         f"video {path} cannot be read ({reason}): it is truncated or not a video; copy or download "
-        "it again"
+        "it again",
+        code="file-unreadable",
     )
