@@ -171,7 +171,7 @@ class JoinedNode:
             task,
             LocalData(federation, federation),
             RandomStream("run", seed),
-            Computation(plan.precision, wire=plan.wire, pruning=plan.pruning),
+            Computation(plan.precision, wire=plan.wire),
             client_hooks(plan, method, task, federation, state, self.tell_verdict),
             plan.silos,
         )

@@ -174,9 +174,7 @@ class RunSetup:
             task,
             LocalData(self.turns_on, self.federation, all_here),
             self.stream,
-            Computation(
-                solving.precision, solving.solver == "stacked", device, codec, plan.pruning
-            ),
+            Computation(solving.precision, solving.solver == "stacked", device, codec),
             client_hooks(plan, method, task, self.turns_on, self.folder.state, here=all_here),
             plan.silos,
         )

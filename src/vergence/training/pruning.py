@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy
@@ -21,7 +21,7 @@ from vergence.core.files import parse_json
 from vergence.core.masks import Mask
 from vergence.core.options import NamedOptions, Share
 from vergence.core.params import Params
-from vergence.core.requests import Fit, Forward, StepResult
+from vergence.core.requests import Fit
 from vergence.core.stages import Staged
 from vergence.errors import ConfigError, DataError
 
@@ -138,7 +138,7 @@ class Gradual(Pruning):
         Raises:
             ConfigError: names both rounds.
         """
-        if self.amount and self.last > rounds:
+        if self.last > rounds:
             raise ConfigError(
                 f"pruning: its amount is reached in round {self.last}, and the run has {rounds}; "
                 "set until_round (or from_round) to at most that"
@@ -174,26 +174,6 @@ def prunable(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> b
     """True if a network, or a piece of one, has a layer of this kind with weights of its own."""
     kinds = KINDS["linear"] + KINDS["conv"] if layers == "both" else KINDS[layers]
     return any(isinstance(m, kinds) for m in network.modules())
-
-
-def within_piece(ask: Any, keep: Mask | None) -> Any:
-    """Return a request about a piece of a cut network with the entries that went at zero.
-
-    The memory that a step is given stays the one that it steps in.
-    """
-    if keep is None:
-        return ask
-    if isinstance(ask, Forward):
-        return replace(ask, params=keep.keep(ask.params))
-    ask.params.flat.copy_(keep.keep(ask.params).flat)
-    return ask
-
-
-def kept(keep: Mask | None, answer: Any) -> Any:
-    """Return the answer of a step with the entries that went at zero still."""
-    if keep is not None and isinstance(answer, StepResult):
-        answer.params.flat.copy_(keep.keep(answer.params).flat)
-    return answer
 
 
 def within(ask: Fit, keep: Mask) -> Fit:
