@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.engine.toys import LOCAL, run_toy
 from vergence.training.pruning import Gradual
+from vergence.engine.silos import Silos
 from vergence.methods.fedcpf import FedCPF
 
 out, asked, entered = Path(sys.argv[1]), eval(sys.argv[2]), set()
@@ -29,6 +30,7 @@ sys.setprofile(None)
 print("\\n".join(entered))
 """
 PRUNING = {"training/pruning.py", "engine/pruning_hooks.py"}
+LABS = {"engine/silos.py", "engine/lab_runner.py"}
 
 
 def entered(out, asked):
@@ -40,17 +42,22 @@ def entered(out, asked):
         cwd=ROOT,
         check=True,
     )
-    return {path.partition("/vergence/")[2] for path in done.stdout.splitlines()}
+    return {path.rpartition("/vergence/")[2] for path in done.stdout.splitlines()}
 
 
-def test_a_plain_round_enters_no_module_of_pruning(tmp_path):
+def test_a_plain_run_enters_no_module_of_pruning_or_labs(tmp_path):
     found = entered(tmp_path, "{}")
     assert {"methods/fedcpf.py", "engine/client_executor.py"} <= found
-    assert not found & PRUNING
+    assert not found & (PRUNING | LABS)
 
 
 @pytest.mark.parametrize(
-    ("asked", "modules"), [("{'pruning': Gradual(0.5)}", PRUNING)], ids=["pruning"]
+    ("asked", "modules"),
+    [
+        ("{'pruning': Gradual(0.5)}", PRUNING),
+        ("{'silos': Silos({'one': ('p00', 'p01'), 'two': ('p02',)})}", LABS),
+    ],
+    ids=["pruning", "labs"],
 )
 def test_a_run_that_asks_for_it_enters_it(asked, modules, tmp_path):
     """Else the test above would look at the wrong modules."""

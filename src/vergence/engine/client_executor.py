@@ -14,7 +14,7 @@ from vergence.core.conversation import drive
 from vergence.core.federation import Federation, PublicData
 from vergence.core.local_training import Precision
 from vergence.core.messages import Message, SealedReply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import (
@@ -34,11 +34,9 @@ from vergence.engine.records import (
     ClientResult,
     ClientState,
     ClientTask,
-    LabState,
     TaskBatch,
     numbers,
 )
-from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
@@ -106,7 +104,6 @@ class ClientExecutor:
         stream: random numbers of the run.
         how: of the computation.
         hooks: the protections of clients' turns.
-        silos: labs whose people send one reply together.
     """
 
     def __init__(
@@ -117,9 +114,8 @@ class ClientExecutor:
         stream: RandomStream,
         how: Computation = Computation(),
         hooks: Sequence[ClientHooks] = (),
-        silos: Silos = NO_LABS,
     ) -> None:
-        self.method, self.task, self.stream, self.silos = method, task, stream, silos
+        self.method, self.task, self.stream = method, task, stream
         self.data, self.trained_on, self.people = data, data.trained_on, data.people
         self.how, self.hooks = how, tuple(hooks)
         self.solver = Solver(task, how.precision)
@@ -133,7 +129,7 @@ class ClientExecutor:
         for hook in self.hooks:
             hook.attach(self.solver.module)
         self.trainers = Trainers(task)
-        self.records = records_of(method, task, silos)
+        self.records = method.state_records(task)
 
     def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> TurnResult:
         """Take a client's turn; `kept` is what it has at home."""
@@ -145,11 +141,6 @@ class ClientExecutor:
             refused = ClientResult(task.client, f"{QUARANTINED}{spent}")
             return TurnResult(refused, None, kept)
         return self._done(turn)
-
-    def exposed(self, verb: str) -> Exposure:
-        """Exposure of a client's replies: a lab's tell how many people share each entry."""
-        told = self.method.exposure[verb]
-        return replace(told, weight="per entry") if self.silos and told.weight == "mask" else told
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
         """Reason not to count a client's reply from another machine, None if it may be."""
@@ -367,11 +358,6 @@ class ClientTurn:
             )
         if isinstance(self.ask, Fit):
             self.ask = self.worker.training(self.ask, self.message.round + 1)
-
-
-def records_of(method: Method, task: Task, silos: Silos) -> tuple[type, ...]:
-    """Dataclasses that states are made of: the server's, a person's, and a lab's where some are."""
-    return (*method.state_records(task), *((LabState,) if silos else ()))
 
 
 def lent(federation: Federation) -> PublicData:

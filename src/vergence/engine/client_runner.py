@@ -15,14 +15,12 @@ from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.channel import DIRECT, Channel
 from vergence.engine.client_executor import ClientExecutor, TurnResult
-from vergence.engine.lab_turns import LabTurns, own_state
 from vergence.engine.records import (
     QUARANTINED,
     ClientResult,
     ClientState,
     ClientTask,
     GroupResult,
-    LabState,
     TaskBatch,
 )
 from vergence.engine.secure_sums import SecureSum, redact
@@ -52,14 +50,14 @@ class ClientRunner:
         channel: Channel = DIRECT,
     ) -> None:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
-        self.labs = LabTurns(worker, store)
         self.fresh: ClientState | None = None
 
     def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
         """Do one group; `whole` is an empty sum to add the replies to."""
         tasks = batch.group(number)
         if batch.kind == "evaluate":
-            return GroupResult([self._measured(task, batch.points) for task in tasks], whole)
+            found = [self.measure(task, self.kept(task), batch.points) for task in tasks]
+            return GroupResult(found, whole)
         result = GroupResult([], whole)
         if batch.kind == "serve":
             for served in [[task] for task in tasks] if batch.alone else [tasks]:
@@ -90,17 +88,16 @@ class ClientRunner:
             yield task, before, self.turn(task, before, batch)
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take the turn of a client, or of a lab and all people in it."""
-        taker = self.labs if task.client in self.worker.silos.labs else self.worker
-        return taker.turn(task, before, batch)
+        """Take the turn of a client."""
+        return self.worker.turn(task, before, batch)
 
-    def _measured(self, task: ClientTask, points: Sequence[str]) -> ClientResult:
-        """Measure a person, or a lab as the mean over its people."""
-        kept, silos = self.kept(task), self.worker.silos
-        if task.client in silos.labs:
-            return self.labs.evaluate(task, kept, points)
-        own = own_state(kept, task.client) if silos else kept
-        return self.worker.evaluate(task.client, task.message, own, points)
+    def measure(self, task: ClientTask, before: ClientState, points: Sequence[str]) -> ClientResult:
+        """Measure a client."""
+        return self.worker.evaluate(task.client, task.message, before, points)
+
+    def exposed(self, verb: str) -> Exposure:
+        """Exposure of a client's replies."""
+        return self.worker.method.exposure[verb]
 
     def kept(self, task: ClientTask) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
@@ -170,10 +167,8 @@ class ClientRunner:
         as_new = not packed.arrays and packed.header == Packed(self.kept_fresh()).header
         return None if task.file is None and as_new else packed
 
-    def _share(self, state: Any) -> float | None:
+    def share(self, state: Any) -> float | None:
         """Personal share of a client's entries, None where there is none."""
-        if isinstance(state, LabState):
-            return self.labs.share(state)
         mask = self.worker.method.personal(state)
         return None if mask is None else mask.fraction
 
@@ -184,7 +179,7 @@ class ClientRunner:
         result, sealed, after = taken
         if sealed is None:
             return result, None
-        exposed = self.worker.exposed(task.message.verb)
+        exposed = self.exposed(task.message.verb)
         form = self.form(task.message, batch.held)
         status, row = "ok", sealed
         sent = {**batch.held, **task.message.trees}
@@ -211,7 +206,7 @@ class ClientRunner:
                     own = partial(self._secret_of_zeros, task)
                     row = self.sums.given(form, zeros, own)
                 reason, packed = None, Packed(before) if kept else None
-        share = None if form else self._share(after.state)
+        share = None if form else self.share(after.state)
         filed = None
         if packed is not None:
             filed = self.store.write(task.client, batch.stamp, packed, share, task.spare)

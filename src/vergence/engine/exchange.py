@@ -403,7 +403,7 @@ class ClientExchange:
         self, people: Sequence[str], server: Any, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
         """Measure people: point -> person -> metrics. Nobody's state changes."""
-        homes = {person: self.clients.silos.home(person) for person in people}
+        homes = {person: self.clients.homes.get(person, person) for person in people}
         sent = self._messages(dict.fromkeys(homes.values()), "evaluate", server, round)
         messages = {person: sent[home] for person, home in homes.items()}
         beside = self.method.beside(server)

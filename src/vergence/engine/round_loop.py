@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from vergence.engine import compatibility_check
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
+from vergence.engine.lab_runner import LabRunner
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import client_hooks, server_hooks
+from vergence.engine.records import LabState
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.engine.solver_selection import device_for, loads, precision_for, solver_for
-from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
+from vergence.engine.storage.client_states import NO_LABS, ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
@@ -84,18 +87,33 @@ def run_rounds(
     refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     executor = setup.executor(device, solving, all_here=pool_factory is None)
-    store = ClientStateStore(folder.state, task.seed, executor.records)
-    runner = ClientRunner(executor, store, sums)
+    records = records_of(plan, setup.method, task)
+    homes = plan.silos.lab_of if plan.silos.labs else NO_LABS
+    store = ClientStateStore(folder.state, task.seed, records)
+    runner = runner_for(plan, executor, store, sums)
     most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
-        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, plan.silos)
+        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, homes)
     else:
         pool, registry = pool_factory(runner)
     exchange = setup.exchange(pool, registry, solving.chunk, sums, hooks)
     try:
-        return RoundLoop(setup, exchange, executor, tick, begin).run(executor.records)
+        return RoundLoop(setup, exchange, executor, tick, begin).run(records)
     finally:
         pool.close()
+
+
+def records_of(plan: Plan, method: Method, task: Task) -> tuple[type, ...]:
+    """Dataclasses that states are made of: the server's, a person's, and a lab's where some are."""
+    return (*method.state_records(task), *((LabState,) if plan.silos.labs else ()))
+
+
+def runner_for(
+    plan: Plan, worker: ClientExecutor, store: ClientStateStore, sums: SecureSum | None
+) -> ClientRunner:
+    """Runner of clients' turns; of labs with people inside, where the plan has some."""
+    runner = partial(LabRunner, plan.silos) if plan.silos.labs else ClientRunner
+    return runner(worker, store, sums)
 
 
 @dataclass(frozen=True)
@@ -128,7 +146,7 @@ class RunSetup:
         Where data are not `here`, the federation's people are the clients that have them.
         """
         if not method.pooled:
-            sites = plan.silos.grouped(federation) if here else federation
+            sites = plan.silos.grouped(federation) if here and plan.silos.labs else federation
             return cls(method, task, federation, sites, plan, folder)
         pooled = federation.pooled()
         if method.local.steps is not None:  # one site takes as many steps as all of them
@@ -139,7 +157,7 @@ class RunSetup:
     @property
     def turns_on(self) -> Federation:
         """Data that turns see: those of the sites, or of the people in labs."""
-        return self.federation if self.plan.silos else self.trained_on
+        return self.federation if self.plan.silos.labs else self.trained_on
 
     @property
     def stream(self) -> RandomStream:
@@ -176,7 +194,6 @@ class RunSetup:
             self.stream,
             Computation(solving.precision, solving.solver == "stacked", device, codec),
             client_hooks(plan, method, task, self.turns_on, self.folder.state, here=all_here),
-            plan.silos,
         )
 
     def exchange(

@@ -21,12 +21,12 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack, quick_digest
 from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData, records_of
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.evaluation import scored
 from vergence.engine.protections.setup import pruning_hooks
 from vergence.engine.protections.split_defense import defended_trainer
 from vergence.engine.records import ClientState
-from vergence.engine.round_loop import fingerprint
+from vergence.engine.round_loop import fingerprint, records_of
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import (
     SolverChoice,
@@ -320,11 +320,11 @@ def read_run(
         raise StateError(f"{folder}: seed {seed} is not finished (finished: {done})")
     task = experiment.task(seed)
     about = manifest["done"][str(seed)]
-    records = records_of(method, task, experiment.plan.silos)
+    records = records_of(experiment.plan, method, task)
     rounds = experiment.plan.rounds
     final = load_progress(folder, about["files"], rounds, records, elsewhere=not clients)
-    silos = experiment.plan.silos
-    index = ClientStateIndex(ClientStateStore(folder / "state", seed, records), silos)
+    store = ClientStateStore(folder / "state", seed, records)
+    index = ClientStateIndex(store, experiment.plan.silos.lab_of)
     index.restore(final.filed)
     solving = SolverChoice(*manifest["solving"])
     return TrainedRun(

@@ -40,7 +40,7 @@ def protections(plan: Plan) -> tuple[Protection, ...]:
     """Protections that a plan asks for; hooks are asked in this order, outermost first."""
     policies = {key: getattr(plan.privacy, key) for key in BUILT_IN}
     named = [BUILT_IN[key](plan, it) for key, it in policies.items() if it is not None]
-    labs = [LabsProtection(plan)] if plan.silos else []
+    labs = [LabsProtection(plan)] if plan.silos.labs else []
     return (*named, *labs, *plan.privacy.own, RobustProtection(plan, plan.privacy.robust))
 
 
