@@ -40,6 +40,7 @@ from vergence.engine.records import (
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.training.cuda_graphs import STREAMS, Graphed
 from vergence.training.device import copies
 from vergence.training.sequential import Solver
@@ -150,6 +151,10 @@ class ClientExecutor:
     def covers(self, client: str, round: int, why: str) -> bool:
         """True if a reply that does not count leaves as one of zeros."""
         return any(hook.covers(client, round, why) for hook in self.hooks)
+
+    def noise_key(self, client: str) -> NoiseKey:
+        """Secret of the noise that a client adds to its part of a secure sum."""
+        return next(key for hook in self.hooks if (key := hook.noise_key(client)) is not None)
 
     def receiving(self) -> list[Check]:
         """Checks of what one client sends while it is served."""

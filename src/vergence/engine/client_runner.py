@@ -27,8 +27,6 @@ from vergence.engine.secure_sums import SecureSum, redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
-from vergence.privacy.keyed_noise import NoiseKey
-from vergence.privacy.release_log import FOLDER, secret_in
 from vergence.privacy.reply_checks import fault, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
@@ -147,13 +145,6 @@ class ClientRunner:
             sent = {**method.offer(method.server(self.worker.task), ""), **sent}
         return self.sums.form(method, message.verb, sent)
 
-    def _secret(self, client: str) -> NoiseKey:
-        return secret_in(self.store.folder / FOLDER).child("share", self.store.seed, client)
-
-    def _secret_of_zeros(self, task: ClientTask) -> NoiseKey:
-        """Secret of the noise on zeros, which is of one verb: two verbs' zeros are alike."""
-        return self._secret(task.client).child("zeros", task.message.verb)
-
     def _to_keep(
         self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
     ) -> Packed | None:
@@ -181,12 +172,12 @@ class ClientRunner:
             return result, None
         exposed = self.exposed(task.message.verb)
         form = self.form(task.message, batch.held)
-        status, row = "ok", sealed
+        status, row, key = "ok", sealed, partial(self.worker.noise_key, task.client)
         sent = {**batch.held, **task.message.trees}
         reason = fault(sealed, task.message.round, sent, exposed)
         if reason is None and form is not None and self.sums is not None:
             try:
-                row = self.sums.given(form, sealed, partial(self._secret, task.client))
+                row = self.sums.given(form, sealed, key)
             except RangeFault as why:
                 reason = str(why)
         told = before.told if form or reason else {**before.told, **masks(sealed)}
@@ -203,8 +194,9 @@ class ClientRunner:
             else:  # as after any other turn: a state is left where one would have been
                 sealed = row = zeros
                 if form is not None and self.sums is not None:
-                    own = partial(self._secret_of_zeros, task)
-                    row = self.sums.given(form, zeros, own)
+                    # Two verbs' zeros are alike, and must not get the same noise.
+                    verb = task.message.verb
+                    row = self.sums.given(form, zeros, lambda: key().child("zeros", verb))
                 reason, packed = None, Packed(before) if kept else None
         share = None if form else self.share(after.state)
         filed = None

@@ -18,6 +18,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.core.task import Task
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 LEFT_OUT = "left out"
@@ -117,6 +118,10 @@ class ClientHooks:
         Then the server does not learn that it was faulty, which may tell of the client's data.
         """
         return False
+
+    def noise_key(self, client: str) -> NoiseKey | None:
+        """Secret of the noise that a client adds to its part of a secure sum, if it adds any."""
+        return None
 
     def receiving(self) -> Check | None:
         """Check of what one client sends while it is served, None if there is none."""
