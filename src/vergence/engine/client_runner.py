@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from vergence.core.aggregation import Sum
@@ -48,7 +48,6 @@ class ClientRunner:
         channel: Channel = DIRECT,
     ) -> None:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
-        self.fresh: ClientState | None = None
 
     def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
         """Do one group; `whole` is an empty sum to add the replies to."""
@@ -99,14 +98,13 @@ class ClientRunner:
 
     def kept(self, task: ClientTask) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
-        fresh = self.kept_fresh()
+        fresh = self.fresh
         return fresh if task.file is None else self.store.read(task.file, fresh.state)
 
-    def kept_fresh(self) -> ClientState:
-        """State kept by a client that never took part."""
-        if self.fresh is None:
-            self.fresh = ClientState(self.worker.method.client(self.worker.task))
-        return self.fresh
+    @cached_property
+    def fresh(self) -> ClientState:
+        """State of a client that never took part."""
+        return ClientState(self.worker.method.client(self.worker.task))
 
     def turns(
         self,
@@ -155,7 +153,7 @@ class ClientRunner:
             return None
         packed = Packed(after)
         # A client that never took part and holds no array is as new: nothing is kept for it.
-        as_new = not packed.arrays and packed.header == Packed(self.kept_fresh()).header
+        as_new = not packed.arrays and packed.header == Packed(self.fresh).header
         return None if task.file is None and as_new else packed
 
     def share(self, state: Any) -> float | None:

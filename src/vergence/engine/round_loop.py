@@ -83,8 +83,7 @@ def run_rounds(
     setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
     sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
     solving = setup.solver_choice(device)
-    refuse_another(device, solving, folder)
-    refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
+    refuse_another(device, precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     executor = setup.executor(device, solving, all_here=pool_factory is None)
     records = records_of(plan, setup.method, task)
@@ -222,11 +221,15 @@ class RunSetup:
         )
 
 
-def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirectory) -> None:
-    """Refuse another kind of device than a run was begun on: bits would differ.
+def refuse_another(
+    device: torch.device, precision: Precision, solving: SolverChoice, folder: RunDirectory
+) -> None:
+    """Refuse another kind of device, or another precision, than a run was begun with.
+
+    Bits would differ; "auto" may find another precision on another machine.
 
     Raises:
-        StateError: says where it was.
+        StateError: says with which it was begun.
     """
     if solving.device != device.type:
         raise StateError(
@@ -234,15 +237,6 @@ def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirec
             f"'{device.type}': go on where it was begun, or start a new run elsewhere"
         )
 
-
-def refuse_other_precision(
-    precision: Precision, solving: SolverChoice, folder: RunDirectory
-) -> None:
-    """Refuse another precision than a run was begun in, as "auto" finds on another machine.
-
-    Raises:
-        StateError: says in which it was begun.
-    """
     if solving.precision != precision:
         raise StateError(
             f"{folder.path} was begun in precision '{solving.precision}', and on this machine "

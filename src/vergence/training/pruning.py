@@ -28,6 +28,7 @@ from vergence.errors import ConfigError, DataError
 KINDS: Mapping[str, tuple[type[nn.Module], ...]] = {
     "linear": (nn.Linear,),
     "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    "both": (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
 }
 WIDTHS = (np.uint8, np.uint16, np.uint32)
 SKIPS, VALUES = "skips/", "values/"
@@ -157,8 +158,9 @@ def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tu
     Raises:
         ConfigError: there are none.
     """
-    kinds = KINDS["linear"] + KINDS["conv"] if layers == "both" else KINDS[layers]
-    named = [(path, m.weight) for path, m in network.named_modules() if isinstance(m, kinds)]
+    named = [
+        (path, m.weight) for path, m in network.named_modules() if isinstance(m, KINDS[layers])
+    ]
     found = tuple(
         f"{path}.weight".removeprefix(".")
         for path, weight in named
@@ -172,8 +174,7 @@ def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tu
 
 def prunable(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> bool:
     """True if a network, or a piece of one, has a layer of this kind with weights of its own."""
-    kinds = KINDS["linear"] + KINDS["conv"] if layers == "both" else KINDS[layers]
-    return any(isinstance(m, kinds) for m in network.modules())
+    return any(isinstance(m, KINDS[layers]) for m in network.modules())
 
 
 def within(ask: Fit, keep: Mask) -> Fit:
@@ -192,7 +193,7 @@ def row(network: nn.Module) -> tuple[str, ...] | None:
         return None
     paths = tuple(path for paths in network.stages.values() for path in paths)
     layers = [network.get_submodule(path) for path in paths]
-    plain = all(isinstance(m, KINDS["linear"] + KINDS["conv"]) for m in layers)
+    plain = all(isinstance(m, KINDS["both"]) for m in layers)
     grouped = any(getattr(m, "groups", 1) > 1 for m in layers)
     inside = sum(p.numel() for m in layers for p in m.parameters())
     whole = inside == sum(p.numel() for p in network.parameters())
