@@ -15,6 +15,7 @@ from tests.engine.toys import LOCAL, run_toy
 from vergence.training.pruning import Gradual
 from vergence.engine.silos import Silos
 from vergence.methods.fedcpf import FedCPF
+from vergence.privacy.config import Privacy, SecureAggregationConfig
 
 out, asked, entered = Path(sys.argv[1]), eval(sys.argv[2]), set()
 
@@ -30,6 +31,7 @@ sys.setprofile(None)
 print("\\n".join(entered))
 """
 PRUNING = {"training/pruning.py", "engine/pruning_hooks.py"}
+SECURE_SUMS = {"engine/secure_sums.py", "privacy/secure_aggregation/reply_layout.py"}
 LABS = {"engine/silos.py", "engine/lab_runner.py"}
 
 
@@ -45,10 +47,11 @@ def entered(out, asked):
     return {path.rpartition("/vergence/")[2] for path in done.stdout.splitlines()}
 
 
-def test_a_plain_run_enters_no_module_of_pruning_or_labs(tmp_path):
+def test_a_plain_run_enters_no_module_of_pruning_labs_or_secure_sums(tmp_path):
     found = entered(tmp_path, "{}")
     assert {"methods/fedcpf.py", "engine/client_executor.py"} <= found
-    assert not found & (PRUNING | LABS)
+    assert not found & (PRUNING | LABS | SECURE_SUMS)
+    assert not [name for name in found if "secure" in name or "labs" in name]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +59,12 @@ def test_a_plain_run_enters_no_module_of_pruning_or_labs(tmp_path):
     [
         ("{'pruning': Gradual(0.5)}", PRUNING),
         ("{'silos': Silos({'one': ('p00', 'p01'), 'two': ('p02',)})}", LABS),
+        (
+            "{'privacy': Privacy(aggregation=SecureAggregationConfig('additive'))}",
+            SECURE_SUMS,
+        ),
     ],
-    ids=["pruning", "labs"],
+    ids=["pruning", "labs", "secure sums"],
 )
 def test_a_run_that_asks_for_it_enters_it(asked, modules, tmp_path):
     """Else the test above would look at the wrong modules."""

@@ -27,7 +27,7 @@ from vergence.engine.secure_sums import SecureSum, redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
-from vergence.privacy.reply_checks import fault, zeros_for
+from vergence.privacy.reply_checks import fault, reply_trees, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 from vergence.wire.size import travelled
@@ -136,12 +136,12 @@ class ClientRunner:
 
     def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
         """Layout by which the reply to a message becomes words, None where it leaves as it is."""
-        if self.sums is None:
+        method, task, verb = self.worker.method, self.worker.task, message.verb
+        if self.sums is None or method.exposure[verb].reveal == "each":
             return None
-        method, sent = self.worker.method, {**held, **message.trees}
-        if set(method.exposure[message.verb].trees) - set(sent):
-            sent = {**method.offer(method.server(self.worker.task), ""), **sent}
-        return self.sums.form(method, message.verb, sent)
+        sent = {**held, **message.trees}
+        like = reply_trees(method, verb, sent, lambda: method.server(task))
+        return self.sums.form(method, verb, like)
 
     def _to_keep(
         self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure

@@ -81,7 +81,9 @@ def run_rounds(
     plan.delivery.check()
     device = device_for(method, plan)
     setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
-    sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
+    sums = None
+    if plan.privacy.aggregation is not None:
+        sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
     solving = setup.solver_choice(device)
     refuse_another(device, precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
