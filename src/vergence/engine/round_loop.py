@@ -68,6 +68,7 @@ def run_rounds(
     plan: Plan,
     folder: RunDirectory,
     tick: Tick | None = None,
+    *,
     pool_factory: PoolFactory | None = None,
     begin: Begin | None = None,
 ) -> RunOutcome:
