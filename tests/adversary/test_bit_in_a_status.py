@@ -79,7 +79,7 @@ def test_the_state_of_before_is_kept_and_the_client_goes_on(tmp_path):
     note = turn(made, "p02", ClientRequest("turn", "p02", lying(made), "0.1"))
     node = made.home("p02")
     kept = node.runner.store.read(note["filed"][0]).state
-    fresh = node.runner.kept_fresh().state
+    fresh = node.runner.fresh.state
     assert all(torch.equal(a.flat, b.flat) for a, b in zip(parts(kept), parts(fresh), strict=True))
 
 

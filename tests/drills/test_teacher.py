@@ -257,7 +257,12 @@ def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, mon
     own, server = tmp_path / "out" / "clients" / "owner", tmp_path / "out" / "server"
     side = replace(settings(own, ClientSide), answers_in_all=320 + more)
     found, leading = [], ServerRun(server, Wire(AnsweringClient(own, side)))
-    monkeypatch.setattr(run, "run_rounds", lambda *a: found.append(run_rounds(*a)) or found[0])
+
+    def recorded(*args, **more):
+        found.append(run_rounds(*args, **more))
+        return found[0]
+
+    monkeypatch.setattr(run, "run_rounds", recorded)
     leading.registry._greet(1, "now", {})
     leading.run()
     assert (server / "run" / "pe_zsl" / "results.json").exists()

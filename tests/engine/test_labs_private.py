@@ -16,7 +16,7 @@ from tests.engine.toys import table
 from tests.engine.turns import watch_turns
 from vergence.core.aggregation import add_up
 from vergence.core.messages import SealedReply, SealedTree, reply, seal
-from vergence.engine import lab_turns
+from vergence.engine import lab_runner
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.protections.labs import LabsProtection
@@ -69,7 +69,7 @@ def test_a_person_in_a_lab_that_is_drawn_is_claimed_nothing_for_the_draw():
 
 def sent_by_south(tmp_path, monkeypatch, user, changed):
     """Lab south's reply of a round, where p02's training came to what `changed` makes of it."""
-    found, plain = [], lab_turns.LabTurns.turn
+    found, plain = [], lab_runner.LabRunner.turn
 
     def turn(self, task, kept, batch):
         taken = plain(self, task, kept, batch)
@@ -83,7 +83,7 @@ def sent_by_south(tmp_path, monkeypatch, user, changed):
         return outgoing(self, changed(reply, turn.site.id), turn)
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab_turns.LabTurns, "turn", turn)
+        patch.setattr(lab_runner.LabRunner, "turn", turn)
         patch.setattr(UserLevelHooks, "outgoing", trained)
         plan = {"rounds": 1, "silos": LABS, "privacy": Privacy(user=user)}
         run(build("fedavg"), tmp_path, SEVEN, **plan)

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import vergence as vg
 from vergence.engine.evaluation import broken
-from vergence.engine.lab_turns import means
+from vergence.engine.lab_runner import means
 from vergence.engine.round_loop import averages
 from vergence.metrics.fairness import fairness
 from vergence.metrics.held_out import smallest

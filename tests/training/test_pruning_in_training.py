@@ -13,7 +13,8 @@ from vergence.core import files
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
+from vergence.engine.client_executor import ClientExecutor, LocalData
+from vergence.engine.pruning_hooks import PruningHooks
 from vergence.errors import ConfigError
 from vergence.experiment.provenance import config_digest
 from vergence.experiment.run import start
@@ -114,7 +115,11 @@ def test_the_share_of_zeros_is_the_one_asked_for(method, tmp_path, fits):
         assert int(after["0.bias"].count_nonzero()) == 16
     people = People(inputs=INPUTS).load()
     worker = ClientExecutor(
-        method, TASK, LocalData(people, people), RandomStream("test"), Computation(pruning=HALF)
+        method,
+        TASK,
+        LocalData(people, people),
+        RandomStream("test"),
+        hooks=[PruningHooks(HALF, TASK)],
     )
     for person in people.clients:
         message = Message("evaluate", method.predicting(outcome.server, person), round=ROUNDS)

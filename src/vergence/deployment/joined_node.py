@@ -24,7 +24,7 @@ from vergence.engine.client_executor import ClientExecutor, Computation, LocalDa
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.protections.dp_sgd import refuse_own_prior
 from vergence.engine.protections.setup import client_hooks
-from vergence.engine.round_loop import device_for
+from vergence.engine.round_loop import device_for, records_of, runner_for
 from vergence.engine.secure_sums import SecureSum, server_deals
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.errors import ConfigError, StateError, VergenceError
@@ -171,13 +171,11 @@ class JoinedNode:
             task,
             LocalData(federation, federation),
             RandomStream("run", seed),
-            Computation(plan.precision, wire=plan.wire, pruning=plan.pruning),
+            Computation(plan.precision, wire=plan.wire),
             client_hooks(plan, method, task, federation, state, self.tell_verdict),
-            plan.silos,
         )
-        return ClientRunner(
-            worker, ClientStateStore(state, seed, worker.records, lasting=True), self.sums(method)
-        )
+        store = ClientStateStore(state, seed, records_of(plan, method, task), lasting=True)
+        return runner_for(plan, worker, store, self.sums(method))
 
     def tell_verdict(self, line: str) -> None:
         """Tell the operator what a protection found out here; nobody else is told."""

@@ -277,7 +277,7 @@ class RemoteClients:
         if request.kind == "evaluate" or result.status != "ok":
             return result, None
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
-        exposed = self.runner.worker.exposed(request.message.verb)
+        exposed = self.runner.exposed(request.message.verb)
         reason = fault(sealed, request.message.round, offered, exposed)
         reason = reason or self.runner.worker.fault(sealed, request.client)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}

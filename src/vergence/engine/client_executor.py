@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from vergence import profiling
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation, PublicData
 from vergence.core.local_training import Precision
-from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import (
@@ -36,17 +34,15 @@ from vergence.engine.records import (
     ClientResult,
     ClientState,
     ClientTask,
-    LabState,
     TaskBatch,
     numbers,
 )
-from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.training.cuda_graphs import STREAMS, Graphed
 from vergence.training.device import copies
-from vergence.training.pruning import Gradual, kept, prunable, within, within_piece
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked, groups_of
 from vergence.training.steps import Trainers
@@ -54,8 +50,6 @@ from vergence.wire.codecs import Compression, seal_coded
 
 Ask = Fit | Compute | Step | Forward | Mean
 CPU = torch.device("cpu")
-ZEROS = "zeros"
-"""The share of a pruned run's parameters that are zero: a metric beside those of the task."""
 NONE = torch.zeros(0, dtype=torch.int64)
 """The numbers of no samples."""
 
@@ -93,14 +87,12 @@ class Computation:
         device: where; on a GPU turns are taken together in any case, side by side in `STREAMS`
             streams where they do not stack.
         wire: codec of replies.
-        pruning: keeps what is trained, and what is predicted with, pruned.
     """
 
     precision: Precision = "fp32"
     stacks: bool = False
     device: torch.device = CPU
     wire: Compression = Compression()
-    pruning: Gradual = Gradual(0.0)
 
 
 class ClientExecutor:
@@ -113,7 +105,6 @@ class ClientExecutor:
         stream: random numbers of the run.
         how: of the computation.
         hooks: the protections of clients' turns.
-        silos: labs whose people send one reply together.
     """
 
     def __init__(
@@ -124,9 +115,8 @@ class ClientExecutor:
         stream: RandomStream,
         how: Computation = Computation(),
         hooks: Sequence[ClientHooks] = (),
-        silos: Silos = NO_LABS,
     ) -> None:
-        self.method, self.task, self.stream, self.silos = method, task, stream, silos
+        self.method, self.task, self.stream = method, task, stream
         self.data, self.trained_on, self.people = data, data.trained_on, data.people
         self.how, self.hooks = how, tuple(hooks)
         self.solver = Solver(task, how.precision)
@@ -140,9 +130,7 @@ class ClientExecutor:
         for hook in self.hooks:
             hook.attach(self.solver.module)
         self.trainers = Trainers(task)
-        self.pieces: dict[Task, nn.Module] = {}
-        self.records = records_of(method, task, silos)
-        self.last: tuple[Params, int, Params] | None = None
+        self.records = method.state_records(task)
 
     def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> TurnResult:
         """Take a client's turn; `kept` is what it has at home."""
@@ -155,11 +143,6 @@ class ClientExecutor:
             return TurnResult(refused, None, kept)
         return self._done(turn)
 
-    def exposed(self, verb: str) -> Exposure:
-        """Exposure of a client's replies: a lab's tell how many people share each entry."""
-        told = self.method.exposure[verb]
-        return replace(told, weight="per entry") if self.silos and told.weight == "mask" else told
-
     def fault(self, sealed: SealedReply, client: str) -> str | None:
         """Reason not to count a client's reply from another machine, None if it may be."""
         faults = (hook.fault(sealed, client) for hook in self.hooks)
@@ -168,6 +151,10 @@ class ClientExecutor:
     def covers(self, client: str, round: int, why: str) -> bool:
         """True if a reply that does not count leaves as one of zeros."""
         return any(hook.covers(client, round, why) for hook in self.hooks)
+
+    def noise_key(self, client: str) -> NoiseKey:
+        """Secret of the noise that a client adds to its part of a secure sum."""
+        return next(key for hook in self.hooks if (key := hook.noise_key(client)) is not None)
 
     def receiving(self) -> list[Check]:
         """Checks of what one client sends while it is served."""
@@ -227,33 +214,17 @@ class ClientExecutor:
         """Return the state a client goes on from."""
         return self.method.client(self.task) if kept.state is None else kept.state
 
-    def kept(self, params: Params, round: int) -> Mask | None:
-        """Mask of the entries not pruned in a round, counted from 1; None where all stay."""
-        now = self.how.pruning.at(round)
-        return now.kept(self.solver.module, params) if now.amount else None
+    def training(self, ask: Fit, round: int) -> Fit:
+        """Return a request for training in a round, counted from 1, as hooks change it."""
+        for hook in self.hooks:
+            ask = hook.training(ask, round)
+        return ask
 
-    def narrowed(self, ask: Fit, round: int) -> Fit:
-        """Return a request for training as this round's pruning allows it."""
-        keep = self.kept(ask.params, round)
-        return ask if keep is None else within(ask, keep)
-
-    def kept_piece(self, ask: Any, round: int) -> Mask | None:
-        """Mask of the entries of a piece of a cut network that are not pruned; None: all stay."""
-        now = self.how.pruning.at(round)
-        if not now.amount or not isinstance(ask, Step | Forward):
-            return None
-        piece = ask.on(self.task)
-        if piece not in self.pieces:
-            self.pieces[piece] = piece.module()
-        module = self.pieces[piece]
-        return now.kept(module, ask.params) if prunable(module, now.layers) else None
-
-    def pruned(self, params: Params, done: int) -> Params:
-        """Return parameters pruned as after `done` rounds; a model that people share only once."""
-        if self.last is None or self.last[0] is not params or self.last[1] != done:
-            keep = self.kept(params, done)
-            self.last = params, done, params if keep is None else keep.keep(params)
-        return self.last[2]
+    def model(self, params: Params, done: int) -> Params:
+        """Parameters that somebody predicts with after so many rounds, as hooks change them."""
+        for hook in self.hooks:
+            params = hook.predicting(params, done)
+        return params
 
     def predicting(self, state: Any, message: Message, site: ClientContext) -> Params:
         """Parameters that a client predicts with, after the message's number of rounds."""
@@ -265,11 +236,11 @@ class ClientExecutor:
                     return self.trainers.answer(ask, 1.0)
                 if isinstance(ask, Fit):
                     batches = site.rng.child("batches", 0)
-                    return self.solver.fit(self.narrowed(ask, done), batches, 1.0)
+                    return self.solver.fit(self.training(ask, done), batches, 1.0)
                 assert isinstance(ask, Compute)
                 return self.solver.compute(ask)
 
-        return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
+        return self.model(drive(self.method.model_on(state, message, site), answer), done)
 
     def _done(self, turn: ClientTurn) -> TurnResult:
         client, (state, reply) = turn.site.id, turn.end
@@ -279,7 +250,7 @@ class ClientExecutor:
         sealed, owed = seal_coded(reply, turn.message.round, self.how.wire, turn.kept.owed)
         measured = {}
         if "P1" in turn.points and turn.fitted is not None:
-            measured["P1"] = self._own(turn.fitted.params, client)
+            measured["P1"] = self.measure.own(turn.fitted.params, client)
         result = ClientResult(
             client,
             examples=self.task.weigh(turn.site.train),
@@ -303,10 +274,8 @@ class ClientExecutor:
         )
 
     def _answer(self, ask: Ask | None, turn: ClientTurn) -> Any:
-        keep = self.kept_piece(ask, turn.message.round + 1)
         with profiling.phase("training"):
-            ask = within_piece(ask, keep)
-            return kept(keep, answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn)))
+            return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
 
     def _plain(self, ask: Ask, turn: ClientTurn) -> Any:
         """Answer what a turn asks for, where no protection does."""
@@ -341,18 +310,12 @@ class ClientExecutor:
         site = self.site(self.people, client, message)
         models = {"P0": self.predicting(self.state(kept), message, site)}
         if "P2" in points and "model" in message.trees:
-            models["P2"] = self.pruned(message["model"], message.round)
+            models["P2"] = self.model(message["model"], message.round)
         asked = {point: model for point, model in models.items() if point in points}
-        measured = {point: self._own(model, client) for point, model in asked.items()}
+        measured = {point: self.measure.own(model, client) for point, model in asked.items()}
         for point, model in asked.items():  # last: at a guarded cut it draws other noise
             measured[point] |= self.measure.pooled(model)
         return ClientResult(client, measured=numbers(measured))
-
-    def _own(self, params: Params, client: str) -> dict[str, float]:
-        found = self.measure.own(params, client)
-        if not found or not self.how.pruning.amount:
-            return found
-        return {**found, ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
 
 class ClientTurn:
@@ -399,12 +362,7 @@ class ClientTurn:
                 "may ask for `fit`, `compute`, `step` and `forward` only"
             )
         if isinstance(self.ask, Fit):
-            self.ask = self.worker.narrowed(self.ask, self.message.round + 1)
-
-
-def records_of(method: Method, task: Task, silos: Silos) -> tuple[type, ...]:
-    """Dataclasses that states are made of: the server's, a person's, and a lab's where some are."""
-    return (*method.state_records(task), *((LabState,) if silos else ()))
+            self.ask = self.worker.training(self.ask, self.message.round + 1)
 
 
 def lent(federation: Federation) -> PublicData:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from vergence.core.aggregation import Sum
@@ -15,23 +15,19 @@ from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.channel import DIRECT, Channel
 from vergence.engine.client_executor import ClientExecutor, TurnResult
-from vergence.engine.lab_turns import LabTurns, own_state
 from vergence.engine.records import (
     QUARANTINED,
     ClientResult,
     ClientState,
     ClientTask,
     GroupResult,
-    LabState,
     TaskBatch,
 )
 from vergence.engine.secure_sums import SecureSum, redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
-from vergence.privacy.keyed_noise import NoiseKey
-from vergence.privacy.release_log import FOLDER, secret_in
-from vergence.privacy.reply_checks import fault, zeros_for
+from vergence.privacy.reply_checks import fault, reply_trees, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 from vergence.wire.size import travelled
@@ -52,14 +48,13 @@ class ClientRunner:
         channel: Channel = DIRECT,
     ) -> None:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
-        self.labs = LabTurns(worker, store)
-        self.fresh: ClientState | None = None
 
     def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
         """Do one group; `whole` is an empty sum to add the replies to."""
         tasks = batch.group(number)
         if batch.kind == "evaluate":
-            return GroupResult([self._measured(task, batch.points) for task in tasks], whole)
+            found = [self.measure(task, self.kept(task), batch.points) for task in tasks]
+            return GroupResult(found, whole)
         result = GroupResult([], whole)
         if batch.kind == "serve":
             for served in [[task] for task in tasks] if batch.alone else [tasks]:
@@ -90,28 +85,26 @@ class ClientRunner:
             yield task, before, self.turn(task, before, batch)
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take the turn of a client, or of a lab and all people in it."""
-        taker = self.labs if task.client in self.worker.silos.labs else self.worker
-        return taker.turn(task, before, batch)
+        """Take the turn of a client."""
+        return self.worker.turn(task, before, batch)
 
-    def _measured(self, task: ClientTask, points: Sequence[str]) -> ClientResult:
-        """Measure a person, or a lab as the mean over its people."""
-        kept, silos = self.kept(task), self.worker.silos
-        if task.client in silos.labs:
-            return self.labs.evaluate(task, kept, points)
-        own = own_state(kept, task.client) if silos else kept
-        return self.worker.evaluate(task.client, task.message, own, points)
+    def measure(self, task: ClientTask, before: ClientState, points: Sequence[str]) -> ClientResult:
+        """Measure a client."""
+        return self.worker.evaluate(task.client, task.message, before, points)
+
+    def exposed(self, verb: str) -> Exposure:
+        """Exposure of a client's replies."""
+        return self.worker.method.exposure[verb]
 
     def kept(self, task: ClientTask) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
-        fresh = self.kept_fresh()
+        fresh = self.fresh
         return fresh if task.file is None else self.store.read(task.file, fresh.state)
 
-    def kept_fresh(self) -> ClientState:
-        """State kept by a client that never took part."""
-        if self.fresh is None:
-            self.fresh = ClientState(self.worker.method.client(self.worker.task))
-        return self.fresh
+    @cached_property
+    def fresh(self) -> ClientState:
+        """State of a client that never took part."""
+        return ClientState(self.worker.method.client(self.worker.task))
 
     def turns(
         self,
@@ -143,19 +136,12 @@ class ClientRunner:
 
     def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
         """Layout by which the reply to a message becomes words, None where it leaves as it is."""
-        if self.sums is None:
+        method, task, verb = self.worker.method, self.worker.task, message.verb
+        if self.sums is None or method.exposure[verb].reveal == "each":
             return None
-        method, sent = self.worker.method, {**held, **message.trees}
-        if set(method.exposure[message.verb].trees) - set(sent):
-            sent = {**method.offer(method.server(self.worker.task), ""), **sent}
-        return self.sums.form(method, message.verb, sent)
-
-    def _secret(self, client: str) -> NoiseKey:
-        return secret_in(self.store.folder / FOLDER).child("share", self.store.seed, client)
-
-    def _secret_of_zeros(self, task: ClientTask) -> NoiseKey:
-        """Secret of the noise on zeros, which is of one verb: two verbs' zeros are alike."""
-        return self._secret(task.client).child("zeros", task.message.verb)
+        sent = {**held, **message.trees}
+        like = reply_trees(method, verb, sent, lambda: method.server(task))
+        return self.sums.form(method, verb, like)
 
     def _to_keep(
         self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
@@ -167,13 +153,11 @@ class ClientRunner:
             return None
         packed = Packed(after)
         # A client that never took part and holds no array is as new: nothing is kept for it.
-        as_new = not packed.arrays and packed.header == Packed(self.kept_fresh()).header
+        as_new = not packed.arrays and packed.header == Packed(self.fresh).header
         return None if task.file is None and as_new else packed
 
-    def _share(self, state: Any) -> float | None:
+    def share(self, state: Any) -> float | None:
         """Personal share of a client's entries, None where there is none."""
-        if isinstance(state, LabState):
-            return self.labs.share(state)
         mask = self.worker.method.personal(state)
         return None if mask is None else mask.fraction
 
@@ -184,14 +168,14 @@ class ClientRunner:
         result, sealed, after = taken
         if sealed is None:
             return result, None
-        exposed = self.worker.exposed(task.message.verb)
+        exposed = self.exposed(task.message.verb)
         form = self.form(task.message, batch.held)
-        status, row = "ok", sealed
+        status, row, key = "ok", sealed, partial(self.worker.noise_key, task.client)
         sent = {**batch.held, **task.message.trees}
         reason = fault(sealed, task.message.round, sent, exposed)
         if reason is None and form is not None and self.sums is not None:
             try:
-                row = self.sums.given(form, sealed, partial(self._secret, task.client))
+                row = self.sums.given(form, sealed, key)
             except RangeFault as why:
                 reason = str(why)
         told = before.told if form or reason else {**before.told, **masks(sealed)}
@@ -208,10 +192,11 @@ class ClientRunner:
             else:  # as after any other turn: a state is left where one would have been
                 sealed = row = zeros
                 if form is not None and self.sums is not None:
-                    own = partial(self._secret_of_zeros, task)
-                    row = self.sums.given(form, zeros, own)
+                    # Two verbs' zeros are alike, and must not get the same noise.
+                    verb = task.message.verb
+                    row = self.sums.given(form, zeros, lambda: key().child("zeros", verb))
                 reason, packed = None, Packed(before) if kept else None
-        share = None if form else self._share(after.state)
+        share = None if form else self.share(after.state)
         filed = None
         if packed is not None:
             filed = self.store.write(task.client, batch.stamp, packed, share, task.spare)

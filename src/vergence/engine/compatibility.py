@@ -579,8 +579,8 @@ class CheckedSettings:
 
 
 SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
-    "people in labs": lambda s: s.plan.silos,
-    "nobody in labs": lambda s: not s.plan.silos,
+    "people in labs": lambda s: s.plan.silos.labs,
+    "nobody in labs": lambda s: not s.plan.silos.labs,
     "DP for labs": lambda s: s.plan.privacy.user and s.plan.privacy.user.unit == "lab",
     "secure sums": lambda s: s.plan.privacy.aggregation,
     "pads without DP for people": lambda s: (

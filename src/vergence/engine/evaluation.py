@@ -62,7 +62,11 @@ class Evaluation:
             return {}
         with naming(client):
             found = scored(self.task, partial(self.outputs, params), data)
-        return found if self.all_here else {**found, **self.constant(client, data)}
+        if not self.all_here:
+            found = {**found, **self.constant(client, data)}
+        for hook in self.hooks:
+            found = {**found, **hook.scores(params)}
+        return found
 
     def constant(self, client: str, data: Splits) -> dict[str, float]:
         """Score the best constant prediction of a person's own: the headline, by `GUESS` and name.

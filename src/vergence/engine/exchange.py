@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,18 +13,24 @@ from vergence.core.aggregation import Aggregate, Sum
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Exposure, Method
 from vergence.core.naming import called
-from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
+from vergence.engine.combiners import (
+    AgedCombiner,
+    Combiner,
+    RoundRequest,
+    SecureCombiner,
+    SingleCombiner,
+)
 from vergence.engine.participation import Participation
-from vergence.engine.records import ClientResult, ClientTask, TaskBatch
+from vergence.engine.records import ClientResult, ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.split_session import UNFIT
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.virtual_clock import VirtualClock, waves
 from vergence.engine.workers.pools import WorkerPool
 from vergence.errors import ConfigError
-from vergence.privacy.hooks import LEFT_OUT, ServerHooks, SingleReplies
+from vergence.privacy.hooks import LEFT_OUT, ServerHooks
 from vergence.wire.size import size
 
 SERVE = "serve"
@@ -54,8 +60,8 @@ class ClientExchange:
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
     `virtual_clock` counts time in rounds; without one nobody is late. `server_hooks` are the
-    protections that draw cohorts, look at single replies, or change sums. With `sums`, what only
-    their sum is asked of is added up as words.
+    protections that draw cohorts, look at single replies, or change sums. With `sums`, replies of
+    which the server may only see the sum are encoded as integers and added securely.
     """
 
     method: Method
@@ -106,47 +112,65 @@ class ClientExchange:
         if self.asynchronous and self.phase == str(round) and exposed.joining:  # no cohort is drawn
             here = self.presence.here
             messages = {c: m for c, m in messages.items() if here(c, round, self.stream)}
+        asked = RoundRequest(request, exposed, self.method, server, messages)
         if self.asynchronous and timed:
-            return self._whoever_arrives(request, messages, server, exposed, progress, points)
+            return self._whoever_arrives(asked, progress, points)
         silent = self._silent(messages, round, timed)
-        there = [client for client in messages if client not in silent]
-        judge = next((hook for hook in self.server_hooks if hook.looks_at(exposed)), None)
-        reveal = request.reveal if judge is None else "each"
-        batch = self._deal(there, messages, reveal, progress, points)
-        whole, replies, results = Sum(), {}, {}
-        for group in self._in_order(replace(batch, held=request.like)):
-            whole.merge(group.sum)
-            replies |= group.replies
-            results |= {result.client: result for result in group.results}
-        self._spare(batch, results)
-        came = {client: replies[client] for client in messages if client in replies}
-        combined = None
-        form = self.sums and self.sums.asked(self.method, request, messages, server)
-        if judge is not None:
-            shapes = self._shapes(messages, server, exposed)
-            stream = self.stream.child("jury", self.phase, self.jobs)
-            combined = judge.combine(
-                SingleReplies(came, messages, request.like, exposed, shapes, stream, form)
-            )
-            results |= self._overruled(combined.statuses, results)
-        elif form is not None:
-            results = self._counted(results)
-        told: dict[str, list[float]] = {}
+        sent = {client: message for client, message in messages.items() if client not in silent}
+        combiner = self._combiner(asked)
+        results = self._turns(combiner, sent, progress, points)
+        counted = combiner.counted(results)
+        # The state after a turn of which the reply does not count is written over.
+        self.clients.spares += [
+            result.filed.file
+            for client, result in results.items()
+            if result.filed and not counted[client].filed
+        ]
+        metrics: dict[str, list[float]] = {}
         for client, message in messages.items():
-            result = results.get(client) or ClientResult(client, silent.get(client, "lost"))
-            self._count(result, message, told)
-        if form is not None and combined is None:
-            assert self.sums is not None
-            learned = self.sums.learned(form, whole)
-            self._tell({name: [mean] * learned.count for name, mean in learned.metrics.items()})
-            return self._with_noise(learned, messages) if learned.count else learned
-        self._tell(told)
-        if combined is not None:
-            return self._with_noise(combined.aggregate, messages)
-        if request.reveal == "each":
-            return came
-        shown = whole.aggregate(self._shapes(messages, server, exposed), told)
-        return self._with_noise(shown, messages)
+            result = counted.get(client) or ClientResult(client, silent.get(client, "lost"))
+            self._count(result, message, metrics)
+        learned = combiner.learned(metrics)
+        self._tell(metrics)
+        return learned
+
+    def _combiner(self, asked: RoundRequest) -> Combiner:
+        """Combiner of the replies to a request, by the run's protections."""
+        release, form = partial(self._with_noise, asked=len(asked.messages)), None
+        if self.sums is not None and asked.request.reveal == "aggregate":
+            form = self.sums.asked(self.method, asked.request.verb, asked.messages, asked.trees)
+        judge = next((hook for hook in self.server_hooks if hook.looks_at(asked.exposed)), None)
+        if judge is not None:
+            stream = self.stream.child("jury", self.phase, self.jobs + 1)  # the batch to come
+            return SingleCombiner(asked, release, judge, stream, form)
+        if self.sums is not None and form is not None:
+            return SecureCombiner(asked, release, self.sums, form)
+        return Combiner(asked, release)
+
+    def _turns(
+        self,
+        combiner: Combiner,
+        sent: Mapping[str, Message],
+        progress: float,
+        points: tuple[str, ...],
+    ) -> dict[str, ClientResult]:
+        """Let those who are sent a message take their turns, and combine what comes of it.
+
+        The longest work is dealt first, in groups that depend on nothing but the cohort.
+        """
+        dealt = sorted(sent, key=lambda client: -self.loads.get(client, 1))
+        index = self.clients
+        tasks = [ClientTask(c, sent[c], index.file(c), index.spare()) for c in dealt]
+        length = max(-(-len(tasks) // GROUPS), self.chunk)
+        groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
+        self.jobs += 1
+        stamp, like = f"{self.phase}.{self.jobs}", combiner.asked.request.like
+        batch = TaskBatch("turn", tasks, groups, combiner.reveal, stamp, progress, points, like)
+        results = self._results(batch, combiner.add)
+        # Files that were lent to be written over, and were not, are taken back.
+        written = {client for client, result in results.items() if result.filed is not None}
+        index.spares += [task.spare for task in tasks if task.spare and task.client not in written]
+        return results
 
     def _declared(self, request: Request) -> Exposure:
         """Row of the method's exposure table that declares a request."""
@@ -164,34 +188,10 @@ class ClientExchange:
             )
         return exposed
 
-    def _with_noise(self, shown: Aggregate, messages: Mapping[str, Message]) -> Aggregate:
+    def _with_noise(self, shown: Aggregate, asked: int) -> Aggregate:
         for hook in self.server_hooks:
-            shown = hook.release(shown, self.phase, self.jobs, len(messages))
+            shown = hook.release(shown, self.phase, self.jobs, asked)
         return shown
-
-    def _overruled(
-        self, statuses: Mapping[str, str], results: Mapping[str, ClientResult]
-    ) -> dict[str, ClientResult]:
-        """Return the results of those who did not count; whom a rule left out goes on as usual."""
-        found = {}
-        for client, status in statuses.items():
-            found[client] = replace(results[client], status=status)
-            if not status.startswith(LEFT_OUT):  # as if it had been quarantined at home
-                filed = results[client].filed
-                self.clients.spares += [filed.file] if filed is not None else []
-                found[client] = replace(found[client], told={}, filed=None, share=None)
-        return found
-
-    def _counted(self, results: dict[str, ClientResult]) -> dict[str, ClientResult]:
-        """Results, by whether replies count; the others' new states are written over."""
-        assert self.sums is not None
-        found = self.sums.counted(results)
-        self.clients.spares += [
-            before.filed.file
-            for client, before in results.items()
-            if before.filed and not found[client].filed
-        ]
-        return found
 
     def _silent(self, asked: Mapping[str, Message], round: int, timed: bool) -> dict[str, str]:
         """Return those asked whose reply does not come, or too late, and which of the two."""
@@ -204,51 +204,31 @@ class ClientExchange:
         return {**dict.fromkeys(self.late or (), "late"), **dict.fromkeys(lost, "lost")}
 
     def _whoever_arrives(
-        self,
-        request: Request,
-        messages: Mapping[str, Message],
-        server: Any,
-        exposed: Exposure,
-        progress: float,
-        points: tuple[str, ...],
+        self, asked: RoundRequest, progress: float, points: tuple[str, ...]
     ) -> Aggregate:
         """Add up the updates that arrive next; their turns are only now computed.
 
-        A client goes on from the state its last turn left, with the message it was sent then. The
-        engine, not the method, sees replies one by one: each counts by its age.
+        A client goes on from the state its last turn left, with the message it was sent then.
         """
-        virtual_clock, at = self.virtual_clock, int(self.phase)
+        virtual_clock, at, messages = self.virtual_clock, int(self.phase), asked.messages
         assert virtual_clock is not None
-        landed = virtual_clock.arrivals(messages, at, progress, request.like)
-        whole, told = Sum(), {}
+        release = partial(self._with_noise, asked=len(messages))
+        combiner = AgedCombiner(asked, release, virtual_clock, at)
+        landed = virtual_clock.arrivals(messages, at, progress, asked.request.like)
+        metrics: dict[str, list[float]] = {}
         for update, what in landed:
             if what != "arrived":
-                self._count(ClientResult(update.client, what), messages[update.client], told)
+                self._count(ClientResult(update.client, what), messages[update.client], metrics)
         for wave in waves([update for update, what in landed if what == "arrived"]):
-            updates = {update.client: update for update in wave}
-            there = [client for client in messages if client in updates]
-            sent = {client: virtual_clock.opened(updates[client]) for client in there}
-            batch = self._deal(there, sent, "each", wave[0].progress, points)
-            results: dict[str, ClientResult] = {}
-            for group in self._in_order(replace(batch, held=request.like)):
-                aged = Sum()
-                results |= {result.client: result for result in group.results}
-                for client, reply in group.replies.items():
-                    now = {**request.like, **messages[client].trees}
-                    aged.add(virtual_clock.aged(reply, updates[client], at, now))
-                whole.merge(aged)
-            self._spare(batch, results)
-            for client in there:
-                self._count(results[client], sent[client], told)
+            updates = combiner.updates = {update.client: update for update in wave}
+            sent = {c: virtual_clock.opened(updates[c]) for c in messages if c in updates}
+            results = self._turns(combiner, sent, wave[0].progress, points)
+            for client, message in sent.items():
+                self._count(results[client], message, metrics)
         virtual_clock.forget(at + 1)
-        self._tell(told)
-        shown = whole.aggregate(self._shapes(messages, server, exposed), told)
-        return self._with_noise(shown, messages)
-
-    def _spare(self, batch: TaskBatch, results: Mapping[str, ClientResult]) -> None:
-        """Take back the files that were lent to be written over, and were not."""
-        written = {c for c, result in results.items() if result.filed is not None}
-        self.clients.spares += [c.spare for c in batch.tasks if c.spare and c.client not in written]
+        learned = combiner.learned(metrics)
+        self._tell(metrics)
+        return learned
 
     def _tell(self, told: Mapping[str, Sequence[float]]) -> None:
         for name, values in told.items():
@@ -272,10 +252,8 @@ class ClientExchange:
         batch = TaskBatch(
             "serve", tasks, lengths_, stamp=stamp, progress=progress, held=ask.held, alone=alone
         )
-        whole, results = Sum(), {}
-        for group in self._in_order(batch):
-            whole.merge(group.sum)
-            results |= {result.client: result for result in group.results}
+        whole = Sum()
+        results = self._results(batch, lambda group: whole.merge(group.sum))
         unfit = [r.status for r in results.values() if UNFIT in r.status]
         if unfit and len(unfit) == len(results):
             raise ConfigError(f"nobody could be served, which is no client's fault: {unfit[0]}")
@@ -322,44 +300,22 @@ class ClientExchange:
             found[client] = unique.setdefault(key, message)
         return found
 
-    def _deal(
-        self,
-        there: Sequence[str],
-        messages: Mapping[str, Message],
-        reveal: Any,
-        progress: float,
-        points: tuple[str, ...],
-    ) -> TaskBatch:
-        """Deal longest work first, in groups that depend on nothing but the cohort."""
-        dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
-        registry = self.clients
-        tasks = [ClientTask(c, messages[c], registry.file(c), registry.spare()) for c in dealt]
-        length = max(-(-len(tasks) // GROUPS), self.chunk)
-        groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
-        self.jobs += 1
-        return TaskBatch(
-            "turn", tasks, groups, reveal, f"{self.phase}.{self.jobs}", progress, points
-        )
+    def _results(
+        self, batch: TaskBatch, add: Callable[[GroupResult], object]
+    ) -> dict[str, ClientResult]:
+        """Carry out a batch; return the result of every client.
 
-    def _in_order(self, batch: TaskBatch) -> Any:
-        """Yield the groups' results in the order of the groups, however they arrive."""
-        early: dict[int, Any] = {}
+        `add` is given the groups in their order, however they arrive.
+        """
+        early, results = dict[int, GroupResult](), dict[str, ClientResult]()
         next_ = 0
         for number, group in self.pool.run(batch):
             early[number] = group
             while next_ in early:
-                yield early.pop(next_)
+                add(early[next_])
+                results |= {result.client: result for result in early.pop(next_).results}
                 next_ += 1
-
-    def _shapes(
-        self, messages: Mapping[str, Message], server: Any, exposed: Exposure
-    ) -> dict[str, Params]:
-        first = next(iter(messages.values()), None)
-        trees = {t: first.trees[t] for t in exposed.trees if t in first.trees} if first else {}
-        if trees:
-            return trees
-        offered = self.method.offer(server, "")
-        return {t: offered[t] for t in exposed.trees if t in offered}
+        return results
 
     def _count(self, result: ClientResult, message: Message, told: dict[str, list[float]]) -> None:
         """Write one call into the tally, its state into the registry, what it says into `told`."""
@@ -403,7 +359,7 @@ class ClientExchange:
         self, people: Sequence[str], server: Any, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
         """Measure people: point -> person -> metrics. Nobody's state changes."""
-        homes = {person: self.clients.silos.home(person) for person in people}
+        homes = {person: self.clients.homes.get(person, person) for person in people}
         sent = self._messages(dict.fromkeys(homes.values()), "evaluate", server, round)
         messages = {person: sent[home] for person, home in homes.items()}
         beside = self.method.beside(server)
@@ -412,10 +368,10 @@ class ClientExchange:
         tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
         groups = lengths([1.0] * len(tasks), -(-len(tasks) // GROUPS), False)
         found: dict[str, dict[str, Mapping[str, float]]] = {}
-        for group in self._in_order(TaskBatch("evaluate", tasks, groups, points=points)):
-            for result in group.results:
-                for point, metrics in result.measured.items():
-                    found.setdefault(point, {})[result.client] = metrics
+        batch = TaskBatch("evaluate", tasks, groups, points=points)
+        for result in self._results(batch, lambda _: None).values():
+            for point, metrics in result.measured.items():
+                found.setdefault(point, {})[result.client] = metrics
         return found
 
     def personal_fraction(self) -> float | None:

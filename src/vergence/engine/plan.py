@@ -95,7 +95,8 @@ class Plan(NamedOptions):
         unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
         if unknown or "P0" not in self.points:
             raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
-        self.pruning.check(self.rounds)
+        if self.pruning.amount:
+            self.pruning.check(self.rounds)
         agree(self)
 
     def asked(self, people: int) -> int:

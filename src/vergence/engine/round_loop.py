@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from vergence.engine import compatibility_check
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
+from vergence.engine.lab_runner import LabRunner
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import client_hooks, server_hooks
+from vergence.engine.records import LabState
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.engine.solver_selection import device_for, loads, precision_for, solver_for
-from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
+from vergence.engine.storage.client_states import NO_LABS, ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
@@ -65,6 +68,7 @@ def run_rounds(
     plan: Plan,
     folder: RunDirectory,
     tick: Tick | None = None,
+    *,
     pool_factory: PoolFactory | None = None,
     begin: Begin | None = None,
 ) -> RunOutcome:
@@ -78,24 +82,40 @@ def run_rounds(
     plan.delivery.check()
     device = device_for(method, plan)
     setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
-    sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
+    sums = None
+    if plan.privacy.aggregation is not None:
+        sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
     solving = setup.solver_choice(device)
-    refuse_another(device, solving, folder)
-    refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
+    refuse_another(device, precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     executor = setup.executor(device, solving, all_here=pool_factory is None)
-    store = ClientStateStore(folder.state, task.seed, executor.records)
-    runner = ClientRunner(executor, store, sums)
+    records = records_of(plan, setup.method, task)
+    homes = plan.silos.lab_of if plan.silos.labs else NO_LABS
+    store = ClientStateStore(folder.state, task.seed, records)
+    runner = runner_for(plan, executor, store, sums)
     most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
-        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, plan.silos)
+        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, homes)
     else:
         pool, registry = pool_factory(runner)
     exchange = setup.exchange(pool, registry, solving.chunk, sums, hooks)
     try:
-        return RoundLoop(setup, exchange, executor, tick, begin).run(executor.records)
+        return RoundLoop(setup, exchange, executor, tick, begin).run(records)
     finally:
         pool.close()
+
+
+def records_of(plan: Plan, method: Method, task: Task) -> tuple[type, ...]:
+    """Dataclasses that states are made of: the server's, a person's, and a lab's where some are."""
+    return (*method.state_records(task), *((LabState,) if plan.silos.labs else ()))
+
+
+def runner_for(
+    plan: Plan, worker: ClientExecutor, store: ClientStateStore, sums: SecureSum | None
+) -> ClientRunner:
+    """Runner of clients' turns; of labs with people inside, where the plan has some."""
+    runner = partial(LabRunner, plan.silos) if plan.silos.labs else ClientRunner
+    return runner(worker, store, sums)
 
 
 @dataclass(frozen=True)
@@ -128,7 +148,7 @@ class RunSetup:
         Where data are not `here`, the federation's people are the clients that have them.
         """
         if not method.pooled:
-            sites = plan.silos.grouped(federation) if here else federation
+            sites = plan.silos.grouped(federation) if here and plan.silos.labs else federation
             return cls(method, task, federation, sites, plan, folder)
         pooled = federation.pooled()
         if method.local.steps is not None:  # one site takes as many steps as all of them
@@ -139,7 +159,7 @@ class RunSetup:
     @property
     def turns_on(self) -> Federation:
         """Data that turns see: those of the sites, or of the people in labs."""
-        return self.federation if self.plan.silos else self.trained_on
+        return self.federation if self.plan.silos.labs else self.trained_on
 
     @property
     def stream(self) -> RandomStream:
@@ -174,11 +194,8 @@ class RunSetup:
             task,
             LocalData(self.turns_on, self.federation, all_here),
             self.stream,
-            Computation(
-                solving.precision, solving.solver == "stacked", device, codec, plan.pruning
-            ),
+            Computation(solving.precision, solving.solver == "stacked", device, codec),
             client_hooks(plan, method, task, self.turns_on, self.folder.state, here=all_here),
-            plan.silos,
         )
 
     def exchange(
@@ -207,11 +224,15 @@ class RunSetup:
         )
 
 
-def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirectory) -> None:
-    """Refuse another kind of device than a run was begun on: bits would differ.
+def refuse_another(
+    device: torch.device, precision: Precision, solving: SolverChoice, folder: RunDirectory
+) -> None:
+    """Refuse another kind of device, or another precision, than a run was begun with.
+
+    Bits would differ; "auto" may find another precision on another machine.
 
     Raises:
-        StateError: says where it was.
+        StateError: says with which it was begun.
     """
     if solving.device != device.type:
         raise StateError(
@@ -219,15 +240,6 @@ def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirec
             f"'{device.type}': go on where it was begun, or start a new run elsewhere"
         )
 
-
-def refuse_other_precision(
-    precision: Precision, solving: SolverChoice, folder: RunDirectory
-) -> None:
-    """Refuse another precision than a run was begun in, as "auto" finds on another machine.
-
-    Raises:
-        StateError: says in which it was begun.
-    """
     if solving.precision != precision:
         raise StateError(
             f"{folder.path} was begun in precision '{solving.precision}', and on this machine "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from vergence.core.aggregation import Aggregate, Sum
 from vergence.core.messages import Message, SealedReply, SealedTree
 from vergence.core.method import Exposure, Method
 from vergence.core.params import Layout, Params
-from vergence.core.requests import Request
 from vergence.core.serialization import digest, pack, plain
 from vergence.core.tags import tagged
 from vergence.engine.plan import Plan
@@ -69,10 +67,10 @@ class SecureSum:
                 f"of 64 bits for a grid of {self.level.bits}; take a smaller privacy.user.bits"
             )
 
-    def form(self, method: Method, verb: str, *sent: Mapping[str, Params]) -> ReplyLayout | None:
+    def form(self, method: Method, verb: str, like: Mapping[str, Params]) -> ReplyLayout | None:
         """Form by which replies to a verb become words; None where single replies are shown.
 
-        `sent` are trees whose layouts both ends know; later ones win.
+        `like` are trees of which replies have the layouts.
 
         Raises:
             ConfigError: the layout of a reply is not known beforehand.
@@ -82,9 +80,8 @@ class SecureSum:
             return None
         if self.level is not None:  # everybody counts once, and metrics have no noise
             exposed = replace(exposed, weight="number", metrics=())
-        known = {name: tree for trees in sent for name, tree in trees.items()}
-        like = {name: known[name] for name in exposed.trees if name in known}
-        if missing := [name for name in exposed.trees if name not in known]:
+        like = {name: like[name] for name in exposed.trees if name in like}
+        if missing := [name for name in exposed.trees if name not in like]:
             raise ConfigError(
                 f"{type(method).__name__} sends '{missing[0]}', of which nobody knows beforehand "
                 "how many numbers it holds; leave out privacy.aggregation"
@@ -110,23 +107,23 @@ class SecureSum:
             )
 
     def asked(
-        self, method: Method, request: Request, messages: Mapping[str, Message], server: Any
+        self,
+        method: Method,
+        verb: str,
+        messages: Mapping[str, Message],
+        like: Mapping[str, Params],
     ) -> ReplyLayout | None:
-        """Form by which replies to a request become words; None where single replies are shown.
+        """Form by which replies to these messages become words.
 
         Raises:
             ConfigError: people are sent different messages.
         """
-        if request.reveal == "each":
-            return None
-        sent = list({id(message): message for message in messages.values()}.values())
-        if len(sent) > 1:
+        if len({id(message) for message in messages.values()}) > 1:
             raise ConfigError(
                 f"privacy.aggregation: {type(method).__name__} sends people different messages for "
-                f"'{request.verb}', and a sum is of replies to the same one"
+                f"'{verb}', and a sum is of replies to the same one"
             )
-        trees = sent[0].trees if sent else {}
-        return self.form(method, request.verb, method.offer(server, ""), request.like, trees)
+        return self.form(method, verb, like)
 
     def _ranges(self, method: Method, exposed: Exposure) -> ValueLimits:
         """Return the largest numbers; masks count 0 or 1 where a method weighs people equally."""

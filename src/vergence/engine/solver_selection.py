@@ -33,7 +33,7 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     """
     if plan.engine == "ray":
         installed()
-    if plan.privacy.solver is not None or method.served or plan.silos:
+    if plan.privacy.solver is not None or method.served or plan.silos.labs:
         return torch.device("cpu")
     return pick("cpu" if plan.engine == "ray" else plan.device)
 
@@ -109,7 +109,7 @@ def _solver_for(
     wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
     if plan.privacy.solver is not None:
         return SolverChoice("sequential", 1, precision, device.type, ONE_BY_ONE)
-    if plan.silos:
+    if plan.silos.labs:
         reason = "people of a lab take their turns one after the other"
         return SolverChoice("sequential", 1, precision, device.type, reason)
     if wanted == "auto" and OptimizerState in kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from vergence.core.conversation import NoReplyCounted
@@ -18,7 +19,6 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import Check
 from vergence.privacy.reply_checks import fault
-from vergence.training.pruning import kept, within_piece
 from vergence.wire.size import size, travelled
 
 UNFIT = "shape: the server's layers cannot take it"
@@ -136,9 +136,11 @@ class ServerSession:
         self.last.steps += isinstance(ask, Step)
         for hook in self.worker.hooks:
             ask = hook.serving(ask, self.last.task.client)
-        keep = self.worker.kept_piece(ask, self.round + 1)
+        answer = partial(self.clients.answer, progress=self.batch.progress)
+        for hook in self.worker.hooks:
+            answer = partial(hook.computing, round=self.round + 1, then=answer)
         try:
-            return kept(keep, self.clients.answer(within_piece(ask, keep), self.batch.progress))
+            return answer(ask)
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             self.last.fault = f"{UNFIT} ({type(error).__name__}: {str(error)[:60]})"
             raise NoReplyCounted(self.last.task.client) from None

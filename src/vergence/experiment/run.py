@@ -418,8 +418,8 @@ def _one_method(
                         plan,
                         folder,
                         tick,
-                        pool(label, seed) if pool else None,
-                        partial(origin.begin, label, seed, folder.state) if origin.begin else None,
+                        pool_factory=pool(label, seed) if pool else None,
+                        begin=origin.begin and partial(origin.begin, label, seed, folder.state),
                     )
     with profiling.phase("statistics"):
         _leave_behind(experiment, loaded, label, folder)

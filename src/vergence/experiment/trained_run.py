@@ -21,11 +21,12 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack, quick_digest
 from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData, records_of
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.evaluation import scored
+from vergence.engine.protections.setup import pruning_hooks
 from vergence.engine.protections.split_defense import defended_trainer
 from vergence.engine.records import ClientState
-from vergence.engine.round_loop import fingerprint
+from vergence.engine.round_loop import fingerprint, records_of
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import (
     SolverChoice,
@@ -39,6 +40,7 @@ from vergence.experiment import checksums
 from vergence.experiment.schema import Experiment, load
 from vergence.experiment.validation import Loaded, validate
 from vergence.experiment.validation import digest as data_digest
+from vergence.privacy.hooks import ClientHooks
 from vergence.results.read import read
 from vergence.results.run_files import read_json
 
@@ -121,16 +123,17 @@ class TrainedRun:
     def executor(self) -> ClientExecutor:
         """Executor with the run's method and task, on everybody's data."""
         plan, data = self.experiment.plan, self.ready
-        guard = None
+        hooks: tuple[ClientHooks, ...] = pruning_hooks(plan, self.task)
         if self.stream is None:
             guard = defended_trainer(plan, self.method, self.task, data, self.folder / "state")
+            hooks += () if guard is None else (guard,)
         return ClientExecutor(
             self.method,
             self.task,
             LocalData(data, data, all_here=True),
             self.stream or RandomStream("run", self.task.seed),
-            Computation(self.solving.precision, pruning=plan.pruning),
-            () if guard is None else (guard,),
+            Computation(self.solving.precision),
+            hooks,
         )
 
     @cached_property
@@ -199,7 +202,7 @@ class TrainedRun:
         sent = self.method.predicting(self.server, NEWCOMER).get("model")
         if sent is None or sent.layout != self.executor.solver.layout:
             return self.model(person or self.ready.clients[0], known=False)
-        return self.executor.pruned(sent, self.experiment.plan.rounds)
+        return self.executor.model(sent, self.experiment.plan.rounds)
 
     def outputs(self, params: Params, samples: Samples) -> Tensor:
         """Outputs of the network with these parameters, `[samples, ...]`."""
@@ -317,11 +320,11 @@ def read_run(
         raise StateError(f"{folder}: seed {seed} is not finished (finished: {done})")
     task = experiment.task(seed)
     about = manifest["done"][str(seed)]
-    records = records_of(method, task, experiment.plan.silos)
+    records = records_of(experiment.plan, method, task)
     rounds = experiment.plan.rounds
     final = load_progress(folder, about["files"], rounds, records, elsewhere=not clients)
-    silos = experiment.plan.silos
-    index = ClientStateIndex(ClientStateStore(folder / "state", seed, records), silos)
+    store = ClientStateStore(folder / "state", seed, records)
+    index = ClientStateIndex(store, experiment.plan.silos.lab_of)
     index.restore(final.filed)
     solving = SolverChoice(*manifest["solving"])
     return TrainedRun(

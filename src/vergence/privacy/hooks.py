@@ -16,7 +16,9 @@ from vergence.core.messages import Message, Reply, SealedReply
 from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.core.task import Task
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 LEFT_OUT = "left out"
@@ -76,16 +78,35 @@ class ClientHooks:
         """Result of a request of a turn: `then(ask)` is what it is without this protection."""
         return then(ask)
 
+    def training(self, ask: Fit, round: int) -> Fit:
+        """Request for training in this round, counted from 1, before anybody answers it.
+
+        Clients can still be trained together.
+        """
+        return ask
+
     def serving(self, ask: Any, client: str) -> Any:
         """Request of the server's half for this client's batch, as it is to be answered."""
         return ask
+
+    def computing(self, ask: Any, round: int, then: Callable[[Any], Any]) -> Any:
+        """Result of that request in this round, counted from 1: `then(ask)` is what it is else."""
+        return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
         """Reply of a turn as it leaves the client."""
         return reply
 
+    def predicting(self, params: Params, done: int) -> Params:
+        """Parameters that a client predicts with after so many rounds."""
+        return params
+
     def measuring(self, client: str, round: int) -> None:
         """Prepare for a measurement of what a client predicts with."""
+
+    def scores(self, params: Params) -> Mapping[str, float]:
+        """Metrics of the parameters that a client predicts with, beside those of the task."""
+        return {}
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
         """Reason not to count a client's reply from another machine, None if it may be."""
@@ -97,6 +118,10 @@ class ClientHooks:
         Then the server does not learn that it was faulty, which may tell of the client's data.
         """
         return False
+
+    def noise_key(self, client: str) -> NoiseKey | None:
+        """Secret of the noise that a client adds to its part of a secure sum, if it adds any."""
+        return None
 
     def receiving(self) -> Check | None:
         """Check of what one client sends while it is served, None if there is none."""

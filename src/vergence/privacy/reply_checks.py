@@ -1,14 +1,15 @@
 """Checks on every reply before it is counted; a bad one is quarantined with a named reason."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedReply, SealedTree, support
-from vergence.core.method import Exposure
+from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
 from vergence.core.serialization import is_finite
 
@@ -96,3 +97,16 @@ def zeros_for(
         return None
     trees = {name: like[name].like(torch.zeros_like(like[name].flat)) for name in exposed.trees}
     return SealedReply(sealed.round, {name: SealedTree(t, 1.0) for name, t in trees.items()}, {})
+
+
+def reply_trees(
+    method: Method, verb: str, sent: Mapping[str, Params], server: Callable[[], Any]
+) -> dict[str, Params]:
+    """Trees of which a reply to a verb has the shapes, as far as anybody knows beforehand.
+
+    Those are trees that were `sent`, or else those that a `server` of this state offers.
+    """
+    names = method.exposure[verb].trees
+    if set(names) - set(sent):
+        sent = {**method.offer(server(), ""), **sent}
+    return {name: sent[name] for name in names if name in sent}

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy
@@ -21,13 +21,14 @@ from vergence.core.files import parse_json
 from vergence.core.masks import Mask
 from vergence.core.options import NamedOptions, Share
 from vergence.core.params import Params
-from vergence.core.requests import Fit, Forward, StepResult
+from vergence.core.requests import Fit
 from vergence.core.stages import Staged
 from vergence.errors import ConfigError, DataError
 
 KINDS: Mapping[str, tuple[type[nn.Module], ...]] = {
     "linear": (nn.Linear,),
     "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    "both": (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
 }
 WIDTHS = (np.uint8, np.uint16, np.uint32)
 SKIPS, VALUES = "skips/", "values/"
@@ -138,7 +139,7 @@ class Gradual(Pruning):
         Raises:
             ConfigError: names both rounds.
         """
-        if self.amount and self.last > rounds:
+        if self.last > rounds:
             raise ConfigError(
                 f"pruning: its amount is reached in round {self.last}, and the run has {rounds}; "
                 "set until_round (or from_round) to at most that"
@@ -157,8 +158,9 @@ def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tu
     Raises:
         ConfigError: there are none.
     """
-    kinds = KINDS["linear"] + KINDS["conv"] if layers == "both" else KINDS[layers]
-    named = [(path, m.weight) for path, m in network.named_modules() if isinstance(m, kinds)]
+    named = [
+        (path, m.weight) for path, m in network.named_modules() if isinstance(m, KINDS[layers])
+    ]
     found = tuple(
         f"{path}.weight".removeprefix(".")
         for path, weight in named
@@ -172,28 +174,7 @@ def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tu
 
 def prunable(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> bool:
     """True if a network, or a piece of one, has a layer of this kind with weights of its own."""
-    kinds = KINDS["linear"] + KINDS["conv"] if layers == "both" else KINDS[layers]
-    return any(isinstance(m, kinds) for m in network.modules())
-
-
-def within_piece(ask: Any, keep: Mask | None) -> Any:
-    """Return a request about a piece of a cut network with the entries that went at zero.
-
-    The memory that a step is given stays the one that it steps in.
-    """
-    if keep is None:
-        return ask
-    if isinstance(ask, Forward):
-        return replace(ask, params=keep.keep(ask.params))
-    ask.params.flat.copy_(keep.keep(ask.params).flat)
-    return ask
-
-
-def kept(keep: Mask | None, answer: Any) -> Any:
-    """Return the answer of a step with the entries that went at zero still."""
-    if keep is not None and isinstance(answer, StepResult):
-        answer.params.flat.copy_(keep.keep(answer.params).flat)
-    return answer
+    return any(isinstance(m, KINDS[layers]) for m in network.modules())
 
 
 def within(ask: Fit, keep: Mask) -> Fit:
@@ -212,7 +193,7 @@ def row(network: nn.Module) -> tuple[str, ...] | None:
         return None
     paths = tuple(path for paths in network.stages.values() for path in paths)
     layers = [network.get_submodule(path) for path in paths]
-    plain = all(isinstance(m, KINDS["linear"] + KINDS["conv"]) for m in layers)
+    plain = all(isinstance(m, KINDS["both"]) for m in layers)
     grouped = any(getattr(m, "groups", 1) > 1 for m in layers)
     inside = sum(p.numel() for m in layers for p in m.parameters())
     whole = inside == sum(p.numel() for p in network.parameters())

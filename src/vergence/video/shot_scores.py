@@ -57,7 +57,7 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
 
     state = worker.state(ClientState(trained.clients.get(who)))
     asked = trained.method.model_on(state, message, worker.site(nobody, who, message))
-    params = worker.pruned(drive(asked, refuse), message.round)
+    params = worker.model(drive(asked, refuse), message.round)
 
     def scores(found: Float[np.ndarray, "steps d"]) -> Float[np.ndarray, " steps"]:
         outputs = trained.outputs(params, unrated(who, found)[who].test)

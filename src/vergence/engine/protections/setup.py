@@ -20,6 +20,7 @@ from vergence.engine.protections.secure_aggregation import SecureSumProtection
 from vergence.engine.protections.split_defense import SplitDefenseProtection
 from vergence.engine.protections.split_guard import SplitGuardProtection
 from vergence.engine.protections.user_level import UserLevelProtection
+from vergence.engine.pruning_hooks import PruningHooks
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import ClientHooks, ProtectedRun, Protection, ServerHooks, nobody
 
@@ -39,7 +40,7 @@ def protections(plan: Plan) -> tuple[Protection, ...]:
     """Protections that a plan asks for; hooks are asked in this order, outermost first."""
     policies = {key: getattr(plan.privacy, key) for key in BUILT_IN}
     named = [BUILT_IN[key](plan, it) for key, it in policies.items() if it is not None]
-    labs = [LabsProtection(plan)] if plan.silos else []
+    labs = [LabsProtection(plan)] if plan.silos.labs else []
     return (*named, *labs, *plan.privacy.own, RobustProtection(plan, plan.privacy.robust))
 
 
@@ -69,7 +70,12 @@ def client_hooks(
     for protection in protections(plan):
         if (hook := protection.client(run)) is not None:
             run = replace(run, hooks=(*run.hooks, hook))
-    return tuple(run.hooks)
+    return (*pruning_hooks(plan, task), *run.hooks)
+
+
+def pruning_hooks(plan: Plan, task: Task) -> tuple[ClientHooks, ...]:
+    """Hooks of pruning, the outermost of clients' turns."""
+    return (PruningHooks(plan.pruning, task),) if plan.pruning.amount else ()
 
 
 def server_hooks(

@@ -33,6 +33,7 @@ from vergence.privacy.hooks import (
     Statement,
     Turn,
 )
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, account, secret_in
 
 PERSON = "the same people asked, one of them contributing nothing"
@@ -297,15 +298,18 @@ class UserLevelHooks(ClientHooks):
 
     Attributes:
         user: the bound.
-        covered: a file on this machine: the turns whose replies were replaced by zeros, and why.
+        folder: on this machine, with the secret of clients' noise, and a table of the turns whose
+            replies were replaced by zeros, and why.
         tell: is given a line on each of them, for this machine's operator alone.
         silos: the labs that people are in.
+        seed: of the run.
     """
 
     user: UserLevelConfig
-    covered: Path | None = None
+    folder: Path | None = None
     tell: Callable[[str], None] = lambda _: None
     silos: Silos = NO_LABS
+    seed: int = 0
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
         """Reply as a person's bound allows it."""
@@ -321,11 +325,17 @@ class UserLevelHooks(ClientHooks):
             f"'{client}' sent zeros in round {round}, with noise where there is any, instead of a "
             f"reply that cannot count ({why}); the server is not told"
         )
-        if self.covered is not None:
-            make_folder(self.covered.parent, 0o700)
-            with self.covered.open("a", encoding="utf-8") as file:
+        if self.folder is not None:
+            make_folder(self.folder, 0o700)
+            with (self.folder / covered_in(self.seed)).open("a", encoding="utf-8") as file:
                 file.write(csv_of([(client, round, why)]))
         return True
+
+    def noise_key(self, client: str) -> NoiseKey | None:
+        """Secret of a client's share of the noise in sums, of which a server knows nothing."""
+        if self.folder is None:
+            return None
+        return secret_in(self.folder).child("share", self.seed, client)
 
 
 def against(shares: int, labs: bool = False) -> str:
@@ -356,8 +366,8 @@ class UserLevelProtection(BudgetedProtection):
 
     def client(self, run: ProtectedRun) -> UserLevelHooks:
         """Hooks that bound updates."""
-        covered = run.state / FOLDER / covered_in(run.task.seed)
-        return UserLevelHooks(self.policy, covered, run.tell, self.plan.silos)
+        folder = run.state / FOLDER
+        return UserLevelHooks(self.policy, folder, run.tell, self.plan.silos, run.task.seed)
 
     def server(self, run: ProtectedRun) -> UserLevelMechanism:
         """Hooks that draw people, and add noise."""

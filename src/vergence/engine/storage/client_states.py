@@ -13,7 +13,6 @@ from vergence.core import files as disk
 from vergence.core.files import part_of, saving
 from vergence.core.serialization import Packed, digest, quick_digest, unpack_file
 from vergence.engine.records import ClientState, LabState
-from vergence.engine.silos import NO_LABS, Silos
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
@@ -89,45 +88,45 @@ class ClientStateStore:
         return StateRef(file, quick_digest(*chunks), share)
 
 
+NO_LABS: Mapping[str, str] = {}
+"""Everybody is a client."""
+
+
 class ClientStateIndex(Mapping[str, Any]):
     """Clients that took part, and where each state lies; a state is read when it is asked for.
 
-    Of a lab the people inside are the keys, and their states the values.
+    Where `homes` says in which lab somebody is, the people inside are the keys.
 
     A turn leaves its new state beside the old one. Here is decided which of them is the client's:
     the new one once its reply counted, the checkpoint's after a restart.
     """
 
-    def __init__(self, store: ClientStateStore, silos: Silos = NO_LABS) -> None:
-        self.store, self.silos = store, silos
+    def __init__(self, store: ClientStateStore, homes: Mapping[str, str] = NO_LABS) -> None:
+        self.store, self.homes = store, homes
         self.filed: dict[str, StateRef] = {}
         self.changed: dict[str, StateRef] = {}
         self.passed: list[str] = []
         self.spares: list[str] = []
 
     def __getitem__(self, client: str) -> Any:
-        home = self.silos.home(client)
+        home = self.homes.get(client, client)
         state = self.store.read(self.filed[home].file).state
         return state if home == client else state.people[client]
 
     def __iter__(self) -> Iterator[str]:
-        if not self.silos:
+        if not self.homes:
             return iter(self.filed)
-        return (
-            person
-            for lab in self.filed
-            for person in self.store.read(self.filed[lab].file).state.people
-        )
+        return (person for lab in self.filed for person in self[lab].people)
 
     def __len__(self) -> int:
-        return len(self.filed) if not self.silos else sum(1 for _ in self)
+        return len(self.filed) if not self.homes else sum(1 for _ in self)
 
     def __contains__(self, client: object) -> bool:
-        return client in self.filed if not self.silos else any(client == each for each in self)
+        return client in self.filed if not self.homes else any(client == each for each in self)
 
     def file(self, client: str) -> str | None:
         """Return the file of a client's state, or of a person's lab; None: never took part."""
-        entry = self.filed.get(self.silos.home(client))
+        entry = self.filed.get(self.homes.get(client, client))
         return entry.file if entry else None
 
     def commit(self, client: str, entry: StateRef) -> None:

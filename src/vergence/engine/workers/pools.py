@@ -10,6 +10,7 @@ import json
 import math
 import selectors
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
@@ -76,7 +77,8 @@ class Bytes(InProcess):
     """This process, but every task, reply and state is frozen to bytes and thawed again."""
 
     def __init__(self, runner: ClientRunner) -> None:
-        super().__init__(ClientRunner(runner.worker, runner.store, runner.sums, ByteChannel()))
+        super().__init__(copy(runner))
+        self.runner.channel = ByteChannel()
         self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:

@@ -1,4 +1,4 @@
-"""Turns of a lab: each of its people takes theirs, and one reply leaves, the sum of all."""
+"""Runner of labs: each of a lab's people takes a turn, and one reply leaves, the sum of all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from vergence.core.method import Exposure
 from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.client_executor import ClientExecutor, TurnResult
+from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import (
     QUARANTINED,
     ClientResult,
@@ -22,6 +23,8 @@ from vergence.engine.records import (
     LabState,
     TaskBatch,
 )
+from vergence.engine.secure_sums import SecureSum
+from vergence.engine.silos import Silos
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.metrics.intervals import with_number
 from vergence.privacy.reply_checks import fault, zeros_for
@@ -29,7 +32,7 @@ from vergence.privacy.reply_checks import fault, zeros_for
 Measured = Mapping[str, Mapping[str, float]]
 
 
-class LabTurns:
+class LabRunner(ClientRunner):
     """Takes turns, and measures, for all people of a lab; what leaves tells of them together.
 
     A reply that cannot count is left out inside the lab, as that of a client is by a server: the
@@ -37,20 +40,34 @@ class LabTurns:
     a protection covers it, it is zeros that count.
 
     Args:
+        silos: who is in which lab.
         worker: takes one person's turn.
-        store: of the lab's states; a table of who was left out lies beside them.
+        store: of the labs' states; a table of who was left out lies beside them.
+        sums: as of every runner.
     """
 
-    def __init__(self, worker: ClientExecutor, store: ClientStateStore) -> None:
-        self.worker, self.store = worker, store
+    def __init__(
+        self,
+        silos: Silos,
+        worker: ClientExecutor,
+        store: ClientStateStore,
+        sums: SecureSum | None = None,
+    ) -> None:
+        super().__init__(worker, store, sums)
+        self.silos = silos
 
-    def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> TurnResult:
+    def exposed(self, verb: str) -> Exposure:
+        """Exposure of a lab's replies, which tell how many people share each entry."""
+        exposed = super().exposed(verb)
+        return replace(exposed, weight="per entry") if exposed.weight == "mask" else exposed
+
+    def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
         """Take a lab's turn: the weighted sum of its people's replies, and all their states."""
-        states = dict(kept.state.people) if isinstance(kept.state, LabState) else {}
+        states = dict(before.state.people) if isinstance(before.state, LabState) else {}
         whole, told, results = Sum(), dict[str, list[float]](), list[ClientResult]()
         exposed, reasons = self.worker.method.exposure[task.message.verb], list[str]()
         sent = {**batch.held, **task.message.trees}
-        for person in self.worker.silos.labs[task.client]:
+        for person in self.silos.labs[task.client]:
             own = ClientState(states.get(person))
             result, sealed, after = self.worker.turn(replace(task, client=person), own, batch)
             reason = result.status.removeprefix(QUARANTINED) if sealed is None else None
@@ -77,11 +94,11 @@ class LabTurns:
         )
         if not whole.count:
             why = f"{QUARANTINED}of nobody in it a reply counts, as of the first: {reasons[0]}"
-            return TurnResult(replace(result, status=why), None, kept)
+            return TurnResult(replace(result, status=why), None, before)
         metrics = {name: float(np.mean(values)) for name, values in told.items()}
         trees = {n: SealedTree(total, whole.weights[n]) for n, total in whole.totals.items()}
         reply = SealedReply(task.message.round, trees, metrics)
-        return TurnResult(result, reply, ClientState(LabState(states), kept.told))
+        return TurnResult(result, reply, ClientState(LabState(states), before.told))
 
     def _covered(
         self,
@@ -97,18 +114,21 @@ class LabTurns:
             return None
         return zeros
 
-    def evaluate(self, task: ClientTask, kept: ClientState, points: Sequence[str]) -> ClientResult:
-        """Measure a lab: the means over its people."""
+    def measure(self, task: ClientTask, before: ClientState, points: Sequence[str]) -> ClientResult:
+        """Measure a person, or a lab as the mean over its people."""
+        people = self.silos.labs.get(task.client)
+        if people is None:
+            return super().measure(task, own_state(before, task.client), points)
         found = [
-            self.worker.evaluate(person, task.message, own_state(kept, person), points).measured
-            for person in self.worker.silos.labs[task.client]
+            self.worker.evaluate(person, task.message, own_state(before, person), points).measured
+            for person in people
         ]
         return ClientResult(task.client, measured=means(found))
 
     def share(self, state: LabState) -> float | None:
         """Mean personal share of a lab's people, None where the method keeps none."""
-        masks = [self.worker.method.personal(own) for own in state.people.values()]
-        shares = [mask.fraction for mask in masks if mask is not None]
+        own = map(super().share, state.people.values())
+        shares = [share for share in own if share is not None]
         return float(np.mean(shares)) if shares else None
 
     def _note(self, task: ClientTask, person: str, reason: str) -> None:

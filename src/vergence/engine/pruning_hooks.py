@@ -1,0 +1,80 @@
+"""Hooks of pruning while a run trains: what is trained, and predicted with, keeps its zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.core.requests import Fit, Forward, Step, StepResult
+from vergence.core.task import Task
+from vergence.privacy.hooks import ClientHooks, Turn
+from vergence.training.pruning import Gradual, prunable, within
+
+ZEROS = "zeros"
+"""The share of a pruned run's parameters that are zero: a metric beside those of the task."""
+
+
+class PruningHooks(ClientHooks):
+    """Prunes the model that every training starts from, and every model that is predicted with."""
+
+    answers = (Step, Forward)
+
+    def __init__(self, pruning: Gradual, task: Task) -> None:
+        self.pruning, self.task = pruning, task
+        self.network: nn.Module = nn.Identity()
+        self.pieces: dict[Task, nn.Module] = {}
+        self.latest: tuple[Params, int, Params] | None = None
+
+    def attach(self, network: nn.Module) -> None:
+        """Take note of the whole network."""
+        self.network = network
+
+    def training(self, ask: Fit, round: int) -> Fit:
+        """Request for training that starts, and stays, within the entries that are not pruned."""
+        mask = self._mask(self.network, ask.params, round)
+        return ask if mask is None else within(ask, mask)
+
+    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
+        """Result for a client's own piece of a cut network."""
+        return self.computing(ask, turn.message.round + 1, then)
+
+    def computing(self, ask: Any, round: int, then: Callable[[Any], Any]) -> Any:
+        """Result for a piece of a cut network, with its pruned entries at zero before and after."""
+        if not isinstance(ask, self.answers):
+            return then(ask)
+        piece = ask.on(self.task)
+        if piece not in self.pieces:
+            self.pieces[piece] = piece.module()
+        network = self.pieces[piece]
+        prunes = prunable(network, self.pruning.layers)  # a piece may have no such layer
+        mask = self._mask(network, ask.params, round) if prunes else None
+        if mask is None:
+            return then(ask)
+        if isinstance(ask, Forward):
+            return then(replace(ask, params=mask.keep(ask.params)))
+        # A step is taken in the memory that it is given, so that is where the zeros are written.
+        ask.params.flat.copy_(mask.keep(ask.params).flat)
+        result: StepResult = then(ask)
+        result.params.flat.copy_(mask.keep(result.params).flat)
+        return result
+
+    def predicting(self, params: Params, done: int) -> Params:
+        """Parameters pruned as after `done` rounds; a model that people share only once."""
+        if self.latest is None or self.latest[0] is not params or self.latest[1] != done:
+            mask = self._mask(self.network, params, done)
+            self.latest = params, done, params if mask is None else mask.keep(params)
+        return self.latest[2]
+
+    def scores(self, params: Params) -> Mapping[str, float]:
+        """Share of the parameters that are zero."""
+        return {ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
+
+    def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:
+        """Mask of the entries that are not pruned in a round, counted from 1; None: all stay."""
+        now = self.pruning.at(round)
+        return now.kept(network, params) if now.amount else None
