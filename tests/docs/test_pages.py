@@ -14,7 +14,7 @@ import pytest
 
 import vergence.core
 from tests.conftest import ROOT
-from tests.docs.pages import blocks, options, pages, prose
+from tests.docs.pages import TOP, blocks, options, pages, prose
 from tools.coverage import anchors
 from vergence.core.federation import Dataset
 from vergence.core.method import Method
@@ -175,3 +175,18 @@ def test_the_worked_method_passes_conformance(halfway, tmp_path, monkeypatch):
     battery.test_nothing_undeclared_leaves_a_client(method)
     battery.test_beats_its_start(method, tmp_path / "start")
     battery.test_alike_people_agree_with_fedavg(method, tmp_path / "alike")
+
+
+WRAPPED = ("docs/how-to/", "docs/explanation/", "docs/reference/", "docs/index.md", *TOP)
+WORDS = re.compile(r"(?:`[^`]*`|\]\(\S+ \"[^\"]*\"\)|\S)+")
+"""Words of a line; code, and the title of a link, are not broken."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_written_pages_are_wrapped_at_100_characters(page):
+    text = prose(page)
+    if not name_of(page).startswith(WRAPPED) or "Written by tools/" in text:
+        return
+    for line in text.splitlines():
+        long = len(line) > 100 and max(map(len, WORDS.findall(line))) < 60
+        assert not long or re.match(r"    |\s*(\||#|!|<|\[[^\]]+\]:)", line), line

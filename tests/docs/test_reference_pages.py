@@ -114,7 +114,7 @@ def test_the_menu_leads_to_every_page():
 
 def test_the_readme_is_one_screen():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 120
+    assert len(text.splitlines()) <= 150
     assert len(text.split()) <= 900
     assert max(row.count("|") - 1 for row in ROW.findall(text)) <= 6
     assert "private" not in text.lower(), "say by what"
