@@ -49,11 +49,16 @@ def nodes(tree: ast.AST) -> list[ast.AST]:
     return list(ast.walk(tree))
 
 
+def python_files(folder: Path) -> list[Path]:
+    """Python files below a folder, in order; `pip install ./papers` leaves copies in `build`."""
+    return sorted(p for p in folder.rglob("*.py") if "build" not in p.relative_to(folder).parts)
+
+
 @cache
 def sources() -> dict[str, Path]:
     """Every module of the package, by its path there, and of the papers, by `papers/...`."""
-    own = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-    return own | {p.relative_to(ROOT).as_posix(): p for p in sorted(PAPERS.rglob("*.py"))}
+    own = {path.relative_to(PACKAGE).as_posix(): path for path in python_files(PACKAGE)}
+    return own | {path.relative_to(ROOT).as_posix(): path for path in python_files(PAPERS)}
 
 
 @cache
@@ -64,7 +69,7 @@ def modules() -> dict[str, ast.Module]:
 
 def statements(folder: Path) -> int:
     """Number of statements of the modules below a folder, without imports and docstrings."""
-    return sum(_counts(node) for path in folder.rglob("*.py") for node in nodes(parsed(path)))
+    return sum(_counts(node) for path in python_files(folder) for node in nodes(parsed(path)))
 
 
 def _counts(node: ast.AST) -> bool:

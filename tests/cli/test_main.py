@@ -75,7 +75,7 @@ def test_version():
         (("run", "x.toml", "--out", "o", "--sett", "a=1"), ("--sett", "--set")),
         (("compare",), ("nothing to compare", "at least one")),
         (("compare", "x", "--format", "excel"), ("excel", "table", "csv", "markdown")),
-        (("data", "check"), ("name",)),
+        (("data", "check"), ("needs NAME", "vergence data list")),
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(args, words):
