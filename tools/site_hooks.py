@@ -28,7 +28,7 @@ TOP = {f"{name}.md": f"{name.lower()}.md" for name in NAMES}
 COPIES = "files"
 PAPERS = re.compile(r"papers/(README\.md$|\w+/results/)")
 """What the site shows of papers, under the names that it has in the repository."""
-LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[((?:[^\]\n]|\n(?!\n))*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```[ \t]*$|(?<!\[)`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 """Code, in which nothing is a link; code that begins the text of a link is part of the link."""
 IMAGE = re.compile(r"\]\((\w+\.(?:png|svg|jpg))\)")

@@ -29,7 +29,7 @@ ROOMS = "src|docs|experiments|papers|tests|benchmarks|runs"
 SHOWN = r"(?:\.ci|Makefile|pyproject\.toml|constraints\.txt|[A-Z]+\.md)"
 PATH = re.compile(rf"(?<![\w./])((?:{ROOMS})/[\w./-]*[\w/]|{SHOWN}(?:/\w+)?)(?![\w/])")
 NAME = re.compile(r"(?<![\w./])vergence(?:\.[A-Za-z_]\w*)+")
-LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[(?:[^\]\n]|\n(?!\n))*\]\(([^)\s]+)\)")
 MADE = ("runs/", "README.md")
 """Made by a run, or written last: not there in a fresh clone."""
 
