@@ -33,3 +33,14 @@ def test_a_code_says_more_than_the_class_and_outlives_another_process():
     assert (DataError("x").code, ConfigError("x").code) == ("data", "setting")
     found = pickle.loads(pickle.dumps(DataError("x", code="file-missing")))
     assert (found.code, str(found), found.exit_code) == ("file-missing", "x", 3)
+
+
+def test_another_message_keeps_class_and_code_of_an_error_whose_class_takes_the_message_alone():
+    class Mine(DataError):
+        def __init__(self, text):
+            super().__init__(f"mine: {text}")
+
+    error = Mine("x")
+    error.code = "bad-value"
+    other = error.reworded("anna: x")
+    assert (type(other), other.code, str(other)) == (Mine, "bad-value", "mine: anna: x")

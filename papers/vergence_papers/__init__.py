@@ -10,5 +10,5 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # In a clone the folders of the papers lie beside this package; once installed they lie inside it.
-HOME = HERE.parent if (HERE.parent / "pyproject.toml").is_file() else HERE
+HOME = HERE if (HERE / "fedcpf").is_dir() else HERE.parent
 __path__.append(str(HOME))

@@ -11,6 +11,7 @@ VergenceError (2)
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 CODES = {
     "error": "something else that the user can mend",
@@ -45,6 +46,12 @@ class VergenceError(Exception):
         super().__init__(*message)
         if code:
             self.code = code
+
+    def reworded(self, message: str) -> Self:
+        """Return an error of this class and code with another message."""
+        other = type(self)(message)  # a class of the user's own may take the message alone
+        other.code = self.code
+        return other
 
 
 class ConfigError(VergenceError):

@@ -1,10 +1,17 @@
 """Several sums of one round, over different people, with one person's words in all of them."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 from rich.console import Console
 
 from tests.adversary.lies import circle, method, opened, question, turn
+from tests.engine.toys import run_toy
+from vergence.core.conversation import aggregate
 from vergence.core.local_training import LocalTraining
+from vergence.core.messages import reply
+from vergence.core.method import Exposure, Global, Method, NoState
 from vergence.deployment.protocol import ClientRequest
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
@@ -90,3 +97,58 @@ def test_explain_says_who_must_help_to_see_a_person_twice():
     assert "in two sums of a round: the server with 2 clients" in found.get()
     with pytest.raises(ConfigError, match="6 of 12 people are asked at once"):
         explain(check({**table, "presence": {"cohort": 6}}), console)
+
+
+@dataclass(frozen=True)
+class AskedTwice(Method):
+    """Asks for two sums in a round, of updates that are zero in both."""
+
+    exposure: ClassVar = {v: Exposure(trees=("model",)) for v in ("train", "again")}
+
+    def server(self, task):
+        return Global(task.init())
+
+    def client(self, task):
+        return NoState()
+
+    def offer(self, s, client):
+        return {"model": s.model}
+
+    def round(self, s, cohort):
+        one = yield from aggregate("train", to=cohort)
+        two = yield from aggregate("again", to=cohort)
+        SUMS.append((one.mean("model").flat, two.mean("model").flat))
+        return s
+
+    def on_train(self, c, msg, site):
+        yield from ()
+        return c, reply(model=msg["model"] * 0)
+
+    on_again = on_train
+
+    def model_on(self, c, msg, site):
+        return msg["model"]
+
+
+SUMS = []
+
+
+def two_sums(folder):
+    SUMS.clear()
+    privacy = Privacy(aggregation=SecureAggregationConfig("additive"), user=USER)
+    run_toy(folder, AskedTwice(), people=4, rounds=2, inputs=2000, privacy=privacy)
+    return list(SUMS)
+
+
+def test_equal_replies_to_two_questions_have_noise_of_their_own(tmp_path):
+    """Else a server that sends a model in which nobody moves learns the difference exactly."""
+    for one, two in two_sums(tmp_path):
+        assert one.std() > 0.2
+        assert (one - two).std() > 1.2 * one.std()
+
+
+def test_noise_at_home_is_of_a_secret_of_ones_own(tmp_path):
+    """Two runs of one seed differ: a key that anyone could form would give the same noise."""
+    (first, _), *_ = two_sums(tmp_path / "first")
+    (second, _), *_ = two_sums(tmp_path / "second")
+    assert (first - second).std() > 1.2 * first.std()

@@ -130,6 +130,7 @@ def test_an_option_that_became_a_command_names_it(words, new):
         ("explain toy --lr .1", "here --set local.lr=.1"),
         ("run toy --local.lr .1", "here --set local.lr=.1"),
         ("run toy --seeds 5", "here --set 'run.seeds=[5]'"),
+        ("run toy --points P0,P1", """here --set 'run.points=["P0", "P1"]'"""),
         ("run toy --split-seeds [0,1]", "here --set 'run.split_seeds=[0,1]'"),
         (
             "run toy rounds=5",

@@ -80,7 +80,7 @@ def _from_reader(source: Path, experiment: Experiment, person: str | None) -> Ow
     except DataError as error:
         if source.is_dir():
             raise
-        raise DataError(f"{error}; or give {own_samples.WHERE}", code=error.code) from None
+        raise error.reworded(f"{error}; or give {own_samples.WHERE}") from None
     people = federation.clients
     if person is None and len(people) > 1:
         shown = ", ".join(people[:5]) + (", ..." if len(people) > 5 else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import shlex
 from dataclasses import fields
@@ -163,10 +164,13 @@ def _as_setting(text: str) -> str:
         f"{section}.{each.name}": str(each.type)
         for section, record in sections.items()
         for each in fields(record)
+        if re.match("Annotated|Literal|[a-z]", str(each.type))  # records are tables of their own
     }
     name = next((name for name in types if key.replace("-", "_") in (name, name.split(".")[1])), "")
     if not name or not equals:
         return ""
     if types[name].startswith("tuple") and not value.startswith("["):
-        value = f"[{value}]"
+        value = (
+            f"[{value}]" if types[name].startswith("tuple[int") else json.dumps(value.split(","))
+        )
     return f"--set {shlex.quote(f'{name}={value}')}"

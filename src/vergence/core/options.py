@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
+import operator
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
-from typing import Annotated, Any, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
@@ -25,33 +27,65 @@ Classes = Annotated[int, Ge(2)]
 
 
 SIGNS = {Gt: ">", Ge: ">=", Lt: "<", Le: "<="}
+HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+
+
+Bounds = tuple[tuple[str, float], ...]
+"""Signs and numbers, such as `(">=", 1)`."""
+
+
+class Rule(NamedTuple):
+    """What a field's annotation allows.
+
+    Attributes:
+        bounds: of a single number.
+        literals: values of its `Literal`.
+        places: bounds of the numbers of a tuple, place by place; None: it may be no tuple.
+        repeated: the tuple has any length, and `places` the bounds of every number.
+    """
+
+    bounds: Bounds
+    literals: tuple[Any, ...]
+    places: tuple[Bounds, ...] | None
+    repeated: bool
 
 
 @functools.cache
-def _rules(record: type) -> dict[str, tuple[Any, ...]]:
-    """Bounds of each field, values of its literal, and the length of a tuple of fixed length."""
+def _rules(record: type) -> dict[str, Rule]:
     hints = typing.get_type_hints(record, include_extras=True)
-    found = {}
-    for f in fields(record):
-        stack, marks = [hints[f.name]], []
-        while stack:
-            hint = stack.pop()
-            for mark in getattr(hint, "__metadata__", ()):
-                marks += mark if isinstance(mark, Interval) else (mark,)
-            stack += [a for a in typing.get_args(hint) if not isinstance(a, str)]
-        bounds = [
+    return {field.name: _rule(hints[field.name]) for field in fields(record)}
+
+
+def _rule(hint: Any) -> Rule:
+    bounds, literals, places, repeated = Bounds(), (), None, False
+    for kind, limits in _members(hint):
+        parts = typing.get_args(kind)
+        if typing.get_origin(kind) is tuple:
+            repeated = ... in parts
+            places = tuple(_rule(part).bounds for part in parts if part is not ...)
+        elif typing.get_origin(kind) is typing.Literal:
+            literals = parts
+        else:
+            bounds = tuple(dict.fromkeys(bounds + limits))
+    return Rule(bounds, literals, places, repeated)
+
+
+def _members(hint: Any, limits: Bounds = ()) -> Iterator[tuple[Any, Bounds]]:
+    """Kinds of values that a hint allows, without those that it is made of, and their bounds."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated:
+        marks = [m for mark in parts[1:] for m in (mark if isinstance(mark, Interval) else [mark])]
+        limits += tuple(
             (SIGNS[type(mark)], getattr(mark, type(mark).__name__.lower()))
             for mark in marks
             if type(mark) in SIGNS
-        ]
-        kinds = [hints[f.name]]
-        if typing.get_origin(hints[f.name]) in (typing.Union, types.UnionType):
-            kinds = [h for h in typing.get_args(hints[f.name]) if h is not types.NoneType]
-        literal = [typing.get_args(h) for h in kinds if typing.get_origin(h) is typing.Literal]
-        tuples = [typing.get_args(h) for h in kinds if typing.get_origin(h) is tuple]
-        length = next((len(parts) for parts in tuples if ... not in parts), None)
-        found[f.name] = (bounds, literal[0] if literal else (), length)
-    return found
+        )
+        yield from _members(parts[0], limits)
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for part in parts:
+            yield from _members(part, limits)
+    else:
+        yield hint, limits
 
 
 def option_texts(record: type) -> dict[str, str]:
@@ -89,29 +123,33 @@ def check_ranges(record: Any, name: str) -> None:
     Raises:
         ConfigError: names the field, the value and what is allowed.
     """
-    holds = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__}
-    for field_name, (bounds, literals, length) in _rules(type(record)).items():
+    for field_name, rule in _rules(type(record)).items():
         value = getattr(record, field_name)
-        checked = isinstance(value, str) or (value is not None and not bounds)
-        if literals and value not in literals and checked:
-            allowed = ", ".join(map(str, literals))
-            if bounds:
-                allowed += f", or a number {_limits(bounds)}"
+        several = isinstance(value, list | tuple)
+        bounded = rule.bounds or any(rule.places or ())
+        checked = isinstance(value, str) or (value is not None and not bounded)
+        if rule.literals and value not in rule.literals and checked:
+            allowed = ", ".join(map(str, rule.literals))
+            if rule.bounds:
+                allowed += f", or a number {_limits(rule.bounds)}"
             raise ConfigError(
                 f"{name}: {field_name} must be one of {allowed}; "
-                f"got {value!r}{meant(str(value), map(str, literals))}"
+                f"got {value!r}{meant(str(value), map(str, rule.literals))}"
             )
-        if bounds and length and isinstance(value, tuple) and len(value) != length:
-            raise ConfigError(f"{name}: {field_name} must be {length} numbers; got {value}")
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, bool) or not isinstance(number, int | float):
+        places = rule.places or () if several else (rule.bounds,)
+        if several and rule.repeated:
+            places *= len(value)
+        if any(places) and several and len(value) != len(places):
+            raise ConfigError(f"{name}: {field_name} must be {len(places)} numbers; got {value}")
+        for number, bounds in zip(value if several else (value,), places, strict=False):
+            if isinstance(number, bool) or not isinstance(number, numbers.Real):
                 continue
-            if not all(holds[sign](float(number), float(bound)) for sign, bound in bounds):
-                given = value if isinstance(value, tuple) else f"{value:g}"
+            if not all(HOLDS[sign](float(number), float(bound)) for sign, bound in bounds):
+                given = value if several else f"{value:g}"
                 raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {given}")
 
 
-def _limits(bounds: list[tuple[str, float]]) -> str:
+def _limits(bounds: Bounds) -> str:
     return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds)
 
 

@@ -154,7 +154,12 @@ class ClientExecutor:
 
     def noise_key(self, client: str) -> NoiseKey:
         """Secret of the noise that a client adds to its part of a secure sum."""
-        return next(key for hook in self.hooks if (key := hook.noise_key(client)) is not None)
+        keys = [key for hook in self.hooks if (key := hook.noise_key(client)) is not None]
+        if not keys:
+            raise ConfigError(
+                "noise in a secure sum needs privacy.user, and no hook has its secret"
+            )
+        return keys[0]
 
     def receiving(self) -> list[Check]:
         """Checks of what one client sends while it is served."""

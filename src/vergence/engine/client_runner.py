@@ -23,10 +23,11 @@ from vergence.engine.records import (
     GroupResult,
     TaskBatch,
 )
-from vergence.engine.secure_sums import SecureSum, redact
+from vergence.engine.secure_sums import SecureSum, redact, request_of
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.reply_checks import fault, reply_trees, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
@@ -170,7 +171,7 @@ class ClientRunner:
             return result, None
         exposed = self.exposed(task.message.verb)
         form = self.form(task.message, batch.held)
-        status, row, key = "ok", sealed, partial(self.worker.noise_key, task.client)
+        status, row, key = "ok", sealed, partial(self._noise_key, task, form)
         sent = {**batch.held, **task.message.trees}
         reason = fault(sealed, task.message.round, sent, exposed)
         if reason is None and form is not None and self.sums is not None:
@@ -212,6 +213,17 @@ class ClientRunner:
         if form is not None:
             return redact(result, form), None if reason else row
         return result, None if reason else self.channel.reply(row, before.told)
+
+    def _noise_key(self, task: ClientTask, form: ReplyLayout | None) -> NoiseKey:
+        """Secret of the noise that a client adds to its reply to one question."""
+        key, table = self.worker.noise_key(task.client), self.worker.method.exposure
+        summed = [exposed for exposed in table.values() if exposed.reveal == "aggregate"]
+        if form is None or (len(summed) == 1 and not form.exposed.numbered):
+            return key
+        # Replies to two questions of a round may be equal, and must not get the same noise: the
+        # difference of both sums would show everything. Where only one is asked the key is as
+        # before, so that runs repeat.
+        return key.child("sum", request_of(form, task.message))
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:

@@ -118,7 +118,7 @@ def naming(client: str) -> Iterator[None]:
     try:
         yield
     except VergenceError as error:
-        raise type(error)(f"person {client!r}: {error}", code=error.code) from error
+        raise error.reworded(f"person {client!r}: {error}") from error
     except Exception as error:
         error.add_note(f"{MEASURED} {client!r}")
         raise

@@ -137,7 +137,7 @@ class ServerSession:
         for hook in self.worker.hooks:
             ask = hook.serving(ask, self.last.task.client)
         answer = partial(self.clients.answer, progress=self.batch.progress)
-        for hook in self.worker.hooks:
+        for hook in reversed(self.worker.hooks):  # the first is outermost, as in clients' turns
             answer = partial(hook.computing, round=self.round + 1, then=answer)
         try:
             return answer(ask)

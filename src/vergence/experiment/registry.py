@@ -225,11 +225,16 @@ def modules(kind: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     package = f"vergence.{kind}"
-    for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+    path = importlib.import_module(package).__path__
+    for info in pkgutil.walk_packages(path, f"{package}.", onerror=_raise):
         name = info.name.rpartition(".")[2]
         if not info.ispkg and name != "base":
             found.setdefault(name, info.name)
     return found
+
+
+def _raise(_: str) -> None:
+    raise  # the fault of a package that cannot be imported: else its names would be lost
 
 
 def offered(module: types.ModuleType, base: type[T]) -> list[type[T]]:

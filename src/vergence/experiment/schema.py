@@ -226,7 +226,7 @@ def load(
             return check(table if only is None else with_one_method(table, only), path.parent)
     except ConfigError as error:
         where = "" if str(path) in str(error) else f" ({path})"
-        raise type(error)(f"{short(str(error))}{where}", code=error.code) from None
+        raise error.reworded(f"{short(str(error))}{where}") from None
     except (OverflowError, RecursionError) as error:  # a number, or tables in tables
         raise ConfigError(f"too large: {error} ({path})") from None
 

@@ -225,8 +225,9 @@ def approved(code: Mapping[str, Code]) -> Trust:
 
 def in_run_folder(path: Path) -> bool:
     """True if a config lies beside what a run, a sweep or a deployment leaves behind."""
-    folder = path.resolve().parent
-    return any((folder / left).exists() for left in LEFT)
+    # A link lies in one folder, and what it leads to in another: either may be somebody's run.
+    folders = {path.absolute().parent, path.resolve().parent}
+    return any((folder / left).exists() for folder in folders for left in LEFT)
 
 
 def receive(path: Path, table: Mapping[str, Any]) -> None:

@@ -18,8 +18,10 @@ from tests.cli.commands import Said, vergence, write
 from tests.engine.toys import mostly_slow
 from vergence.deployment.folders import ClientSide
 from vergence.deployment.joined_node import JoinedNode
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, UntrustedCode
 from vergence.experiment import checksums, provenance
+from vergence.experiment.schema import load
+from vergence.experiment.trust import typed, under
 
 TOY = """
 task       = { name = "TASK" }
@@ -202,6 +204,20 @@ def test_nor_does_that_of_what_its_config_extends(made, tmp_path, line, where):
     said.complains(2, "other.py is Python code and would run here", "--trust-code`")
     ask(line, out, "--trust-code")
     assert mark.exists() or "matrix" in line
+
+
+def test_nor_does_that_of_a_config_that_is_a_link_into_a_folder_below(made, tmp_path):
+    out = tmp_path / "sent"
+    shutil.copytree(made, out)
+    (out / "parts").mkdir()
+    mark = code(out / "parts" / "other.py")
+    named = (out / "config.toml").read_text().replace('"fedavg"', '"parts/other.py"')
+    write(out / "parts", named, "config.toml")
+    (out / "config.toml").unlink()
+    (out / "config.toml").symlink_to("parts/config.toml")
+    with under(typed()), pytest.raises(UntrustedCode, match=r"other\.py"):
+        load(out / "config.toml")
+    assert not mark.exists()
 
 
 def test_a_config_of_one_s_own_may_extend_a_file_with_code(tmp_path):
