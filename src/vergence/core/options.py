@@ -35,7 +35,7 @@ Bounds = tuple[tuple[str, float], ...]
 
 
 class Rule(NamedTuple):
-    """What a field's annotation allows.
+    """Values that the annotation of a field allows.
 
     Attributes:
         bounds: of a single number.
