@@ -17,7 +17,9 @@ LIMITS = {
     "modules that no user path reaches": 0,
     "class names used twice": 0,
     "identifiers with forbidden words": 0,
-    "docstrings that begin with a relative clause": 0,
+    "names that are a bare participle": 434,
+    "Any in core, engine and privacy": 353,
+    "functions with more than 8 parameters": 10,
     "uses of one operating system": 0,
 }
 """Where a limit is not what the rules ask for, it is today's count, and may only fall."""
@@ -60,17 +62,24 @@ def test_no_folder_of_tests_has_more_than_forty_files():
     assert {folder: n for folder, n in sizes.items() if n > 40} == {}
 
 
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        ("Return what a reply is packed into.", True),
-        ("Whether no entry is NaN.", True),
-        ("Digest of packed bytes.", False),
-        ("Return the digest of packed bytes.", False),
-    ],
-)
-def test_a_relative_clause_is_known(said, found):
-    assert bool(house.CLAUSE.match(said)) is found
+def test_no_package_has_more_statements_than_it_may():
+    """Whoever adds names in the same change what is cut, or raises the number and says why."""
+    allowed = house.allowed_statements()
+    counted = house.statements_by_package()
+    assert counted.keys() == allowed.keys()
+    over = {name: count - allowed[name] for name, count in counted.items() if count > allowed[name]}
+    assert not over, f"statements too many, see tools/statements.toml: {over}"
+
+
+def test_names_of_a_thing_are_known_from_what_happened_to_it():
+    text = (
+        "class Kept:\n    told: int\n    left = 1\n    kept_out: int\n"
+        "def said(held, *given, value=lambda chosen: 1):\n    self._found = drawn = 2\n"
+    )
+    names = [place.split()[1] for place in house.participles({"core/one.py": ast.parse(text)})]
+    assert sorted(names) == sorted(["told", "left", "said", "held", "given", "chosen", "found"])
+    eyes = ast.parse("class Eyes:\n    left: int\n    right: int\n    told: int\n")
+    assert house.participles({"one.py": eyes}) == ["one.py:4 told"]
 
 
 def test_a_circle_is_found_under_type_checking_and_not_inside_a_function(tmp_path):

@@ -13,6 +13,7 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -26,12 +27,29 @@ ROOMS = ("src", "papers", "benchmarks", "tools")
 """Folders whose statements are counted, apart and together."""
 FORBIDDEN = Path(__file__).with_name("forbidden_words.txt")
 SYSTEM = Path(__file__).with_name("system_names.txt")
+ALLOWED = Path(__file__).with_name("statements.toml")
 LONG_FILE, LONG_FUNCTION = 800, 60
-CLAUSE = re.compile(
-    r"(Return|Tell|Say|Give|Yield) (what|whether|who|whose|which|why|how|where|when)\b|"
-    r"(What|Whether|Who|Whose|Which|Why|How|Where|When)\b"
+PARTICIPLES = frozenset(
+    [
+        "told",
+        "found",
+        "kept",
+        "held",
+        "owed",
+        "given",
+        "said",
+        "heard",
+        "drawn",
+        "chosen",
+        "taken",
+        "left",
+        "beside",
+        "apart",
+    ]
 )
-"""A docstring that begins like this tells about a thing and does not name it."""
+"""Names that say what happened to a thing and not what the thing is."""
+PRAGMA = re.compile(r"#\s*(type:|pyright|noqa|fmt:|pragma|ruff|!)")
+MOST_PARAMETERS = 8
 
 PUBLIC = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 """A name on a page of the API, by its module."""
@@ -67,9 +85,24 @@ def modules() -> dict[str, ast.Module]:
     return {name: parsed(path) for name, path in sources().items()}
 
 
-def statements(folder: Path) -> int:
-    """Number of statements of the modules below a folder, without imports and docstrings."""
-    return sum(_counts(node) for path in python_files(folder) for node in nodes(parsed(path)))
+def statements(place: Path) -> int:
+    """Number of statements of a module, or of those of a folder, without imports and docstrings."""
+    files = python_files(place) if place.is_dir() else [place]
+    return sum(_counts(node) for path in files for node in nodes(parsed(path)))
+
+
+def statements_by_package() -> dict[str, int]:
+    """Number of statements of every package of `src`, its single files as one, and other rooms."""
+    single = sum(map(statements, PACKAGE.glob("*.py")))
+    packages = {path.name: statements(path) for path in PACKAGE.iterdir() if path.is_dir()}
+    packages = {f"src/{name}": count for name, count in sorted(packages.items()) if count}
+    rooms = {room: statements(ROOT / room) for room in ROOMS if room != "src"}
+    return {"src": single, **packages, **rooms}
+
+
+def allowed_statements() -> dict[str, int]:
+    """Number of statements that each package may have: what a change adds, it cuts elsewhere."""
+    return tomllib.loads(ALLOWED.read_text(encoding="utf-8"))["statements"]
 
 
 def _counts(node: ast.AST) -> bool:
@@ -135,19 +168,60 @@ def repeated_classes(found: dict[str, ast.Module]) -> list[str]:
     return [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1]
 
 
-def clauses(found: dict[str, ast.Module]) -> list[str]:
-    """Docstrings of modules, classes and functions whose first line is a relative clause."""
-    left = []
-    for name, tree in found.items():
-        said = ast.get_docstring(tree) or ""
-        if CLAUSE.match(said):
-            left.append(f"{name}:1: {said.splitlines()[0]}")
-    for name, node in definitions(found):
-        assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        said = ast.get_docstring(node) or ""
-        if CLAUSE.match(said):
-            left.append(f"{name}:{node.lineno} {node.name}: {said.splitlines()[0]}")
-    return left
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names that a module gives to classes, functions, parameters, fields and attributes."""
+    for node in nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.lineno, node.name
+            for field in node.body:
+                targets = field.targets if isinstance(field, ast.Assign) else ()
+                targets = (field.target,) if isinstance(field, ast.AnnAssign) else targets
+                yield from ((t.lineno, t.id) for t in targets if isinstance(t, ast.Name))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def participles(found: dict[str, ast.Module]) -> list[str]:
+    """Names that are a bare participle; `left` is none in a module that has `right` as well."""
+    places = []
+    for module, tree in found.items():
+        named = [(line, name.strip("_")) for line, name in names(tree)]
+        sides = {"left"} if "right" in {name for _, name in named} else set[str]()
+        banned = PARTICIPLES - sides
+        places += [f"{module}:{line} {name}" for line, name in named if name in banned]
+    return places
+
+
+def untyped(found: dict[str, ast.Module], *packages: str) -> list[str]:
+    """Places where a package says `Any`."""
+    return [
+        f"{name}:{node.lineno}"
+        for name, tree in found.items()
+        if name.split("/")[0] in packages
+        for node in nodes(tree)
+        if isinstance(node, ast.Name) and node.id == "Any"
+    ]
+
+
+def many_parameters(found: dict[str, ast.Module]) -> list[str]:
+    """Functions with more parameters than a reader of a call keeps apart."""
+    return [
+        f"{name}:{node.lineno} {node.name}"
+        for name, node in definitions(found)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) > MOST_PARAMETERS
+    ]
+
+
+def comments() -> tuple[int, int]:
+    """Number of whole-line comments of the package, without pragmas, and of its lines."""
+    files = python_files(PACKAGE)
+    lines = [line.strip() for file in files for line in file.read_text().splitlines()]
+    return sum(line.startswith("#") and not PRAGMA.match(line) for line in lines), len(lines)
 
 
 def words(identifier: str) -> list[str]:
@@ -327,7 +401,9 @@ def counts() -> dict[str, list[str]]:
         "modules that no user path reaches": unreached(),
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
-        "docstrings that begin with a relative clause": clauses(found),
+        "names that are a bare participle": participles(found),
+        "Any in core, engine and privacy": untyped(found, "core", "engine", "privacy"),
+        "functions with more than 8 parameters": many_parameters(found),
         "uses of one operating system": system_calls(found),
     }
 
@@ -343,6 +419,8 @@ def main() -> int:
     found = {room: statements(ROOT / room) for room in ROOMS}
     shares = ", ".join(f"{room} {count:,}" for room, count in found.items())
     print(f"statements: {shares}, together {sum(found.values()):,}")
+    many, lines = comments()
+    print(f"whole-line comments: {many:,} on {lines:,} lines, {many / lines:.2%}")
     for what, places in counts().items():
         print(f"{what}: {len(places)}")
         for place in places if asked.list else ():
