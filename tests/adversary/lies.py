@@ -94,7 +94,7 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
         StateError: a client refuses.
     """
     names = sorted(stamps)
-    form = made.home(names[0]).runner.form(message, {})
+    form = made.home(names[0]).runner.layout(message, {})
     assert made.sums is not None
     terms = made.sums.terms(form, message, "run", secrets.randbits(62), len(names))
     facts = {name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")}

@@ -50,7 +50,7 @@ def test_the_sum_of_all_is_one_persons_where_the_others_got_gradients_of_zero(tm
     made.ask = ask
     made.run_rounds(rounds=1)
     asked = next(e.message for _, e, _ in made.asked if e.message.verb == "release")
-    form = made.home("p02").runner.form(asked, {})
+    form = made.home("p02").runner.layout(asked, {})
 
     def front(words):
         return form.aggregate(words, 1).totals["front"].flat.numpy().astype(float)

@@ -42,7 +42,7 @@ class Lying:
         self.made, asked = made, turns(made, 2)
         self.question = next(iter(asked.values())).message
         self.stamps = {c: e.stamp for c, e in asked.items()}
-        form = made.home(made.names[0]).runner.form(self.question, {})
+        form = made.home(made.names[0]).runner.layout(self.question, {})
         self.terms = made.sums.terms(form, self.question, "run", secrets.randbits(62), 6)
 
     def say(self, who, said, ends=None):

@@ -44,7 +44,7 @@ def test_a_server_that_names_another_cipher_gets_no_answer(kind, lie, tmp_path):
     made = circle(method("fedavg", LocalTraining()), tmp_path, 5, policy)
     message, who = question(made, 0), "p00"
     turn(made, who, ClientRequest("turn", who, message, "0.1"))
-    form = made.home(who).runner.form(message, {})
+    form = made.home(who).runner.layout(message, {})
     assert made.sums is not None
     terms = made.sums.terms(form, message, "run", 7, 5)
     facts = {"attempt": 7, "threshold": terms.threshold, "request": terms.request}

@@ -296,7 +296,7 @@ class AtShares:
         self.made = circle(method("fedcpf", LocalTraining()), folder, 5, SUMS["shares"][1])
         message = question(self.made, 0)
         turn(self.made, "p00", ClientRequest("turn", "p00", message, "0.1"))
-        form = self.made.home("p00").runner.form(message, {})
+        form = self.made.home("p00").runner.layout(message, {})
         assert self.made.sums is not None
         self.terms = self.made.sums.terms(form, message, "run", 7, 5)
         self.facts = {

@@ -197,7 +197,7 @@ class Harmed(Loop):
             if self.harm is None:
                 raise ClientLost("no answer")
             store = self.home(client).runner.store
-            known = store.read(what.file).told if what.file else {}
+            known = store.read(what.file).known_masks if what.file else {}
             return self.harm(Heard(answer, what, known, self.earlier))
         return answer
 

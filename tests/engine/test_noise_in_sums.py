@@ -94,7 +94,7 @@ def test_a_clients_row_holds_noise_that_depends_on_its_secret_round_and_reply():
     def values(value, round, secret):
         update = like.like(torch.full((4000,), value))
         sealed = seal(USER.level().bounded(reply(model=update)), round)
-        words = unpack_words(form_of.given(form, sealed, lambda: secret).trees["words"].total)
+        words = unpack_words(form_of.encode(form, sealed, lambda: secret).trees["words"].total)
         part = form.trees["model"].values(words[form.slices["model"]])
         return part - float(sealed.trees["model"].total.flat[0])
 
@@ -114,12 +114,12 @@ def test_the_sum_is_that_of_the_clipped_updates_and_their_noise_exactly():
     for i in range(3):
         secret, update = NoiseKey.new(), like.like(torch.randn(200))
         sealed = seal(level.bounded(reply(model=update)), 0)
-        whole.add(given := sums.given(form, sealed, lambda own=secret: own))
+        whole.add(given := sums.encode(form, sealed, lambda own=secret: own))
         row = unpack_words(given.trees["words"].total)
         value = form.trees["model"].values(row[form.slices["model"]]) / level.step
         assert np.array_equal(value, value.round()), i
         wanted += value
-    learned = sums.learned(form, whole)
+    learned = sums.total(form, whole)
     assert np.array_equal(
         learned.totals["model"].flat.numpy(), (wanted * level.step).astype(np.float32)
     )

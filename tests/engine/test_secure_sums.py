@@ -177,8 +177,8 @@ def test_what_the_server_learns_is_the_quantised_sum_and_nothing_of_fewer_than_t
     form = sums.form(method, "train", {"model": sealed[0].trees["model"].total})
     whole = Sum()
     for one in sealed:
-        whole.add(sums.given(form, one, NoiseKey.new))
-    got, plain = sums.learned(form, whole), add_up(sealed, {})
+        whole.add(sums.encode(form, one, NoiseKey.new))
+    got, plain = sums.total(form, whole), add_up(sealed, {})
     step = form.trees["model"].step
     steps = np.sum(
         [np.rint(one.trees["model"].total.flat.double().numpy() / step) for one in sealed], axis=0
@@ -255,7 +255,7 @@ def test_the_server_is_not_told_masks(tmp_path):
     """What a client remembers of what the server knows stays empty."""
     _, outcome = run(build("fedcpf"), tmp_path, privacy=SHARES)
     registry = outcome.clients
-    assert all(not registry.store.read(entry.file).told for entry in registry.filed.values())
+    assert all(not registry.store.read(entry.file).known_masks for entry in registry.filed.values())
 
 
 TABLE = {
@@ -337,7 +337,7 @@ def test_rows_of_words_wrap_around_like_the_ring():
     whole = Sum()
     for scale in (1.0, 2.0, -4.0):
         sealed = seal(reply(1.0, {"loss": 1.0}, model=like * scale), 0)
-        whole.add(sums.given(form, sealed, NoiseKey.new))
-    got = sums.learned(form, whole)
+        whole.add(sums.encode(form, sealed, NoiseKey.new))
+    got = sums.total(form, whole)
     assert got.totals["model"].flat.tolist() == [1.5, -2.0, 0.0]
     assert unpack_words(whole.totals["words"]).dtype == np.uint64

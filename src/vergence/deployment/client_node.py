@@ -211,7 +211,7 @@ class ClientNode:
         sums = [self._sum(step) for step in steps(request)]
         record = self.ledger.begin_turn(request, sums, self._given)
         for step in steps(request):
-            form = self.runner.form(step.message, {})
+            form = self.runner.layout(step.message, {})
             if form is not None and self.giving is not None:
                 self.giving.ask(form, step.message, step.file)
         self.ledger.keep(record)
@@ -222,7 +222,7 @@ class ClientNode:
 
     def _sum(self, step: ClientRequest) -> str:
         """The sum that the words of a turn's reply are for, "" where there are none."""
-        form = self.runner.form(step.message, {})
+        form = self.runner.layout(step.message, {})
         if form is None or self.giving is None or not form.words:
             return ""
         return request_of(form, step.message)
@@ -331,17 +331,17 @@ class ClientNode:
         )
         if kind == "evaluate":
             return vars(self.runner.carry_out(batch, 0, Sum()).results[0]), b""
-        before = self.runner.kept(task)
+        before = self.runner.state_of(task)
         taken = self.runner.turn(task, before, batch)
         result, sealed = self.runner.settle(task, batch, before, taken)
         if result.filed is not None and self.ledger is not None:
             self.ledger.record_state(result.filed.file, self._sum(request))
-        form = self.runner.form(task.message, batch.held)
+        form = self.runner.layout(task.message, batch.templates)
         if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
             if isinstance(sealed, PackedReply) and form.words:
                 self.giving.keep(request.stamp, form, task.message, sealed.words)
             return vars(result), b""
-        known = {name: mask for name, mask in before.told.items() if name in request.known}
+        known = {name: mask for name, mask in before.known_masks.items() if name in request.known}
         return vars(result), b"" if sealed is None else encode(sealed, known)
 
     def _say(self, request: ClientRequest) -> bytes:

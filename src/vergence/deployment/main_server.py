@@ -277,7 +277,7 @@ class SessionRelay:
             tasks[0].message.round,
             batch.progress,
             seconds,
-            batch.held,
+            batch.templates,
         )
         note, body = unframed(self.transport.main(framed({"kind": "serve"}, pack(asked))))
         while "ask" in note:
@@ -316,10 +316,10 @@ class SessionRelay:
             remote.leave(file)
         if not body:
             return results, None
-        became = decode(body, {}, sum(size({"": tree.flat}) for tree in batch.held.values()))
+        became = decode(body, {}, sum(size({"": tree.flat}) for tree in batch.templates.values()))
         metrics = tuple(became.metrics)[:WORDS]
-        exposed = Exposure("aggregate", tuple(batch.held), metrics=metrics)
-        reason = fault(became, tasks[0].message.round, batch.held, exposed)
+        exposed = Exposure("aggregate", tuple(batch.templates), metrics=metrics)
+        reason = fault(became, tasks[0].message.round, batch.templates, exposed)
         if reason is not None:
             raise ValueError(reason)
         return results, became
@@ -341,7 +341,7 @@ def served(told: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult
         if not is_file_of(filed.file, seed, task.client):
             raise ValueError("a state lies under another name")
     up, down = ({str(n): int(b) for n, b in told[way].items()} for way in ("up", "down"))
-    metrics = {str(name): float(value) for name, value in told["told"].items()}
+    metrics = {str(name): float(value) for name, value in told["metrics"].items()}
     examples, steps = float(told["examples"]), int(told["steps"])
     counts = (examples, steps, *up.values(), *down.values())
     if not all(0 <= count <= MOST for count in counts) or len(metrics) > WORDS:
@@ -353,6 +353,6 @@ def served(told: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult
         down=down,
         examples=examples,
         steps=steps,
-        told=metrics,
+        metrics=metrics,
         filed=filed,
     )

@@ -154,7 +154,7 @@ class RemoteClients:
             if self.relay is not None:
                 results, became = self.relay.hold(self, batch, tasks)
             else:
-                results, became = ServerSession(self.sessions, batch, tasks).hold(batch.held)
+                results, became = ServerSession(self.sessions, batch, tasks).hold(batch.templates)
             return results, {}, became
         task = tasks[0]
         kind = "evaluate" if batch.kind == "evaluate" else "turn"
@@ -239,7 +239,7 @@ class RemoteClients:
             for step, sent, part in zip(
                 steps(request), messages, parts(data, len(then)), strict=False
             ):
-                offered = {**(like if like is not None else batch.held), **sent.trees}
+                offered = {**(like if like is not None else batch.templates), **sent.trees}
                 found.append(self._heard(part, step, quick_digest(asked), known, offered))
                 if found[-1][0].status != "ok":
                     break
@@ -271,7 +271,7 @@ class RemoteClients:
                 request.client, "quarantined: stale: it answers another request"
             ), None
         result = checked(note, request, self.runner.store.seed)
-        form = self.runner.form(request.message, offered) if request.kind == "turn" else None
+        form = self.runner.layout(request.message, offered) if request.kind == "turn" else None
         if form is not None:  # its reply goes into a sum, not from here
             return redact(result, form), None
         if request.kind == "evaluate" or result.status != "ok":
@@ -287,7 +287,7 @@ class RemoteClients:
         if result.filed is not None:
             told = {**known, **masks(sealed)}
             self.told.setdefault(request.client, {})[result.filed.file] = told
-        return replace(result, up=up, weight=weights, told=dict(sealed.metrics)), sealed
+        return replace(result, up=up, weight=weights, metrics=dict(sealed.metrics)), sealed
 
     def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
         """Part of a message that a request holds, and the names of trees that go beside it."""
@@ -333,7 +333,7 @@ def agreed(batch: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
     """Quarantine whose trees are not as most clients' are, where nobody was sent such a tree."""
     if batch.kind != "turn":
         return found
-    sent = set(batch.held).union(*(task.message.trees for task in batch.tasks))
+    sent = set(batch.templates).union(*(task.message.trees for task in batch.tasks))
     replies = {c: sealed.trees for _, counts, _ in found for c, sealed in counts.items()}
     for name in {n for trees in replies.values() for n in trees if n not in sent}:
         kinds = {c: (t[name].total.layout, t[name].total.flat.dtype) for c, t in replies.items()}
@@ -341,7 +341,7 @@ def agreed(batch: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
         for results, counts, _ in found:
             for client in [c for c in counts if kinds[c] != usual]:
                 said = f"quarantined: shape: the tensors of '{name}' are not as those of others"
-                results[0] = replace(results[0], status=said, told={}, filed=None, share=None)
+                results[0] = replace(results[0], status=said, metrics={}, filed=None, share=None)
                 del counts[client]
     return found
 
@@ -418,7 +418,7 @@ class RemoteSessions:
         self.ends: dict[str, float] = {}
         self.lock = threading.Lock()
 
-    def kept(self, task: ClientTask) -> ClientState:
+    def state_of(self, task: ClientTask) -> ClientState:
         """Return a pointer to the client's state."""
         filed = None if task.file is None else StateRef(task.file, "", None)
         return ClientState(RemoteStateRef(filed), self.remote._known(task))
@@ -431,7 +431,7 @@ class RemoteSessions:
     def turns(
         self,
         task: ClientTask,
-        kept: ClientState,
+        state: ClientState,
         messages: Iterable[Message],
         batch: TaskBatch,
         like: Mapping[str, Any],
@@ -442,12 +442,13 @@ class RemoteSessions:
         It says which message is its last: one that never does would hold the round for ever.
         """
         first, *then = messages
-        pointer, now = kept.state.filed, time.monotonic()
+        assert isinstance(state.state, RemoteStateRef)
+        pointer, now = state.state.filed, time.monotonic()
         if number == 1:
             self.ends[task.client] = now + self.remote.talk
         if now > self.ends[task.client]:
             late = f"lost: its part took more than {self.remote.talk:g} s"
-            yield TurnResult(ClientResult(task.client, late), None, kept)
+            yield TurnResult(ClientResult(task.client, late), None, state)
             return
         asked = ClientTask(task.client, first, pointer.file if pointer else None)
         step = replace(batch, kind="turn", stamp=f"{batch.stamp}.{number}")
@@ -461,8 +462,8 @@ class RemoteSessions:
             pointer = result.filed or pointer
             yield TurnResult(result, sealed, ClientState(RemoteStateRef(pointer)))
 
-    def filed(
-        self, task: ClientTask, stamp: str, kept: ClientState
+    def file_state(
+        self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """Record of the place where the client left its state."""
-        return kept.state.filed, None
+        return state.state.filed if isinstance(state.state, RemoteStateRef) else None, None

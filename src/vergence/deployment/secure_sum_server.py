@@ -16,8 +16,8 @@ from vergence.engine.secure_sum_attempts import (
     Asked,
     PartyIdentity,
     on_shares,
-    told,
     under_pads,
+    with_opened_sum,
 )
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.storage.checkpoint_validation import fits
@@ -68,7 +68,7 @@ class SecureSumServer:
         `results` in the order of the batch's tasks.
         """
         first = batch.tasks[0].message
-        form = self.remote.runner.form(first, batch.held)
+        form = self.remote.runner.layout(first, batch.templates)
         assert form is not None  # a method that shows replies is refused before
         names = [result.client for result in results if result.status == "ok"]
 
@@ -85,7 +85,7 @@ class SecureSumServer:
         rest, done = iter(results), []
         for number, length in enumerate(batch.groups):
             done.append((number, GroupResult([next(rest) for _ in range(length)], opened.sum)))
-        yield from told(done, opened)
+        yield from with_opened_sum(done, opened)
 
     def _ask(
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]

@@ -116,7 +116,7 @@ class Delivery:
             case _:
                 return self.a
 
-    def suit(self, clients: Sequence[str]) -> None:
+    def check_clients(self, clients: Sequence[str]) -> None:
         """Check that every client named here exists.
 
         Raises:

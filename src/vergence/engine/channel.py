@@ -1,47 +1,49 @@
-"""Channels between a server and the clients in its process: as they are, or through bytes."""
+"""Channels between a server and clients in the same process: direct, or through bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
 from vergence.core.serialization import pack, unpack
 from vergence.wire.encoding import decode, encode
 
+State = TypeVar("State")
+
 
 class Channel:
-    """Hands messages, replies and states on as they are."""
+    """Passes messages, replies and states on unchanged."""
 
     def message(self, message: Message) -> Message:
-        """Message as it reaches a client."""
+        """Return a message as it reaches a client."""
         return message
 
     def reply(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
-        """Reply as it reaches a server that knows these masks of the client."""
+        """Return a reply as it reaches a server that knows these masks of the client."""
         return sealed
 
-    def state(self, state: Any, records: Sequence[type]) -> Any:
-        """State of a client as it is kept."""
+    def state(self, state: State, records: Sequence[type]) -> State:
+        """Return a client's state as it is stored."""
         return state
 
 
 DIRECT = Channel()
-"""Nothing is changed on the way."""
+"""The channel of a simulation: it changes nothing."""
 
 
 class ByteChannel(Channel):
-    """Hands everything on as the bytes that a network carries."""
+    """Turns everything into the bytes that a network would carry, and back."""
 
     def message(self, message: Message) -> Message:
-        """Message, packed and unpacked."""
+        """Return the message after packing and unpacking."""
         return unpack(pack(message), Message)
 
     def reply(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
-        """Reply, encoded and decoded."""
+        """Return the reply after encoding and decoding."""
         return decode(encode(sealed, known), known)
 
-    def state(self, state: Any, records: Sequence[type]) -> Any:
-        """State, packed and unpacked."""
+    def state(self, state: State, records: Sequence[type]) -> State:
+        """Return the state after packing and unpacking."""
         return unpack(pack(state), *records)

@@ -1,10 +1,10 @@
-"""Execution of one client's turn: the method's client half, its local training, a sealed reply."""
+"""Execution of clients' turns: the method's client half, local training, sealed replies."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -51,11 +51,17 @@ from vergence.wire.codecs import Compression, seal_coded
 Ask = Fit | Compute | Step | Forward | Mean
 CPU = torch.device("cpu")
 NONE = torch.zeros(0, dtype=torch.int64)
-"""The numbers of no samples."""
+"""An empty selection of samples."""
 
 
 class TurnResult(NamedTuple):
-    """Outcome of a turn: its result, what the client sends (None: nothing), what it keeps."""
+    """Outcome of a turn.
+
+    Attributes:
+        result: numbers for the tables.
+        sealed: the reply; None: the client sends nothing.
+        state: the client's new state.
+    """
 
     result: ClientResult
     sealed: SealedReply | None
@@ -67,9 +73,9 @@ class LocalData:
     """Data that an executor computes with.
 
     Attributes:
-        trained_on: what turns see: the clients' own, or pooled data for a data centre.
-        people: what evaluation sees.
-        all_here: whether `people` are all of the run, and not one client's of a deployment.
+        trained_on: data for turns: the clients' own, or pooled data for a data centre.
+        people: data for evaluation, by person.
+        all_here: whether `people` are all people of the run, and not one client of a deployment.
     """
 
     trained_on: Federation
@@ -79,13 +85,13 @@ class LocalData:
 
 @dataclass(frozen=True)
 class Computation:
-    """Settings of an executor's computation, and of how its replies are packed.
+    """Settings of an executor's computation, and of the compression of replies.
 
     Attributes:
-        precision: of training and scoring.
-        stacks: turns taken together are trained as one.
-        device: where; on a GPU turns are taken together in any case, side by side in `STREAMS`
-            streams where they do not stack.
+        precision: number format of training and scoring.
+        stacks: whether several clients are trained as one batched network.
+        device: device of training. A GPU takes several turns at once in any case: without stacks
+            they run side by side in `STREAMS` streams.
         wire: codec of replies.
     """
 
@@ -96,15 +102,15 @@ class Computation:
 
 
 class ClientExecutor:
-    """Takes turns for one method on one task: one resident network, everybody's data at hand.
+    """Takes clients' turns for one method on one task, with one network in memory.
 
     Args:
-        method: whose turns are taken.
-        task: what is learned.
-        data: of the people here.
+        method: the method.
+        task: the task.
+        data: data of the people whose turns are taken here.
         stream: random numbers of the run.
-        how: of the computation.
-        hooks: the protections of clients' turns.
+        how: settings of the computation.
+        hooks: protections in clients' turns, outermost first.
     """
 
     def __init__(
@@ -132,28 +138,29 @@ class ClientExecutor:
         self.trainers = Trainers(task)
         self.records = method.state_records(task)
 
-    def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take a client's turn; `kept` is what it has at home."""
-        turn = ClientTurn(self, task, kept, batch)
+    def turn(self, task: ClientTask, state: ClientState, batch: TaskBatch) -> TurnResult:
+        """Take the turn of a client that has this state."""
+        turn = ClientTurn(self, task, state, batch)
         try:
             while turn.ask is not None:
                 turn.go_on(self._answer(turn.ask, turn))
+        # A client without budget keeps its state; the run goes on with the others.
         except DpSgdBudgetSpent as spent:
             refused = ClientResult(task.client, f"{QUARANTINED}{spent}")
-            return TurnResult(refused, None, kept)
+            return TurnResult(refused, None, state)
         return self._done(turn)
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Reason not to count a client's reply from another machine, None if it may be."""
+        """Return why a client's reply from another machine must not count; None: it may."""
         faults = (hook.fault(sealed, client) for hook in self.hooks)
         return next((fault for fault in faults if fault is not None), None)
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """True if a reply that does not count leaves as one of zeros."""
+        """Return whether zeros take the place of a client's faulty reply."""
         return any(hook.covers(client, round, why) for hook in self.hooks)
 
     def noise_key(self, client: str) -> NoiseKey:
-        """Secret of the noise that a client adds to its part of a secure sum."""
+        """Return the secret of the noise that a client adds to its part of a secure sum."""
         keys = [key for hook in self.hooks if (key := hook.noise_key(client)) is not None]
         if not keys:
             raise ConfigError(
@@ -162,20 +169,20 @@ class ClientExecutor:
         return keys[0]
 
     def receiving(self) -> list[Check]:
-        """Checks of what one client sends while it is served."""
+        """Make the checks of what one client sends while it is served."""
         return [check for hook in self.hooks if (check := hook.receiving()) is not None]
 
     @property
     def together(self) -> bool:
-        """True if several turns are best taken at once."""
+        """Whether several turns are taken at once: in a stack, or on a GPU."""
         return self.stacked is not None or self.graphed is not None
 
     def turns(
-        self, tasks: Sequence[ClientTask], kept: Sequence[ClientState], batch: TaskBatch
+        self, tasks: Sequence[ClientTask], states: Sequence[ClientState], batch: TaskBatch
     ) -> list[TurnResult]:
-        """Take several turns in step: what all of them want trained is trained together."""
-        pairs = zip(tasks, kept, strict=True)
-        turns = [ClientTurn(self, task, own, batch) for task, own in pairs]
+        """Take several turns in step: the trainings that they ask for are done together."""
+        pairs = zip(tasks, states, strict=True)
+        turns = [ClientTurn(self, task, state, batch) for task, state in pairs]
         while asking := [turn for turn in turns if turn.ask is not None]:
             fits = [turn for turn in asking if isinstance(turn.ask, Fit)]
             for turn in asking:
@@ -186,6 +193,8 @@ class ClientExecutor:
         return [self._done(turn) for turn in turns]
 
     def _train(self, turns: Sequence[ClientTurn]) -> None:
+        """Carry out the trainings that some turns ask for, and let the turns go on."""
+        # A stack of one client would cost more than the plain network.
         trainer = self.graphed if self.stacked is None or len(turns) == 1 else self.stacked
         special = trainer is self.graphed and _special(turns[0].ask)
         if trainer is None or special or self.one_by_one:
@@ -202,11 +211,17 @@ class ClientExecutor:
     def site(
         self, federation: Federation, client: str, message: Message, progress: float | None = None
     ) -> ClientContext:
-        """Return a client's place, with the part of the data that a turn may see.
+        """Return the context of a client: the data and random numbers that it may use.
 
-        Without the run's `progress` it is no turn, but a measurement.
+        Args:
+            federation: data of the clients.
+            client: the client.
+            message: the message that it was sent.
+            progress: share of the run's rounds that are done; None: it takes no turn, but is
+                measured.
         """
         data, at = federation.people[client], message.round
+        # Named by client, round and verb, the numbers do not depend on who takes a turn before.
         rng = self.stream.child(client, at, message.verb)
         place = ClientContext(client, data.train, data.val, self.task, at, rng, progress or 0.0)
         if progress is not None and self.method.exposure[message.verb].blind:
@@ -215,27 +230,28 @@ class ClientExecutor:
             place = hook.context(place)
         return place
 
-    def state(self, kept: ClientState) -> Any:
-        """Return the state a client goes on from."""
-        return self.method.client(self.task) if kept.state is None else kept.state
+    def state(self, state: ClientState) -> object:
+        """Return the method's state of a client, a fresh one if it never took part."""
+        return self.method.client(self.task) if state.state is None else state.state
 
     def training(self, ask: Fit, round: int) -> Fit:
-        """Return a request for training in a round, counted from 1, as hooks change it."""
+        """Return a request for training in a round (from 1) as hooks change it."""
         for hook in self.hooks:
             ask = hook.training(ask, round)
         return ask
 
     def model(self, params: Params, done: int) -> Params:
-        """Parameters that somebody predicts with after so many rounds, as hooks change them."""
+        """Return the parameters to predict with after so many rounds, as hooks change them."""
         for hook in self.hooks:
             params = hook.predicting(params, done)
         return params
 
-    def predicting(self, state: Any, message: Message, site: ClientContext) -> Params:
-        """Parameters that a client predicts with, after the message's number of rounds."""
+    def predicting(self, state: object, message: Message, site: ClientContext) -> Params:
+        """Return the parameters that a client predicts with, after the message's rounds."""
         done = message.round
 
-        def answer(ask: Ask) -> Any:
+        def answer(ask: Ask) -> object:
+            """Compute what the method asks for; a measurement is no training, nor is it counted."""
             with profiling.phase("training"):
                 if isinstance(ask, Step | Forward):
                     return self.trainers.answer(ask, 1.0)
@@ -248,12 +264,15 @@ class ClientExecutor:
         return self.model(drive(self.method.model_on(state, message, site), answer), done)
 
     def _done(self, turn: ClientTurn) -> TurnResult:
+        """Seal the reply of a turn that ended, and measure its model where that is asked for."""
         client, (state, reply) = turn.site.id, turn.end
         turn.after = state
         for hook in self.hooks:
             reply = hook.outgoing(reply, turn)
-        sealed, owed = seal_coded(reply, turn.message.round, self.how.wire, turn.kept.owed)
+        before = turn.state
+        sealed, residuals = seal_coded(reply, turn.message.round, self.how.wire, before.residuals)
         measured = {}
+        # P1 is the model after local training; a turn that trained nothing has none.
         if "P1" in turn.points and turn.fitted is not None:
             measured["P1"] = self.measure.own(turn.fitted.params, client)
         result = ClientResult(
@@ -262,28 +281,33 @@ class ClientExecutor:
             steps=turn.steps,
             measured=numbers(measured),
         )
-        return TurnResult(result, sealed, ClientState(state, turn.kept.told, owed))
+        return TurnResult(result, sealed, ClientState(state, before.known_masks, residuals))
 
-    def answer(self, ask: Any, progress: float) -> Any:
-        """Answer what a server's own half asks for."""
+    def answer(self, ask: object, progress: float) -> object:
+        """Compute what the server's half of a method asks for.
+
+        Raises:
+            ConfigError: a server's half may not ask for that.
+        """
         if isinstance(ask, Step | Forward | Compute):
             with profiling.phase("training"):
                 if isinstance(ask, Compute):
                     return self.solver.compute(ask)
                 return self.trainers.answer(ask, progress)
         if isinstance(ask, GetPublicData):
-            return lent(self.people)
+            return public_data(self.people)
         raise ConfigError(
             f"a server's half cannot ask for a {type(ask).__name__}; it may `step`, `forward`, "
             "`compute` and borrow `proxies`"
         )
 
-    def _answer(self, ask: Ask | None, turn: ClientTurn) -> Any:
+    def _answer(self, ask: Ask | None, turn: ClientTurn) -> object:
+        """Compute what a turn asks for, through the hooks of protections."""
         with profiling.phase("training"):
             return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
 
-    def _plain(self, ask: Ask, turn: ClientTurn) -> Any:
-        """Answer what a turn asks for, where no protection does."""
+    def _plain(self, ask: Ask, turn: ClientTurn) -> object:
+        """Compute what a turn asks for, without protections."""
         if isinstance(ask, Step | Forward):
             return self.trainers.answer(ask, turn.progress)
         if isinstance(ask, Mean):
@@ -295,58 +319,70 @@ class ClientExecutor:
         return self.graphed.fit(self._placed(ask), turn.batches(), turn.progress)
 
     def _placed(self, ask: Fit) -> Fit:
-        """Return a request whose data lie where they are trained on, if they were moved there."""
+        """Return a request with its data on the device of training, if they were copied there."""
         _, data = self.moved.get(id(ask.data), (None, ask.data))
         return replace(ask, data=data)
 
     def evaluate(
-        self, client: str, message: Message, kept: ClientState, points: Sequence[str]
+        self, client: str, message: Message, state: ClientState, points: Sequence[str]
     ) -> ClientResult:
         """Measure a client.
 
         Args:
-            client: who is measured.
-            message: what it is sent.
-            kept: what it has at home.
-            points: P0 (what it would predict with now), P2 (the server's model).
+            client: the client.
+            message: the message that it is sent.
+            state: its state.
+            points: evaluation points: P0 (what it would predict with now), P2 (the server's model).
         """
         for hook in self.hooks:
             hook.measuring(client, message.round)
         site = self.site(self.people, client, message)
-        models = {"P0": self.predicting(self.state(kept), message, site)}
+        models = {"P0": self.predicting(self.state(state), message, site)}
         if "P2" in points and "model" in message.trees:
             models["P2"] = self.model(message["model"], message.round)
         asked = {point: model for point, model in models.items() if point in points}
         measured = {point: self.measure.own(model, client) for point, model in asked.items()}
-        for point, model in asked.items():  # last: at a guarded cut it draws other noise
+        # Last: the test on everybody's samples draws other noise at a guarded cut.
+        for point, model in asked.items():
             measured[point] |= self.measure.pooled(model)
         return ClientResult(client, measured=numbers(measured))
 
 
 class ClientTurn:
-    """A turn under way: what the method wants next (`ask`), or its `end`, a state and a reply."""
+    """A turn in progress: a conversation of the method's client half.
+
+    Attributes:
+        state: the client's state as the turn began.
+        site: data and random numbers that the client may use.
+        fitted: result of the last training in this turn.
+        fits: number of trainings so far.
+        steps: number of optimizer steps so far.
+        ask: what the method wants next; None: the turn is over.
+        end: the client's new state and the reply, once the turn is over.
+    """
 
     def __init__(
-        self, worker: ClientExecutor, task: ClientTask, kept: ClientState, batch: TaskBatch
+        self, worker: ClientExecutor, task: ClientTask, state: ClientState, batch: TaskBatch
     ) -> None:
-        self.worker, self.kept, self.points = worker, kept, batch.points
+        self.worker, self.state, self.points = worker, state, batch.points
         self.message, self.progress = task.message, batch.progress
         self.site = worker.site(worker.trained_on, task.client, task.message, batch.progress)
-        self.before, self.after = kept.state, None
+        self.before, self.after = state.state, None
         self.fitted: FitResult | None = None
         self.fits, self.steps = 0, 0
         self.ask: Ask | None = None
         handler = getattr(worker.method, f"on_{task.message.verb}")
-        self.end = self.conversation = handler(worker.state(kept), task.message, self.site)
+        # A handler without `yield` asks for nothing: what it returns is the end of the turn.
+        self.end = self.conversation = handler(worker.state(state), task.message, self.site)
         if isinstance(self.conversation, Generator):
             self._send(None)
 
     def batches(self) -> RandomStream:
-        """Return the randomness of the fit that is asked for."""
+        """Return the random numbers of the training that is asked for."""
         return self.site.rng.child("batches", self.fits)
 
-    def go_on(self, answer: Any) -> None:
-        """Answer what was asked."""
+    def go_on(self, answer: object) -> None:
+        """Let the method's half go on with an answer to what it asked for."""
         if isinstance(answer, FitResult):
             self.fitted = answer
             self.fits += 1
@@ -355,7 +391,8 @@ class ClientTurn:
             self.steps += 1
         self._send(answer)
 
-    def _send(self, answer: Any) -> None:
+    def _send(self, answer: object) -> None:
+        """Send an answer into the conversation, and take the next request or the end."""
         try:
             self.ask = self.conversation.send(answer)
         except StopIteration as end:
@@ -370,11 +407,11 @@ class ClientTurn:
             self.ask = self.worker.training(self.ask, self.message.round + 1)
 
 
-def lent(federation: Federation) -> PublicData:
-    """Return the samples of nobody's that a server holds.
+def public_data(federation: Federation) -> PublicData:
+    """Return the public samples, of no client, that the server has.
 
     Raises:
-        ConfigError: it holds none.
+        ConfigError: it has none.
     """
     if federation.proxies is None:
         raise ConfigError(
@@ -385,5 +422,5 @@ def lent(federation: Federation) -> PublicData:
 
 
 def _special(ask: Ask | None) -> bool:
-    """True if a fit has parts that are not recorded as CUDA graphs."""
+    """Return whether a training has parts that are not recorded as CUDA graphs."""
     return isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None)

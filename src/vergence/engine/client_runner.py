@@ -1,11 +1,11 @@
-"""Runner at the edge of a client: checks a turn's reply, keeps its state, adds replies up."""
+"""Runner of clients' tasks: takes turns, checks replies, files states, adds replies up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from vergence.core.aggregation import Sum
 from vergence.core.masks import Mask
@@ -33,12 +33,35 @@ from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 from vergence.wire.size import travelled
 
+NOT_FINITE = "finite: the client's own state holds NaN or infinity"
+
+
+class SettledReply(NamedTuple):
+    """Reply of a turn after it was checked, and the client's state after the turn.
+
+    Attributes:
+        reply: the reply, or zeros in its place.
+        outgoing: the same as it leaves the client: encoded as words where it is summed securely.
+        state: the client's state after the turn; the old one if the reply does not count.
+        packed: the bytes of the state file to write; None: no file is written.
+        fault: why the reply does not count; None: it does.
+    """
+
+    reply: SealedReply
+    outgoing: SealedReply
+    state: ClientState
+    packed: Packed | None
+    fault: str | None
+
 
 class ClientRunner:
-    """Carries out groups of tasks with one worker: guards, counts, keeps states, adds up.
+    """Carries out groups of tasks with one worker.
 
-    With `sums`, replies leave as rows of words wherever only their sum is for the server. What
-    travels goes through the `channel`.
+    Attributes:
+        worker: takes single turns.
+        store: folder of clients' states.
+        sums: with it, replies of which the server may only see the sum leave encoded as words.
+        channel: what messages, replies and states pass through.
     """
 
     def __init__(
@@ -51,66 +74,67 @@ class ClientRunner:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
 
     def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
-        """Do one group; `whole` is an empty sum to add the replies to."""
+        """Carry out one group of a batch; `whole` is an empty sum to add the replies to."""
         tasks = batch.group(number)
         if batch.kind == "evaluate":
-            found = [self.measure(task, self.kept(task), batch.points) for task in tasks]
-            return GroupResult(found, whole)
-        result = GroupResult([], whole)
+            scores = [self.measure(task, self.state_of(task), batch.points) for task in tasks]
+            return GroupResult(scores, whole)
+        group = GroupResult([], whole)
         if batch.kind == "serve":
             for served in [[task] for task in tasks] if batch.alone else [tasks]:
-                results, became = ServerSession(self, batch, served).hold(batch.held)
-                result.results += results
-                if became is not None:
-                    whole.add(became)
-            return result
-        for task, before, taken in self._turns(tasks, batch):
-            told, sealed = self.settle(task, batch, before, taken)
-            result.results.append(told)
-            if sealed is not None and batch.reveal == "each":
-                result.replies[task.client] = owned(sealed)
-            elif sealed is not None:
-                whole.add(sealed)
-        return result
+                results, trained = ServerSession(self, batch, served).hold(batch.templates)
+                group.results += results
+                if trained is not None:
+                    whole.add(trained)
+            return group
+        for task, before, turn in self._turns(tasks, batch):
+            result, reply = self.settle(task, batch, before, turn)
+            group.results.append(result)
+            if reply is not None and batch.reveal == "each":
+                group.replies[task.client] = owned(reply)
+            elif reply is not None:
+                whole.add(reply)
+        return group
 
     def _turns(
         self, tasks: Sequence[ClientTask], batch: TaskBatch
     ) -> Iterator[tuple[ClientTask, ClientState, TurnResult]]:
-        """Take the turns: all at once where they are stacked, else with one reply in memory."""
+        """Take the turns of a group: all at once where clients are stacked, else one by one."""
         if self.worker.together:
-            kept = [self.kept(task) for task in tasks]
-            yield from zip(tasks, kept, self.worker.turns(tasks, kept, batch), strict=True)
+            states = [self.state_of(task) for task in tasks]
+            yield from zip(tasks, states, self.worker.turns(tasks, states, batch), strict=True)
             return
+        # One by one, only one reply is in memory at a time.
         for task in tasks:
-            before = self.kept(task)
+            before = self.state_of(task)
             yield task, before, self.turn(task, before, batch)
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take the turn of a client."""
+        """Take the turn of one client."""
         return self.worker.turn(task, before, batch)
 
     def measure(self, task: ClientTask, before: ClientState, points: Sequence[str]) -> ClientResult:
-        """Measure a client."""
+        """Measure one client at these evaluation points."""
         return self.worker.evaluate(task.client, task.message, before, points)
 
     def exposed(self, verb: str) -> Exposure:
-        """Exposure of a client's replies."""
+        """Return the row of the exposure table for a client's replies to a verb."""
         return self.worker.method.exposure[verb]
 
-    def kept(self, task: ClientTask) -> ClientState:
-        """State that the client keeps; one that never took part starts fresh."""
+    def state_of(self, task: ClientTask) -> ClientState:
+        """Return the client's stored state, or a fresh one if it never took part."""
         fresh = self.fresh
         return fresh if task.file is None else self.store.read(task.file, fresh.state)
 
     @cached_property
     def fresh(self) -> ClientState:
-        """State of a client that never took part."""
+        """The state of a client that never took part."""
         return ClientState(self.worker.method.client(self.worker.task))
 
     def turns(
         self,
         task: ClientTask,
-        kept: ClientState,
+        state: ClientState,
         messages: Iterable[Message],
         batch: TaskBatch,
         like: Mapping[str, Params],
@@ -118,126 +142,178 @@ class ClientRunner:
     ) -> Iterator[TurnResult]:
         """Let a client that is being served take turns; the first is `number` of its session."""
         for message in messages:
-            taken = self.worker.turn(replace(task, message=message), kept, batch)
-            kept = taken.state
-            yield taken
+            turn = self.worker.turn(replace(task, message=message), state, batch)
+            state = turn.state
+            yield turn
 
     def answer(self, ask: Any, progress: float) -> Any:
-        """Answer what a server's own half asks for."""
+        """Compute what the server's half of a method asks for."""
         return self.worker.answer(ask, progress)
 
-    def filed(
-        self, task: ClientTask, stamp: str, kept: ClientState
+    def file_state(
+        self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """File what a served client keeps when all is said, or return why it does not count."""
-        packed = Packed(kept)
+        """File the state of a client after its session, or return why the session does not count.
+
+        Returns:
+            A reference to the file, else the reason.
+        """
+        packed = Packed(state)
         if not packed.finite:
-            return None, "finite: the client's own state holds NaN or infinity"
+            return None, NOT_FINITE
         return self.store.write(task.client, stamp, packed, None, task.spare), None
 
-    def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
-        """Layout by which the reply to a message becomes words, None where it leaves as it is."""
+    def layout(self, message: Message, templates: Mapping[str, Params]) -> ReplyLayout | None:
+        """Return how the reply to a message is encoded as words; None: it leaves as it is."""
         method, task, verb = self.worker.method, self.worker.task, message.verb
         if self.sums is None or method.exposure[verb].reveal == "each":
             return None
-        sent = {**held, **message.trees}
-        like = reply_trees(method, verb, sent, lambda: method.server(task))
+        trees = {**templates, **message.trees}
+        like = reply_trees(method, verb, trees, lambda: method.server(task))
         return self.sums.form(method, verb, like)
 
-    def _to_keep(
+    def _state_to_file(
         self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
     ) -> Packed | None:
-        """State that a turn leaves, None where there is nothing to keep, or nothing new."""
-        # Of questions there are thousands, and an answer leaves a teacher as it was.
+        """Return the state to file after a turn; None: it is empty, or the same as before."""
+        # A teacher answers thousands of questions and stays the same: writing its state each time
+        # would cost more than the answers.
         answers = bool(exposed.numbered) and task.file is not None
         if after.empty or (answers and unchanged(before, after)):
             return None
         packed = Packed(after)
-        # A client that never took part and holds no array is as new: nothing is kept for it.
+        # The state of a client that took part for the first time, holds no array and equals a fresh
+        # one can be made again, so that no file is needed.
         as_new = not packed.arrays and packed.header == Packed(self.fresh).header
         return None if task.file is None and as_new else packed
 
-    def share(self, state: Any) -> float | None:
-        """Personal share of a client's entries, None where there is none."""
+    def share(self, state: object) -> float | None:
+        """Return the share of a client's entries that are personal; None: it has no mask."""
         mask = self.worker.method.personal(state)
         return None if mask is None else mask.fraction
 
     def settle(
-        self, task: ClientTask, batch: TaskBatch, before: ClientState, taken: TurnResult
+        self, task: ClientTask, batch: TaskBatch, before: ClientState, turn: TurnResult
     ) -> tuple[ClientResult, SealedReply | None]:
-        """Guard a reply, count it, and file the new state if it counts."""
-        result, sealed, after = taken
-        if sealed is None:
-            return result, None
-        exposed = self.exposed(task.message.verb)
-        form = self.form(task.message, batch.held)
-        status, row, key = "ok", sealed, partial(self._noise_key, task, form)
-        sent = {**batch.held, **task.message.trees}
-        reason = fault(sealed, task.message.round, sent, exposed)
-        if reason is None and form is not None and self.sums is not None:
-            try:
-                row = self.sums.given(form, sealed, key)
-            except RangeFault as why:
-                reason = str(why)
-        told = before.told if form or reason else {**before.told, **masks(sealed)}
-        state = self.channel.state(after.state, self.store.records)
-        after = ClientState(state, told, after.owed)
-        packed = self._to_keep(task, before, after, exposed)
-        if reason is None and packed is not None and not packed.finite:
-            reason = "finite: the client's own state holds NaN or infinity"
-        if reason is not None:
-            zeros = zeros_for(sealed, sent, exposed)
-            after, kept = before, packed is not None
-            if zeros is None or not self.worker.covers(task.client, sealed.round, reason):
-                status, packed = f"{QUARANTINED}{reason}", None
-            else:  # as after any other turn: a state is left where one would have been
-                sealed = row = zeros
-                if form is not None and self.sums is not None:
-                    # Two verbs' zeros are alike, and must not get the same noise.
-                    verb = task.message.verb
-                    row = self.sums.given(form, zeros, lambda: key().child("zeros", verb))
-                reason, packed = None, Packed(before) if kept else None
-        share = None if form else self.share(after.state)
+        """Check a client's reply, count it, and file the client's new state if the reply counts.
+
+        Returns:
+            The result for the tables, and the reply as it leaves the client; None: it does not
+            count.
+        """
+        if turn.sealed is None:
+            return turn.result, None
+        layout = self.layout(task.message, batch.templates)
+        templates = {**batch.templates, **task.message.trees}
+        settled = self._check(task, layout, templates, before, turn.sealed, turn.state)
+        if settled.fault is not None:
+            settled = self._replace_with_zeros(task, layout, templates, before, settled)
+        reply, state = settled.reply, settled.state
+        # Under secure sums the share of personal entries is hidden like everything else.
+        share = None if layout else self.share(state.state)
         filed = None
-        if packed is not None:
-            filed = self.store.write(task.client, batch.stamp, packed, share, task.spare)
+        if settled.packed is not None:
+            filed = self.store.write(task.client, batch.stamp, settled.packed, share, task.spare)
         result = replace(
-            result,
-            status=status,
-            up={t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},
-            weight={t: heaviest(tree) for t, tree in sealed.trees.items()},
-            told={} if reason else sealed.metrics,
+            turn.result,
+            status="ok" if settled.fault is None else f"{QUARANTINED}{settled.fault}",
+            up={t: travelled(tree, before.known_masks.get(t)) for t, tree in reply.trees.items()},
+            weight={t: heaviest(tree) for t, tree in reply.trees.items()},
+            metrics=reply.metrics if settled.fault is None else {},
             filed=filed,
             share=share,
         )
-        if form is not None:
-            return redact(result, form), None if reason else row
-        return result, None if reason else self.channel.reply(row, before.told)
+        if layout is not None:
+            result = redact(result, layout)
+        if settled.fault is not None:
+            return result, None
+        outgoing = settled.outgoing
+        return result, outgoing if layout else self.channel.reply(outgoing, before.known_masks)
+
+    def _check(
+        self,
+        task: ClientTask,
+        layout: ReplyLayout | None,
+        templates: Mapping[str, Params],
+        before: ClientState,
+        reply: SealedReply,
+        after: ClientState,
+    ) -> SettledReply:
+        """Check a reply and the state after it, and encode the reply for a secure sum."""
+        exposed, outgoing = self.exposed(task.message.verb), reply
+        reason = fault(reply, task.message.round, templates, exposed)
+        if reason is None and layout is not None and self.sums is not None:
+            try:
+                outgoing = self.sums.encode(layout, reply, partial(self._noise_key, task, layout))
+            except RangeFault as why:
+                reason = str(why)
+        # In a secure sum nobody sees this client's mask, so the server knows none of it.
+        known = before.known_masks if layout or reason else {**before.known_masks, **masks(reply)}
+        state = ClientState(
+            self.channel.state(after.state, self.store.records), known, after.residuals
+        )
+        packed = self._state_to_file(task, before, state, exposed)
+        # A model that diverged on the client would spoil each of its later rounds.
+        if reason is None and packed is not None and not packed.finite:
+            reason = NOT_FINITE
+        return SettledReply(reply, outgoing, state, packed, reason)
+
+    def _replace_with_zeros(
+        self,
+        task: ClientTask,
+        layout: ReplyLayout | None,
+        templates: Mapping[str, Params],
+        before: ClientState,
+        refused: SettledReply,
+    ) -> SettledReply:
+        """Replace a refused reply by zeros where the server may not learn of it, else quarantine.
+
+        The client's state stays as it was before the turn.
+        """
+        verb, reason = task.message.verb, str(refused.fault)
+        zeros = zeros_for(refused.reply, templates, self.exposed(verb))
+        if zeros is None or not self.worker.covers(task.client, refused.reply.round, reason):
+            return refused._replace(state=before, packed=None)
+        outgoing: SealedReply = zeros
+        if layout is not None and self.sums is not None:
+            # Zeros for two verbs are equal, and equal replies would get the same noise.
+            key = partial(self._zeros_key, task, layout)
+            outgoing = self.sums.encode(layout, zeros, key)
+        # A state is filed if it would have been after any other turn: the server knows the files,
+        # and a missing one would tell it of the fault.
+        packed = Packed(before) if refused.packed is not None else None
+        return SettledReply(zeros, outgoing, before, packed, None)
+
+    def _zeros_key(self, task: ClientTask, layout: ReplyLayout) -> NoiseKey:
+        """Secret of the noise that a client adds to zeros in the place of its reply."""
+        return self._noise_key(task, layout).child("zeros", task.message.verb)
 
     def _noise_key(self, task: ClientTask, form: ReplyLayout | None) -> NoiseKey:
-        """Secret of the noise that a client adds to its reply to one question."""
+        """Return the secret of the noise that a client adds to its reply to one question."""
         key, table = self.worker.noise_key(task.client), self.worker.method.exposure
         summed = [exposed for exposed in table.values() if exposed.reveal == "aggregate"]
         if form is None or (len(summed) == 1 and not form.exposed.numbered):
             return key
         # Replies to two questions of a round may be equal, and must not get the same noise: the
-        # difference of both sums would show everything. Where only one is asked the key is as
-        # before, so that runs repeat.
+        # difference of both sums would show everything. Where a round asks one question the key
+        # has no number of it, so that runs of earlier versions repeat.
         return key.child("sum", request_of(form, task.message))
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:
-    """True if a turn left everything as it was, as a teacher's does that only answers."""
-    told = {*before.told, *after.told}
+    """Return whether a turn left the state as it was, as that of a teacher which only answers."""
+    trees = {*before.known_masks, *after.known_masks}
+    # By identity: a comparison of all entries would cost as much as writing them.
     return (
         after.state is before.state
-        and after.owed is before.owed
-        and all(after.told.get(name) is before.told.get(name) for name in told)
+        and after.residuals is before.residuals
+        and all(after.known_masks.get(name) is before.known_masks.get(name) for name in trees)
     )
 
 
 def owned(sealed: SealedReply) -> SealedReply:
-    """Return a reply in memory of its own: a state's file, of which it may be, is written over."""
+    """Return a copy of a reply in memory of its own."""
+    # Its tensors may lie in the mapped file of a client's state, which the next turn overwrites.
     trees = {}
     for name, tree in sealed.trees.items():
         weight = tree.weight
@@ -249,9 +325,9 @@ def owned(sealed: SealedReply) -> SealedReply:
 
 
 def masks(sealed: SealedReply) -> dict[str, Mask]:
-    """Masks of a client, as far as a receiver learns them."""
-    found = {name: support_mask(tree) for name, tree in sealed.trees.items()}
-    return {name: mask for name, mask in found.items() if mask is not None}
+    """Return the masks that a receiver learns from a client's reply, by tree."""
+    supports = {name: support_mask(tree) for name, tree in sealed.trees.items()}
+    return {name: mask for name, mask in supports.items() if mask is not None}
 
 
 def heaviest(tree: SealedTree) -> float:

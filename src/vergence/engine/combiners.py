@@ -1,11 +1,11 @@
-"""Combiners: how the replies to one request become what the method learns of them."""
+"""Combiners: turn the replies to one request into the answer that the method gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from vergence.core.aggregation import Aggregate, Sum
 from vergence.core.messages import Message, SealedReply
@@ -21,32 +21,37 @@ from vergence.privacy.reply_checks import reply_trees
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 Release = Callable[[Aggregate], Aggregate]
-"""Sum as the method may see it, with the noise of protections."""
+"""Adds the noise of protections to a sum: returns it as the method may see it."""
 
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """Request of a method whose server has this state, and what everybody is sent for it.
+    """Request of a method to its clients.
 
-    `exposed` is the row of the method's exposure table that declares it.
+    Attributes:
+        request: the request.
+        exposed: the row of the method's exposure table that declares it.
+        method: the method.
+        server: state of the method's server.
+        messages: what each client is sent.
     """
 
     request: Request
     exposed: Exposure
     method: Method
-    server: Any
+    server: object
     messages: Mapping[str, Message]
 
     @cached_property
     def trees(self) -> Mapping[str, Params]:
-        """Trees of which replies have the shapes."""
+        """Reference trees that have the shapes of the trees in replies."""
         first = next(iter(self.messages.values()), Message(self.request.verb))
         sent = {**self.request.like, **first.trees}
         return reply_trees(self.method, self.request.verb, sent, lambda: self.server)
 
 
 class Combiner:
-    """Weighted sum of the replies; all of them, where the method asked to see each.
+    """Answers a request with the weighted sum of replies, or with each reply if it asks for each.
 
     Attributes:
         reveal: whether workers add up the replies of a group, or hand over each of them.
@@ -54,110 +59,119 @@ class Combiner:
 
     reveal: Literal["aggregate", "each"]
 
-    def __init__(self, asked: RoundRequest, release: Release) -> None:
-        self.asked, self.release, self.reveal = asked, release, asked.request.reveal
+    def __init__(self, context: RoundRequest, release: Release) -> None:
+        self.context, self.release, self.reveal = context, release, context.request.reveal
         self.whole, self.replies = Sum(), dict[str, SealedReply]()
 
     def add(self, group: GroupResult) -> None:
-        """Take in the replies of a group that count."""
+        """Add the replies of a group that count."""
         self.whole.merge(group.sum)
         self.replies |= group.replies
 
     @property
     def in_order(self) -> dict[str, SealedReply]:
         """Single replies in the order in which clients were asked."""
-        return {c: self.replies[c] for c in self.asked.messages if c in self.replies}
+        # Groups arrive by work, longest first; a method must not depend on who has most samples.
+        return {c: self.replies[c] for c in self.context.messages if c in self.replies}
 
-    def counted(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Results once all replies are there: some may not count after all."""
+    def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
+        """Return the results once all replies are there: some may not count after all."""
         return results
 
-    def learned(self, metrics: dict[str, list[float]]) -> Any:
-        """Answer for the method; `metrics` are those of the replies that count."""
-        if self.asked.request.reveal == "each":
+    def answer(self, metrics: dict[str, list[float]]) -> Aggregate | dict[str, SealedReply]:
+        """Return the answer for the method; `metrics` are those of the replies that count."""
+        if self.context.request.reveal == "each":
             return self.in_order
-        return self.release(self.whole.aggregate(self.asked.trees, metrics))
+        return self.release(self.whole.aggregate(self.context.trees, metrics))
 
 
 class SecureCombiner(Combiner):
-    """Secure sum of replies that are rows of words; of too few people the method learns nothing."""
+    """Adds up encoded replies securely; the method learns nothing about a sum of too few people."""
 
     def __init__(
-        self, asked: RoundRequest, release: Release, sums: SecureSum, form: ReplyLayout
+        self, context: RoundRequest, release: Release, sums: SecureSum, form: ReplyLayout
     ) -> None:
-        super().__init__(asked, release)
+        super().__init__(context, release)
         self.sums, self.form = sums, form
 
-    def counted(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Results as they are, or nobody's reply counts."""
-        return self.sums.counted(results)
+    def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
+        """Return the results unchanged, or, if too few people replied, with no reply counted."""
+        return self.sums.final_results(results)
 
-    def learned(self, metrics: dict[str, list[float]]) -> Aggregate:
-        """Return the sum; its metrics are means, which stand for everybody's."""
-        learned = self.sums.learned(self.form, self.whole)
-        metrics |= {name: [mean] * learned.count for name, mean in learned.metrics.items()}
-        return self.release(learned) if learned.count else learned
+    def answer(self, metrics: dict[str, list[float]]) -> Aggregate:
+        """Return the sum, and enter the mean of every metric into `metrics` for each client."""
+        total = self.sums.total(self.form, self.whole)
+        # Single values are hidden; the mean, repeated, gives the same mean in the round's table.
+        metrics |= {name: [mean] * total.count for name, mean in total.metrics.items()}
+        # Nothing is released for a sum that stays closed, so no budget is spent on it.
+        return self.release(total) if total.count else total
 
 
 class SingleCombiner(Combiner):
-    """Verdict of a protection that looks at every single reply, such as a robust rule."""
+    """Lets a protection that looks at every single reply, such as a robust rule, combine them."""
 
     verdict: CombinedReplies
 
     def __init__(
         self,
-        asked: RoundRequest,
+        context: RoundRequest,
         release: Release,
         judge: ServerHooks,
         stream: RandomStream,
         form: ReplyLayout | None,
     ) -> None:
-        super().__init__(asked, release)
+        super().__init__(context, release)
         self.judge, self.stream, self.form, self.reveal = judge, stream, form, "each"
 
-    def counted(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Results as the protection judges the replies; whom a rule left out goes on as usual."""
-        asked = self.asked
+    def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
+        """Return the results with the statuses that the protection gives to the replies."""
+        context = self.context
         self.verdict = self.judge.combine(
             SingleReplies(
                 self.in_order,
-                asked.messages,
-                asked.request.like,
-                asked.exposed,
-                asked.trees,
+                context.messages,
+                context.request.like,
+                context.exposed,
+                context.trees,
                 self.stream,
                 self.form,
             )
         )
-        found = dict(results)
+        judged = dict(results)
         for client, status in self.verdict.statuses.items():
-            found[client] = replace(results[client], status=status)
-            if not status.startswith(LEFT_OUT):  # as if it had been quarantined at home
-                found[client] = replace(found[client], told={}, filed=None, share=None)
-        return found
+            judged[client] = replace(results[client], status=status)
+            # A client that a robust rule left out did nothing wrong and keeps its new state. Any
+            # other is treated as if its own machine had quarantined the reply.
+            if not status.startswith(LEFT_OUT):
+                judged[client] = replace(judged[client], metrics={}, filed=None, share=None)
+        return judged
 
-    def learned(self, metrics: dict[str, list[float]]) -> Aggregate:
+    def answer(self, metrics: dict[str, list[float]]) -> Aggregate:
         """Return the protection's aggregate."""
         return self.release(self.verdict.aggregate)
 
 
 class AgedCombiner(Combiner):
-    """Sum of updates that arrive by a virtual clock, each of which counts by its age.
+    """Adds up updates that arrive by a virtual clock, each scaled by its age.
 
-    The engine, not the method, sees them one by one. `updates` are those of the turns under way.
+    The engine sees the updates one by one; the method sees only their sum.
+
+    Attributes:
+        updates: by client, the updates of the turns that are computed now.
     """
 
     def __init__(
-        self, asked: RoundRequest, release: Release, virtual_clock: VirtualClock, version: int
+        self, context: RoundRequest, release: Release, virtual_clock: VirtualClock, version: int
     ) -> None:
-        super().__init__(asked, release)
+        super().__init__(context, release)
         self.virtual_clock, self.version, self.reveal = virtual_clock, version, "each"
         self.updates: Mapping[str, PendingUpdate] = {}
 
     def add(self, group: GroupResult) -> None:
-        """Take in the replies of a group, added up by themselves first."""
-        aged, asked = Sum(), self.asked
+        """Add the replies of a group, after scaling them."""
+        aged, context = Sum(), self.context
         for client, reply in group.replies.items():
-            now = {**asked.request.like, **asked.messages[client].trees}
+            now = {**context.request.like, **context.messages[client].trees}
             aged.add(self.virtual_clock.aged(reply, self.updates[client], self.version, now))
+        # First the group by itself, as workers do it: the order of additions decides last bits.
         self.whole.merge(aged)

@@ -1,4 +1,4 @@
-"""Evaluation of models: on a person's own test samples, and on everybody's put together."""
+"""Evaluation of models: on a person's own test samples, and on everybody's together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
 
 from torch import Tensor
 
@@ -21,21 +20,23 @@ from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 
 GUESS = "guess."
-"""Begins the name of a metric that is of a constant prediction and not of a model."""
+"""Begins the name of a metric of a constant prediction, as against a model's."""
 MEASURED = "on the samples of person"
-"""Begins the note on a fault of the user's code."""
-KEPT = 1000
-"""So many models' scores are remembered: people whose method serves them the same share one."""
+"""Begins the note on an error in the user's code."""
+# Methods with one model measure it once for all people; a method with a model for each of very many
+# people would fill the memory with scores that nobody asks for again.
+REMEMBERED_MODELS = 1000
 
 
 class Evaluation:
-    """Scores models on test samples, which nobody but the engine holds.
+    """Scores models on test samples, which only the engine reads.
 
     Args:
-        task: says how, and whether everybody's samples together count, too (`Task.pools`).
-        people: those who are here.
-        outputs: what a network with these parameters says of samples.
-        all_here: whether that is everybody: at a client of a deployment it is not.
+        task: defines the metrics, and whether everybody's samples together are a test, too
+            (`Task.pools`).
+        people: the people whose data are here.
+        outputs: computes the outputs of a network with these parameters for samples.
+        all_here: whether these are all people of the run; on a client of a deployment they are not.
         hooks: protections of the run.
     """
 
@@ -53,29 +54,29 @@ class Evaluation:
         self.guesses: dict[str, dict[str, float]] = {}
 
     def own(self, params: Params, client: str) -> dict[str, float]:
-        """Score a model on a person's own test samples; nothing for a stranger.
-
-        In a deployment the score of a constant stands beside it: nobody else could compute one.
-        """
+        """Score a model on a person's own test samples; a person without data has no scores."""
         data = self.people.people.get(client)
         if data is None:
             return {}
         with naming(client):
-            found = scored(self.task, partial(self.outputs, params), data)
+            scores = scored(self.task, partial(self.outputs, params), data)
+        # In a deployment only the client can score a constant prediction on its samples.
         if not self.all_here:
-            found = {**found, **self.constant(client, data)}
+            scores = {**scores, **self.constant(client, data)}
         for hook in self.hooks:
-            found = {**found, **hook.scores(params)}
-        return found
+            scores = {**scores, **hook.scores(params)}
+        return scores
 
     def constant(self, client: str, data: Splits) -> dict[str, float]:
-        """Score the best constant prediction of a person's own: the headline, by `GUESS` and name.
+        """Score the best constant prediction for a person, by the task's headline metric.
 
-        The constant is that of validation samples: of training samples nothing leaves a client but
-        what a protection covers. Nothing where the task knows no such constant.
+        Returns:
+            `GUESS` and the metric's name -> score; empty where the task knows no such constant.
         """
         if client not in self.guesses:
             task, headline = self.task, self.task.headline
+            # The constant is fitted to validation samples: nothing made of training samples leaves
+            # a client but what a protection covers.
             ends = [replace(data, train=data.val, test=part) for part in (data.test, data.val)]
             outputs = [task.own_guess(Federation("own", {client: end}))[1] for end in ends]
             metrics: Mapping[str, float] = {}
@@ -92,29 +93,31 @@ class Evaluation:
         return Samples.concatenate([splits.test for splits in self.people.people.values()])
 
     def pooled(self, params: Params) -> Mapping[str, float]:
-        """Score a model on everybody's test samples; one that people share only once.
+        """Score a model on everybody's test samples.
 
-        Nothing where not everybody is here, or the task does not want it.
+        A model that people share is scored only once. Without everybody's data here, or for a task
+        that does not want it, there are no scores.
         """
         if not self.pools:
             return {}
         sha = quick_digest(params.flat.contiguous().numpy().data)
         if sha not in self.scores:
-            if len(self.scores) == KEPT:
+            if len(self.scores) == REMEMBERED_MODELS:
                 self.scores.clear()
-            for hook in self.hooks:  # the same noise for a model, whoever is asked first
+            # A model gets the same noise whoever is measured first: workers divide people up.
+            for hook in self.hooks:
                 hook.measuring(POOLED, 0)
             with profiling.phase("forward"):
                 output = self.outputs(params, self.everybody)
             with profiling.phase("scores"):
-                found = self.task.pooled(output, self.everybody.copy())
-                self.scores[sha] = broken(self.task, found, output)
+                scores = self.task.pooled(output, self.everybody.copy())
+                self.scores[sha] = broken(self.task, scores, output)
         return self.scores[sha]
 
 
 @contextmanager
 def naming(client: str) -> Iterator[None]:
-    """Say on whose samples something failed."""
+    """Add to an error the name of the person on whose samples something failed."""
     try:
         yield
     except VergenceError as error:
@@ -130,33 +133,35 @@ def scored(
     data: Splits,
     threshold_on: Samples | None = None,
 ) -> dict[str, float]:
-    """Scores of a model's outputs on a person's test samples.
+    """Score a model on a person's test samples.
 
-    What must be chosen is chosen on the person's validation data: a threshold on other samples
-    where some are given.
+    Args:
+        task: defines the metrics.
+        outputs: the model.
+        data: the person's samples.
+        threshold_on: samples to choose a threshold on; None: the person's validation samples.
     """
     with profiling.phase("forward"):
         data = task.suited(data, outputs)
         val = data.val if threshold_on is None else threshold_on
-        found = outputs(data.test)
-        chosen_on = outputs(val) if task.chooses else None
+        on_test = outputs(data.test)
+        on_val = outputs(val) if task.chooses else None
+    # Metrics get copies of the samples: a user's task may change them in place.
     with profiling.phase("scores"):
-        if chosen_on is None:
-            return broken(task, task.metrics(found, data.test.copy()), found)
-        scores = task.evaluate(found, data.test.copy(), chosen_on, val.copy())
-        return broken(task, scores, found)
+        if on_val is None:
+            return broken(task, task.metrics(on_test, data.test.copy()), on_test)
+        scores = task.evaluate(on_test, data.test.copy(), on_val, val.copy())
+        return broken(task, scores, on_test)
 
 
-def broken(task: Task, scores: dict[str, float], outputs: Any) -> dict[str, float]:
-    """Return scores with the worst number there is for NaN, where outputs hold NaN or infinity.
-
-    So NaN says one thing: that a metric is not defined for a person's samples, whose number is then
-    left out. A model that broke is not left out.
-    """
+def broken(task: Task, scores: dict[str, float], outputs: object) -> dict[str, float]:
+    """Replace scores that are NaN by the worst number where outputs hold NaN or infinity."""
+    # NaN must mean one thing only: that a metric is not defined for a person's samples, whose
+    # number is then left out of means. A model that broke must not be left out.
     finite: list[bool] = []
-    if any(value != value for value in scores.values()):  # NaN
+    if any(math.isnan(value) for value in scores.values()):
         mapped(lambda part: finite.append(bool(part.isfinite().all())) or part, outputs)
     if all(finite):
         return scores
     worst = {name: math.inf if name in task.lower_is_better else -math.inf for name in scores}
-    return {name: worst[name] if value != value else value for name, value in scores.items()}
+    return {name: worst[name] if math.isnan(value) else value for name, value in scores.items()}

@@ -1,11 +1,10 @@
-"""Exchange with simulated clients: deals turns out, aggregates replies, counts costs."""
+"""Exchange with clients: distributes turns over workers, aggregates replies, counts costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -35,15 +34,26 @@ from vergence.wire.size import size
 
 SERVE = "serve"
 """The verb under which a served client's messages of a round are counted together."""
+# Enough groups to keep all workers busy to the end, few enough that adding their sums up costs
+# little. The number is fixed because the grouping decides the last bits of a sum.
 GROUPS = 64
-"""Into how many groups a large cohort is cut: enough to share out evenly, few enough to fold."""
 
 
 @dataclass
 class ExchangeTotals:
-    """Costs and metrics of one round, for the tables."""
+    """Costs and metrics of one round, for the tables.
 
-    turns: list[tuple[Any, ...]] = field(default_factory=list)
+    Attributes:
+        turns: rows of turns.csv, less seed and round.
+        up: bytes sent to the server.
+        down: bytes sent to clients.
+        counted: number of replies that counted.
+        asked: clients that were asked for a turn.
+        metrics: values of each metric in replies that counted.
+        measured: evaluation point -> client -> metrics of the engine's evaluation.
+    """
+
+    turns: list[tuple[str | float, ...]] = field(default_factory=list)
     up: int = 0
     down: int = 0
     counted: int = 0
@@ -54,14 +64,25 @@ class ExchangeTotals:
 
 @dataclass
 class ClientExchange:
-    """Answers a method's requests with turns of clients on this machine.
+    """Answers a method's requests with turns of clients, which a worker pool carries out.
 
-    `clients` says who took part and where the states lie; a turn's new state replaces the old one
-    only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
-    `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
-    `virtual_clock` counts time in rounds; without one nobody is late. `server_hooks` are the
-    protections that draw cohorts, look at single replies, or change sums. With `sums`, replies of
-    which the server may only see the sum are encoded as integers and added securely.
+    Attributes:
+        method: the method.
+        pool: carries out the turns.
+        presence: which clients may be asked, and whose replies get lost.
+        stream: random numbers of the run.
+        clients: which clients took part, and the files with their states; a turn's new state
+            replaces the old one only if its reply counted.
+        loads: each client's amount of work; 1 where it is not known.
+        chunk: number of clients that a worker trains at once.
+        phase: part of the run: "setup", the round's number, or "finish".
+        tally: costs and metrics of the round so far.
+        jobs: number of batches in this phase so far.
+        virtual_clock: clock that decides which replies are late; None: none are.
+        sums: with it, replies of which the server may only see the sum are encoded as integers and
+            added securely.
+        late: clients that are late in this round; None: the clock was not asked yet.
+        server_hooks: protections that draw cohorts, look at single replies, or change sums.
     """
 
     method: Method
@@ -80,19 +101,26 @@ class ClientExchange:
     server_hooks: Sequence[ServerHooks] = ()
 
     def begin(self, phase: str) -> None:
-        """Enter a part of the run: the stamps of its jobs are counted from 1."""
+        """Enter a part of the run, and number its batches from 1 again."""
+        # Numbered so, batches and the noise of their sums have the same names when a resumed run
+        # repeats a round.
         self.phase, self.jobs, self.late = phase, 0, None
 
     @property
     def asynchronous(self) -> bool:
-        """True if nobody waits for a round to end."""
+        """True if clients go on without waiting for a round to end."""
         return self.virtual_clock is not None and self.virtual_clock.delivery.asynchronous
 
     def cohort(self, clients: Sequence[str], round: int) -> Sequence[str]:
-        """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
+        """Return the clients that a round may ask: a random cohort, or, asynchronously, everyone.
+
+        Clients that have left for good are never among them.
+        """
+        # Without rounds that end there is no cohort: the virtual clock asks whoever is idle.
         if self.asynchronous:
             return self.presence.staying(clients, round)
         draw = partial(self.presence.ask, stream=self.stream)
+        # The first hook of the run's list is the outermost, as in clients' turns.
         for hook in reversed(self.server_hooks):
             draw = partial(hook.cohort, draw=draw)
         return draw(clients, round)
@@ -100,52 +128,65 @@ class ClientExchange:
     def exchange(
         self,
         request: Request,
-        server: Any,
+        server: object,
         round: int,
         progress: float,
         points: tuple[str, ...] = (),
     ) -> Aggregate | dict[str, SealedReply]:
-        """Answer one request of a round."""
+        """Answer one request of a round.
+
+        Args:
+            request: the request.
+            server: state of the method's server.
+            round: number of the round, from 0.
+            progress: share of the run's rounds that are done.
+            points: evaluation points to measure turns at.
+        """
         exposed = self._declared(request)
         messages = self._messages(request.to, request.verb, server, round)
-        timed = self.phase == str(round) and not exposed.joining
-        if self.asynchronous and self.phase == str(round) and exposed.joining:  # no cohort is drawn
+        in_round = self.phase == str(round)
+        timed = in_round and not exposed.joining
+        # Asynchronous runs draw no cohort, so whoever is away is left out here.
+        if self.asynchronous and in_round and exposed.joining:
             here = self.presence.here
             messages = {c: m for c, m in messages.items() if here(c, round, self.stream)}
-        asked = RoundRequest(request, exposed, self.method, server, messages)
+        context = RoundRequest(request, exposed, self.method, server, messages)
         if self.asynchronous and timed:
-            return self._whoever_arrives(asked, progress, points)
+            return self._next_arrivals(context, progress, points)
         silent = self._silent(messages, round, timed)
         sent = {client: message for client, message in messages.items() if client not in silent}
-        combiner = self._combiner(asked)
+        combiner = self._combiner(context)
         results = self._turns(combiner, sent, progress, points)
-        counted = combiner.counted(results)
-        # The state after a turn of which the reply does not count is written over.
+        final = combiner.final_results(results)
+        # Where the reply does not count, the client's old state stays, and the file with its new
+        # one may be overwritten.
         self.clients.spares += [
             result.filed.file
             for client, result in results.items()
-            if result.filed and not counted[client].filed
+            if result.filed and not final[client].filed
         ]
         metrics: dict[str, list[float]] = {}
         for client, message in messages.items():
-            result = counted.get(client) or ClientResult(client, silent.get(client, "lost"))
+            result = final.get(client) or ClientResult(client, silent.get(client, "lost"))
             self._count(result, message, metrics)
-        learned = combiner.learned(metrics)
-        self._tell(metrics)
-        return learned
+        answer = combiner.answer(metrics)
+        self._add_metrics(metrics)
+        return answer
 
-    def _combiner(self, asked: RoundRequest) -> Combiner:
-        """Combiner of the replies to a request, by the run's protections."""
-        release, form = partial(self._with_noise, asked=len(asked.messages)), None
-        if self.sums is not None and asked.request.reveal == "aggregate":
-            form = self.sums.asked(self.method, asked.request.verb, asked.messages, asked.trees)
-        judge = next((hook for hook in self.server_hooks if hook.looks_at(asked.exposed)), None)
+    def _combiner(self, context: RoundRequest) -> Combiner:
+        """Choose how replies to a request are combined, by the run's protections."""
+        request, layout = context.request, None
+        release = partial(self._with_noise, asked=len(context.messages))
+        if self.sums is not None and request.reveal == "aggregate":
+            layout = self.sums.form_for(self.method, request.verb, context.messages, context.trees)
+        judge = next((hook for hook in self.server_hooks if hook.looks_at(context.exposed)), None)
         if judge is not None:
-            stream = self.stream.child("jury", self.phase, self.jobs + 1)  # the batch to come
-            return SingleCombiner(asked, release, judge, stream, form)
-        if self.sums is not None and form is not None:
-            return SecureCombiner(asked, release, self.sums, form)
-        return Combiner(asked, release)
+            # Numbered like the batch that `_turns` is about to make.
+            stream = self.stream.child("jury", self.phase, self.jobs + 1)
+            return SingleCombiner(context, release, judge, stream, layout)
+        if self.sums is not None and layout is not None:
+            return SecureCombiner(context, release, self.sums, layout)
+        return Combiner(context, release)
 
     def _turns(
         self,
@@ -154,26 +195,30 @@ class ClientExchange:
         progress: float,
         points: tuple[str, ...],
     ) -> dict[str, ClientResult]:
-        """Let those who are sent a message take their turns, and combine what comes of it.
-
-        The longest work is dealt first, in groups that depend on nothing but the cohort.
-        """
-        dealt = sorted(sent, key=lambda client: -self.loads.get(client, 1))
+        """Let the clients that are sent a message take their turns, and combine the replies."""
+        # The longest work comes first, so that no worker is left with it at the end.
+        order = sorted(sent, key=lambda client: -self.loads.get(client, 1))
         index = self.clients
-        tasks = [ClientTask(c, sent[c], index.file(c), index.spare()) for c in dealt]
+        tasks = [ClientTask(c, sent[c], index.file(c), index.spare()) for c in order]
+        # Groups depend on nothing but the cohort: with the number of workers, or their speed, sums
+        # would have other last bits.
         length = max(-(-len(tasks) // GROUPS), self.chunk)
-        groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
+        groups = lengths([self.loads.get(c, 1) for c in order], length, self.chunk > 1)
         self.jobs += 1
-        stamp, like = f"{self.phase}.{self.jobs}", combiner.asked.request.like
+        stamp, like = f"{self.phase}.{self.jobs}", combiner.context.request.like
         batch = TaskBatch("turn", tasks, groups, combiner.reveal, stamp, progress, points, like)
         results = self._results(batch, combiner.add)
-        # Files that were lent to be written over, and were not, are taken back.
+        # Spare files that no worker overwrote are spare again.
         written = {client for client, result in results.items() if result.filed is not None}
         index.spares += [task.spare for task in tasks if task.spare and task.client not in written]
         return results
 
     def _declared(self, request: Request) -> Exposure:
-        """Row of the method's exposure table that declares a request."""
+        """Return the row of the method's exposure table that declares a request.
+
+        Raises:
+            ConfigError: no row does, or clients in secure sums would refuse the verb now.
+        """
         exposed = self.method.exposure.get(request.verb)
         if exposed is None or exposed.reveal != request.reveal:
             raise ConfigError(
@@ -188,14 +233,17 @@ class ClientExchange:
             )
         return exposed
 
-    def _with_noise(self, shown: Aggregate, asked: int) -> Aggregate:
+    def _with_noise(self, total: Aggregate, asked: int) -> Aggregate:
+        """Return a sum as protections let the method see it, `asked` clients having been asked."""
         for hook in self.server_hooks:
-            shown = hook.release(shown, self.phase, self.jobs, asked)
-        return shown
+            total = hook.release(total, self.phase, self.jobs, asked)
+        return total
 
     def _silent(self, asked: Mapping[str, Message], round: int, timed: bool) -> dict[str, str]:
-        """Return those asked whose reply does not come, or too late, and which of the two."""
-        if self.phase == "finish":  # everybody is waited for: nothing at home can get lost
+        """Return the clients whose reply does not arrive in time: client -> "late" or "lost"."""
+        # After the last round nothing is lost: it could never be made up for
+        # (docs/explanation/decisions/nobody-is-lost-at-the-end.md).
+        if self.phase == "finish":
             return {}
         lost = {c for c in asked if self.presence.loses(c, round, self.stream)}
         # Who is late for the first request that takes time is late for the rest of the round.
@@ -203,18 +251,18 @@ class ClientExchange:
             self.late = self.virtual_clock.gather(asked, lost, round)
         return {**dict.fromkeys(self.late or (), "late"), **dict.fromkeys(lost, "lost")}
 
-    def _whoever_arrives(
-        self, asked: RoundRequest, progress: float, points: tuple[str, ...]
-    ) -> Aggregate:
-        """Add up the updates that arrive next; their turns are only now computed.
+    def _next_arrivals(
+        self, context: RoundRequest, progress: float, points: tuple[str, ...]
+    ) -> Aggregate | dict[str, SealedReply]:
+        """Add up the updates that arrive next; their turns are computed only now.
 
         A client goes on from the state its last turn left, with the message it was sent then.
         """
-        virtual_clock, at, messages = self.virtual_clock, int(self.phase), asked.messages
+        virtual_clock, at, messages = self.virtual_clock, int(self.phase), context.messages
         assert virtual_clock is not None
         release = partial(self._with_noise, asked=len(messages))
-        combiner = AgedCombiner(asked, release, virtual_clock, at)
-        landed = virtual_clock.arrivals(messages, at, progress, asked.request.like)
+        combiner = AgedCombiner(context, release, virtual_clock, at)
+        landed = virtual_clock.arrivals(messages, at, progress, context.request.like)
         metrics: dict[str, list[float]] = {}
         for update, what in landed:
             if what != "arrived":
@@ -226,47 +274,62 @@ class ClientExchange:
             for client, message in sent.items():
                 self._count(results[client], message, metrics)
         virtual_clock.forget(at + 1)
-        learned = combiner.learned(metrics)
-        self._tell(metrics)
-        return learned
+        answer = combiner.answer(metrics)
+        self._add_metrics(metrics)
+        return answer
 
-    def _tell(self, told: Mapping[str, Sequence[float]]) -> None:
-        for name, values in told.items():
+    def _add_metrics(self, metrics: Mapping[str, Sequence[float]]) -> None:
+        """Add metrics of replies to those of the round."""
+        for name, values in metrics.items():
             self.tally.metrics.setdefault(name, []).extend(values)
 
-    def attend(self, ask: ServeGroups, server: Any, round: int, progress: float) -> ServedGroups:
-        """Let copies of a server's part serve groups of clients."""
-        groups = [self._there(group, ask.shuffled, round) for group in ask.groups]
+    def attend(self, ask: ServeGroups, server: object, round: int, progress: float) -> ServedGroups:
+        """Let copies of a server's part serve groups of clients.
+
+        Raises:
+            ConfigError: the server's layers can take no client's smashed data at all.
+        """
+        groups = [self._present(group, ask.shuffled, round) for group in ask.groups]
         alone = all(len(group) == 1 for group in ask.groups)
-        if alone:  # dealt as turns are, so that sums have the same last bits
+        # Where each client has its own copy, work is grouped as for turns, so that sums have the
+        # same last bits.
+        if alone:
             there = [client for group in groups for client in group]
-            dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
-            length = -(-len(dealt) // GROUPS)
-            groups = [dealt[i : i + length] for i in range(0, len(dealt), max(length, 1))]
+            by_work = sorted(there, key=lambda client: -self.loads.get(client, 1))
+            length = -(-len(by_work) // GROUPS)
+            groups = [by_work[i : i + length] for i in range(0, len(by_work), max(length, 1))]
         clients = [client for group in groups for client in group]
-        offered = self._messages(dict.fromkeys(clients), SERVE, server, round)
-        registry = self.clients
-        tasks = [ClientTask(c, offered[c], registry.file(c), registry.spare()) for c in clients]
+        messages = self._messages(dict.fromkeys(clients), SERVE, server, round)
+        index = self.clients
+        tasks = [ClientTask(c, messages[c], index.file(c), index.spare()) for c in clients]
         self.jobs += 1
         stamp, lengths_ = f"{self.phase}.{self.jobs}", [len(group) for group in groups if group]
         batch = TaskBatch(
-            "serve", tasks, lengths_, stamp=stamp, progress=progress, held=ask.held, alone=alone
+            "serve",
+            tasks,
+            lengths_,
+            stamp=stamp,
+            progress=progress,
+            templates=ask.held,
+            alone=alone,
         )
         whole = Sum()
         results = self._results(batch, lambda group: whole.merge(group.sum))
+        # One client whose data do not fit is quarantined. If no client's fit, the network is wrong,
+        # and a run that trains nothing must not go on.
         unfit = [r.status for r in results.values() if UNFIT in r.status]
         if unfit and len(unfit) == len(results):
             raise ConfigError(f"nobody could be served, which is no client's fault: {unfit[0]}")
-        told: dict[str, list[float]] = {}
-        for client in (client for group in ask.groups for client in group):
-            result = results.get(client) or ClientResult(client, "lost", down={})
-            self._count(result, Message(SERVE), told)
-        self._tell(told)
+        metrics: dict[str, list[float]] = {}
         order = [client for group in ask.groups for client in group]
+        for client in order:
+            result = results.get(client) or ClientResult(client, "lost", down={})
+            self._count(result, Message(SERVE), metrics)
+        self._add_metrics(metrics)
         served = tuple(c for c in order if c in results and results[c].status == "ok")
-        return ServedGroups(whole.aggregate(ask.held, told), served)
+        return ServedGroups(whole.aggregate(ask.held, metrics), served)
 
-    def _there(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
+    def _present(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
         """Return the clients of a group whose replies arrive, in the order they are served in."""
         order: Sequence[int] = range(len(group))
         if shuffled:
@@ -280,33 +343,36 @@ class ClientExchange:
         return [c for c in served if not self.presence.loses(c, round, self.stream)]
 
     def message(
-        self, given: Message | None, verb: str, server: Any, client: str, round: int
+        self, content: Message | None, verb: str, server: object, client: str, round: int
     ) -> Message:
-        """Message that a client is sent: the one given, or what the method offers."""
-        if given is None:
-            given = Message(verb, self.method.offer(server, client))
-        return replace(given, verb=verb, round=round)
+        """Return the message that a client is sent: `content`, else what the method offers."""
+        if content is None:
+            content = Message(verb, self.method.offer(server, client))
+        return replace(content, verb=verb, round=round)
 
     def _messages(
-        self, to: Mapping[str, Message | None], verb: str, server: Any, round: int
+        self, to: Mapping[str, Message | None], verb: str, server: object, round: int
     ) -> dict[str, Message]:
-        """Return everybody's message; those that say the same are one object."""
-        unique: dict[Any, Message] = {}
-        found = {}
-        for client, given in to.items():
-            message = self.message(given, verb, server, client, round)
+        """Return the message for each client; messages with equal content are one object."""
+        # Workers and secure sums compare messages by identity: equal ones are sent to a worker
+        # once, and a sum is only over replies to the same message.
+        unique: dict[tuple[object, ...], Message] = {}
+        messages = {}
+        for client, content in to.items():
+            message = self.message(content, verb, server, client, round)
             trees = tuple((name, id(params)) for name, params in message.trees.items())
             key = (trees, tuple(message.facts.items()))
-            found[client] = unique.setdefault(key, message)
-        return found
+            messages[client] = unique.setdefault(key, message)
+        return messages
 
     def _results(
         self, batch: TaskBatch, add: Callable[[GroupResult], object]
     ) -> dict[str, ClientResult]:
         """Carry out a batch; return the result of every client.
 
-        `add` is given the groups in their order, however they arrive.
+        `add` is called with the groups in their order, however they arrive.
         """
+        # Floating-point sums depend on the order of additions, so a group that is done early waits.
         early, results = dict[int, GroupResult](), dict[str, ClientResult]()
         next_ = 0
         for number, group in self.pool.run(batch):
@@ -317,23 +383,26 @@ class ClientExchange:
                 next_ += 1
         return results
 
-    def _count(self, result: ClientResult, message: Message, told: dict[str, list[float]]) -> None:
-        """Write one call into the tally, its state into the registry, what it says into `told`."""
+    def _count(
+        self, result: ClientResult, message: Message, metrics: dict[str, list[float]]
+    ) -> None:
+        """Add a turn to the tally and its metrics to `metrics`; commit its new state."""
         client, tally = result.client, self.tally
-        for name, value in result.told.items():
-            told.setdefault(name, []).append(value)
+        for name, value in result.metrics.items():
+            metrics.setdefault(name, []).append(value)
         tally.asked.add(client)
+        # Messages of split learning are no replies to the round: the client's last reply is.
         if result.status == "ok":
-            tally.counted += message.verb != SERVE  # its last reply, when all is said, counts
+            tally.counted += message.verb != SERVE
         if result.filed is not None and result.status.startswith(("ok", LEFT_OUT)):
             self.clients.commit(client, result.filed)
-        for point, metrics in result.measured.items():
-            tally.measured.setdefault(point, {})[client] = metrics
-        down = result.down
+        for point, values in result.measured.items():
+            tally.measured.setdefault(point, {})[client] = values
+        down, up = result.down, result.up
         if down is None:
             down = {t: size({"values": p.flat}) for t, p in message.trees.items()}
-        up = result.up
-        if self.method.pooled:  # inside the data centre nothing travels
+        # Inside a data centre nothing travels; its raw data are counted as one upload at the start.
+        if self.method.pooled:
             down, up = {}, {}
         share = "" if result.share is None else f"{result.share:.6f}"
         for tree in sorted({*down, *up}) or [""]:
@@ -356,32 +425,33 @@ class ClientExchange:
         tally.down += sum(down.values())
 
     def evaluate(
-        self, people: Sequence[str], server: Any, round: int, points: tuple[str, ...]
+        self, people: Sequence[str], server: object, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
         """Measure people: point -> person -> metrics. Nobody's state changes."""
-        homes = {person: self.clients.homes.get(person, person) for person in people}
-        sent = self._messages(dict.fromkeys(homes.values()), "evaluate", server, round)
-        messages = {person: sent[home] for person, home in homes.items()}
+        client_of = {person: self.clients.lab_of.get(person, person) for person in people}
+        sent = self._messages(dict.fromkeys(client_of.values()), "evaluate", server, round)
+        messages = {person: sent[client] for person, client in client_of.items()}
         beside = self.method.beside(server)
         if beside:
             messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}
         tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
         groups = lengths([1.0] * len(tasks), -(-len(tasks) // GROUPS), False)
-        found: dict[str, dict[str, Mapping[str, float]]] = {}
+        metrics: dict[str, dict[str, Mapping[str, float]]] = {}
         batch = TaskBatch("evaluate", tasks, groups, points=points)
         for result in self._results(batch, lambda _: None).values():
-            for point, metrics in result.measured.items():
-                found.setdefault(point, {})[result.client] = metrics
-        return found
+            for point, values in result.measured.items():
+                metrics.setdefault(point, {})[result.client] = values
+        return metrics
 
     def personal_fraction(self) -> float | None:
-        """Return the mean personal share over clients that took part, None where masks are not."""
+        """Return the mean personal share over clients that took part; None: none has a mask."""
         shares = self.clients.shares()
         return float(np.mean(shares)) if shares else None
 
 
 def lengths(loads: Sequence[float], length: int, alike: bool) -> list[int]:
     """Cut a row of tasks into groups of `length`; where `alike`, also where the load changes."""
+    # A stack trains clients as one network, which needs equally many samples of each.
     groups: list[int] = []
     for place, load in enumerate(loads):
         starts = not groups or groups[-1] == length or (alike and load != loads[place - 1])

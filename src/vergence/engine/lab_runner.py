@@ -1,4 +1,4 @@
-"""Runner of labs: each of a lab's people takes a turn, and one reply leaves, the sum of all."""
+"""Runner of labs: each person in a lab takes a turn, and the lab sends the sum of their replies."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ from vergence.metrics.intervals import with_number
 from vergence.privacy.reply_checks import fault, zeros_for
 
 Measured = Mapping[str, Mapping[str, float]]
+"""Evaluation point -> metric -> value."""
 
 
 class LabRunner(ClientRunner):
-    """Takes turns, and measures, for all people of a lab; what leaves tells of them together.
+    """Takes turns and measures for all people of a lab; only sums and means leave the lab.
 
-    A reply that cannot count is left out inside the lab, as that of a client is by a server: the
-    others' sum is what it is where that person was silent. Only the lab's own folder says so. Where
-    a protection covers it, it is zeros that count.
+    A faulty reply of one person is left out of the lab's sum, as a server would leave out that of a
+    client. Only a table in the lab's own folder says so. Where a protection covers faulty replies,
+    zeros take its place, and they count.
 
     Args:
-        silos: who is in which lab.
+        silos: which people are in which lab.
         worker: takes one person's turn.
-        store: of the labs' states; a table of who was left out lies beside them.
-        sums: as of every runner.
+        store: folder of the labs' states, and of the table of replies that were left out.
+        sums: secure sums over labs; None: the server sees each lab's sum.
     """
 
     def __init__(
@@ -57,16 +58,17 @@ class LabRunner(ClientRunner):
         self.silos = silos
 
     def exposed(self, verb: str) -> Exposure:
-        """Exposure of a lab's replies, which tell how many people share each entry."""
+        """Return the row of the exposure table for a lab's replies to a verb."""
+        # The sum of masks says how many of the lab's people share each entry: no mask any more.
         exposed = super().exposed(verb)
         return replace(exposed, weight="per entry") if exposed.weight == "mask" else exposed
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take a lab's turn: the weighted sum of its people's replies, and all their states."""
+        """Take a lab's turn: return the weighted sum of its people's replies, and their states."""
         states = dict(before.state.people) if isinstance(before.state, LabState) else {}
-        whole, told, results = Sum(), dict[str, list[float]](), list[ClientResult]()
+        whole, values_of, results = Sum(), dict[str, list[float]](), list[ClientResult]()
         exposed, reasons = self.worker.method.exposure[task.message.verb], list[str]()
-        sent = {**batch.held, **task.message.trees}
+        sent = {**batch.templates, **task.message.trees}
         for person in self.silos.labs[task.client]:
             own = ClientState(states.get(person))
             result, sealed, after = self.worker.turn(replace(task, client=person), own, batch)
@@ -74,8 +76,9 @@ class LabRunner(ClientRunner):
             if sealed is not None:
                 reason = unfit(sealed, after, task.message.round, sent, exposed)
             results.append(result)
+            # The person goes on from the state before this turn.
             if reason is not None:
-                sealed = self._covered(person, sealed, sent, exposed, reason)
+                sealed = self._zeros(person, sealed, sent, exposed, reason)
                 after = replace(after, state=self.worker.state(own))
             if sealed is None:
                 reasons.append(str(reason))
@@ -85,7 +88,7 @@ class LabRunner(ClientRunner):
             if not after.empty:
                 states[person] = after.state
             for name, value in sealed.metrics.items():
-                told.setdefault(name, []).append(value)
+                values_of.setdefault(name, []).append(value)
         result = ClientResult(
             task.client,
             examples=sum(one.examples for one in results),
@@ -95,12 +98,12 @@ class LabRunner(ClientRunner):
         if not whole.count:
             why = f"{QUARANTINED}of nobody in it a reply counts, as of the first: {reasons[0]}"
             return TurnResult(replace(result, status=why), None, before)
-        metrics = {name: float(np.mean(values)) for name, values in told.items()}
+        metrics = {name: float(np.mean(values)) for name, values in values_of.items()}
         trees = {n: SealedTree(total, whole.weights[n]) for n, total in whole.totals.items()}
         reply = SealedReply(task.message.round, trees, metrics)
-        return TurnResult(result, reply, ClientState(LabState(states), before.told))
+        return TurnResult(result, reply, ClientState(LabState(states), before.known_masks))
 
-    def _covered(
+    def _zeros(
         self,
         person: str,
         sealed: SealedReply | None,
@@ -108,7 +111,7 @@ class LabRunner(ClientRunner):
         exposed: Exposure,
         reason: str,
     ) -> SealedReply | None:
-        """Zeros in the place of a reply that cannot count, where nobody may learn of that."""
+        """Return zeros in the place of a faulty reply; None where it may simply be left out."""
         zeros = None if sealed is None else zeros_for(sealed, sent, exposed)
         if zeros is None or not self.worker.covers(person, zeros.round, reason):
             return None
@@ -119,32 +122,32 @@ class LabRunner(ClientRunner):
         people = self.silos.labs.get(task.client)
         if people is None:
             return super().measure(task, own_state(before, task.client), points)
-        found = [
+        measured = [
             self.worker.evaluate(person, task.message, own_state(before, person), points).measured
             for person in people
         ]
-        return ClientResult(task.client, measured=means(found))
+        return ClientResult(task.client, measured=means(measured))
 
-    def share(self, state: LabState) -> float | None:
-        """Mean personal share of a lab's people, None where the method keeps none."""
-        own = map(super().share, state.people.values())
-        shares = [share for share in own if share is not None]
+    def share(self, state: object) -> float | None:
+        """Return the mean share of personal entries over a lab's people; None: without masks."""
+        people = state.people.values() if isinstance(state, LabState) else ()
+        shares = [share for share in map(super().share, people) if share is not None]
         return float(np.mean(shares)) if shares else None
 
     def _note(self, task: ClientTask, person: str, reason: str) -> None:
+        """Write a line on a reply that was left out, for whoever runs the lab and nobody else."""
         with growing(self.store.folder / left_out(self.store.seed)) as file:
             file.write(csv_of([(task.client, task.message.round, person, reason)]).encode())
 
 
 def left_out(seed: int) -> str:
-    """Name of the table of one seed's replies that a lab left out: lab, round, person, reason."""
+    """Return the name of a lab's table of left-out replies: lab, round, person, reason."""
     return f"left_out.seed{seed}.csv"
 
 
-def own_state(kept: ClientState, person: str) -> ClientState:
-    """State of one of a lab's people."""
-    inside = isinstance(kept.state, LabState)
-    return ClientState(kept.state.people.get(person) if inside else None)
+def own_state(lab: ClientState, person: str) -> ClientState:
+    """Return the state of one of a lab's people."""
+    return ClientState(lab.state.people.get(person) if isinstance(lab.state, LabState) else None)
 
 
 def unfit(
@@ -154,7 +157,7 @@ def unfit(
     sent: Mapping[str, Params],
     exposed: Exposure,
 ) -> str | None:
-    """Reason why one person's reply, or the state after it, does not count; None if they do."""
+    """Return why one person's reply, or the state after it, does not count; None: both count."""
     if (reason := fault(sealed, round, sent, exposed)) is not None:
         return reason
     if not after.empty and not Packed(after).finite:
@@ -163,13 +166,14 @@ def unfit(
 
 
 def means(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
-    """Means over people of what they were measured by: point -> metric -> mean."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for one in measured:
-        for point, metrics in one.items():
+    """Average metrics over people: point -> metric -> mean."""
+    values_of: dict[str, dict[str, list[float]]] = {}
+    for person in measured:
+        for point, metrics in person.items():
             for name, value in metrics.items():
-                found.setdefault(point, {}).setdefault(name, []).append(value)
+                values_of.setdefault(point, {}).setdefault(name, []).append(value)
+    # A metric that is not defined for a person's samples is NaN, and no part of the mean.
     return {
         point: {name: float(np.mean(with_number(values))) for name, values in metrics.items()}
-        for point, metrics in found.items()
+        for point, metrics in values_of.items()
     }

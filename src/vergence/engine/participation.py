@@ -18,8 +18,8 @@ from vergence.data.io.delimited_text import text_form, text_lines
 from vergence.errors import ConfigError, DataError, nearest
 
 COLUMNS = ("client", "round", "idle", "charging")
-NAMED = 1000
-"""Up to so many clients are searched for one with a name like a wrong one."""
+# A search for similar names compares with every client; among more than so many it takes seconds.
+SEARCHED = 1000
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Participation(NamedOptions):
         """Check that every client named here exists, and that a trace covers all of them.
 
         Raises:
-            ConfigError: `gone` names a stranger.
+            ConfigError: `gone` names a client that does not exist.
             DataError: the trace cannot be read or has no row for a client.
         """
         for client in self.gone:
@@ -87,12 +87,13 @@ class Participation(NamedOptions):
 
     @cached_property
     def _trace(self) -> dict[str, list[tuple[int, bool]]]:
+        """The trace file: client -> (round, whether its device is as required from then on)."""
         if self.trace is None:
             return {}
         path = Path(self.trace)
         if not path.is_file():
             raise DataError(f"presence: no trace file at {path}")
-        found: dict[str, list[tuple[int, bool]]] = {}
+        rows_of: dict[str, list[tuple[int, bool]]] = {}
         between = text_form(path, "trace of presence").delimiter
         reader = csv.DictReader(text_lines(path, "trace of presence"), delimiter=between)
         if tuple(reader.fieldnames or ()) != COLUMNS:
@@ -100,31 +101,33 @@ class Participation(NamedOptions):
         for line, row in enumerate(reader, start=2):
             try:
                 fit = all(int(row[rule]) for rule in self.require)
-                found.setdefault(row["client"], []).append((int(row["round"]), fit))
+                rows_of.setdefault(row["client"], []).append((int(row["round"]), fit))
             except (TypeError, ValueError):
                 raise DataError(f"{path}, line {line}: not numbers: {row}") from None
-        return {client: sorted(rows) for client, rows in found.items()}
+        return {client: sorted(rows) for client, rows in rows_of.items()}
 
     def here(self, client: str, round: int, stream: RandomStream) -> bool:
-        """True if a client may be asked in this round."""
+        """Return whether a client may be asked in this round."""
         if not self.stays(client, round):
             return False
         if self.trace:
             rows = [fit for since, fit in self._trace.get(client, []) if since <= round]
             return bool(rows and rows[-1])
+        # Computed, not stored: among millions of clients only those that are asked cost anything.
         if self.rhythm:
             bedtime = self.day * stream.child("bedtime", client).number() / 2**63
             return (round - bedtime) % self.day < self.day / 3
         return True
 
     def stays(self, client: str, round: int) -> bool:
-        """True if a client has not left for good by this round."""
+        """Return whether a client has not left for good by this round."""
         return round < self.gone.get(client, math.inf)
 
     def staying(self, clients: Sequence[str], round: int) -> Sequence[str]:
-        """Return the clients that have not left for good; all of them at no cost if nobody has."""
-        left = {client for client, since in self.gone.items() if since <= round}
-        return [c for c in clients if c not in left] if left else clients
+        """Return the clients that have not left for good."""
+        # If nobody has left the same sequence is returned: a copy of millions of names takes time.
+        departed = {client for client, since in self.gone.items() if since <= round}
+        return [c for c in clients if c not in departed] if departed else clients
 
     def returned(self, clients: Sequence[str], rounds: int) -> Sequence[str]:
         """Return the clients that are there after the last round, in client order."""
@@ -132,12 +135,12 @@ class Participation(NamedOptions):
         return [c for c in clients if c in there or c in self.back] if self.back else there
 
     def ask(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str]:
-        """Draw the cohort of a round from those present, in client order.
+        """Draw the cohort of a round from the clients that are present, in client order.
 
-        Every cohort of its size is equally likely. A number of clients costs time by that number,
-        however many there are; so does a share where nobody is away. Where few are present, and
-        for a share of them, everybody is looked at.
+        Every cohort of its size is equally likely.
         """
+        # For a cohort of fixed size, tries cost time by that size, however many clients there are.
+        # Where few are present, and for a share of those present, each client is checked.
         present: Sequence[str] = clients
         if self.trace or self.rhythm or any(since <= round for since in self.gone.values()):
             if isinstance(self.cohort, int):
@@ -152,19 +155,20 @@ class Participation(NamedOptions):
         if size == len(present):
             return list(present)
         generator = stream.child("cohort", round).numpy()
-        drawn: list[int] = generator.choice(len(present), size, replace=False).tolist()
-        return [present[i] for i in sorted(drawn)]
+        places: list[int] = generator.choice(len(present), size, replace=False).tolist()
+        return [present[i] for i in sorted(places)]
 
     def _try(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str] | None:
-        """Draw clients one after another until enough of them are present.
+        """Draw clients one after another until enough of them are present; None: too many tries.
 
-        None after a quarter of all: few are there, and looking at everybody costs little more.
-        That leaves the draw uniform: clients that are present can be swapped in any sequence of
-        tries without making it more or less likely.
+        The draw stays uniform: present clients can be swapped in any sequence of tries without
+        making it more or less likely.
         """
         generator = stream.child("tries", round).numpy()
         tried: set[int] = set()
-        found: list[int] = []
+        present: list[int] = []
+        # After tries of a quarter of all clients few can be present, and checking everybody costs
+        # little more.
         size, limit = int(self.cohort), len(clients) // 4
         while size <= limit and len(tried) < limit:
             draws: list[int] = generator.integers(len(clients), size=max(size, 16)).tolist()
@@ -173,13 +177,13 @@ class Participation(NamedOptions):
                     continue
                 tried.add(at)
                 if self.here(clients[at], round, stream):
-                    found.append(at)
-                    if len(found) == size:
-                        return [clients[i] for i in sorted(found)]
+                    present.append(at)
+                    if len(present) == size:
+                        return [clients[i] for i in sorted(present)]
         return None
 
     def loses(self, client: str, round: int, stream: RandomStream) -> bool:
-        """True if a client's reply gets lost in this round."""
+        """Return whether a client's reply gets lost in this round."""
         if not self.lost:
             return False
         return bool(stream.child("lost", client, round).numpy().random() < self.lost)
@@ -191,7 +195,7 @@ def round_half_up(x: float) -> int:
 
 
 def suggest(client: str, clients: Sequence[str]) -> str:
-    """Ids that a wrong client id may have meant; of many clients, the first and the last id."""
-    if len(clients) > NAMED:
+    """Return a hint which client a wrong id may mean; of many clients, the first and last id."""
+    if len(clients) > SEARCHED:
         return f"; known: {clients[0]} to {clients[-1]}, {len(clients):,} clients"
     return nearest(client, clients)

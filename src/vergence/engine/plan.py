@@ -20,8 +20,9 @@ from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
 Point = Literal["P0", "P1", "P2"]
+# Seeds lie below: torch takes a negative seed for another, positive one, and two seeds of a run
+# would be the same.
 SEEDS = 2**63
-"""Seeds are below; torch takes a negative one for another, positive one."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,14 @@ class Plan(NamedOptions):
         agree(self)
 
     def asked(self, people: int) -> int:
-        """Most people, of so many, whose replies one request of a round waits for."""
+        """Return how many replies, at most, one request of a round waits for."""
         cohort = self.presence.cohort
         most = cohort if isinstance(cohort, int) else round_half_up(cohort * people)
         most = min(most, people)
         return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
 
     def secrecy(self, people: int) -> SecureAggregationConfig | None:
-        """Secure-sum settings for so many people, with the fewest in a sum as a number.
+        """Return the secure-sum settings with the smallest sum, for so many people, as a number.
 
         Raises:
             ConfigError: clients' noise would be in several sums over different people.
@@ -115,38 +116,39 @@ class Plan(NamedOptions):
         policy = self.privacy.aggregation
         if policy is None:
             return None
+        # Clients add shares of the noise. If two sums of one round were opened over different
+        # people, their difference would have less noise than was counted: so each must hold most.
         if policy.name == "pairwise" and self.privacy.user is not None:
             return policy.most_of(people, self.asked(people))
         return policy.among(self.asked(people))
 
     def known(self, people: int) -> Plan:
-        """The same plan, with what follows from how many people there are as a number."""
+        """Return the plan with settings that depend on the number of people filled in."""
         return replace(self, privacy=replace(self.privacy, aggregation=self.secrecy(people)))
 
     def progress(self, round: int) -> float:
-        """Share of the rounds that are done, in [0, 1), for schedules of local training.
-
-        They run over the rounds: what comes after the last one starts at the full rate again.
-        """
+        """Return the share of the rounds that are done, in [0, 1), for learning-rate schedules."""
+        # A step after the last round (`finish`) starts a schedule anew, at the full rate.
         return round / max(self.rounds, 1) % 1.0
 
     def evaluates(self, done: int) -> bool:
-        """True if people are measured after so many rounds; after the last one they always are."""
+        """Return whether people are measured after so many rounds, as always after the last."""
         every = self.evaluate_every
         return done == self.rounds or (bool(every) and done % every == 0)
 
     def points_at(self, done: int) -> tuple[Point, ...]:
-        """Points that people are measured at when so many rounds are done."""
+        """Return the points to measure people at when so many rounds are done."""
+        # P1 is measured inside a turn, where the trained model is.
         return tuple(p for p in self.points if p != "P1") if self.evaluates(done) else ()
 
     def points_in(self, round: int) -> tuple[Point, ...]:
-        """Points that a turn of a round is measured at."""
+        """Return the points to measure at inside the turns of a round."""
         every = bool(self.evaluate_every)
         return ("P1",) if every and "P1" in self.points and self.evaluates(round + 1) else ()
 
     @property
     def hands(self) -> int:
-        """Number of worker processes."""
+        """Number of worker processes: as asked for, else one per core."""
         return self.workers or cpu_count()
 
 

@@ -1,10 +1,10 @@
-"""Hooks of pruning while a run trains: what is trained, and predicted with, keeps its zeros."""
+"""Hooks for pruning during training: models that are trained or predict keep their zeros."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 from torch import nn
 
@@ -16,7 +16,8 @@ from vergence.privacy.hooks import ClientHooks, Turn
 from vergence.training.pruning import Gradual, prunable, within
 
 ZEROS = "zeros"
-"""The share of a pruned run's parameters that are zero: a metric beside those of the task."""
+"""Name of a metric: the share of a pruned run's parameters that are zero."""
+Result = TypeVar("Result")
 
 
 class PruningHooks(ClientHooks):
@@ -31,27 +32,28 @@ class PruningHooks(ClientHooks):
         self.latest: tuple[Params, int, Params] | None = None
 
     def attach(self, network: nn.Module) -> None:
-        """Take note of the whole network."""
+        """Remember the whole network, whose layers say which entries may be pruned."""
         self.network = network
 
     def training(self, ask: Fit, round: int) -> Fit:
-        """Request for training that starts, and stays, within the entries that are not pruned."""
+        """Return the request with training restricted to the entries that are not pruned."""
         mask = self._mask(self.network, ask.params, round)
         return ask if mask is None else within(ask, mask)
 
-    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
-        """Result for a client's own piece of a cut network."""
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], Result]) -> Result:
+        """Compute with a client's piece of a cut network, its pruned entries held at zero."""
         return self.computing(ask, turn.message.round + 1, then)
 
-    def computing(self, ask: Any, round: int, then: Callable[[Any], Any]) -> Any:
-        """Result for a piece of a cut network, with its pruned entries at zero before and after."""
-        if not isinstance(ask, self.answers):
+    def computing(self, ask: object, round: int, then: Callable[[object], Result]) -> Result:
+        """Compute with a piece of a cut network, its pruned entries zero before and after."""
+        if not isinstance(ask, Step | Forward):
             return then(ask)
         piece = ask.on(self.task)
         if piece not in self.pieces:
             self.pieces[piece] = piece.module()
         network = self.pieces[piece]
-        prunes = prunable(network, self.pruning.layers)  # a piece may have no such layer
+        # A piece may have no layer of the kinds that are pruned.
+        prunes = prunable(network, self.pruning.layers)
         mask = self._mask(network, ask.params, round) if prunes else None
         if mask is None:
             return then(ask)
@@ -59,22 +61,24 @@ class PruningHooks(ClientHooks):
             return then(replace(ask, params=mask.keep(ask.params)))
         # A step is taken in the memory that it is given, so that is where the zeros are written.
         ask.params.flat.copy_(mask.keep(ask.params).flat)
-        result: StepResult = then(ask)
+        result = then(ask)
+        assert isinstance(result, StepResult)
         result.params.flat.copy_(mask.keep(result.params).flat)
         return result
 
     def predicting(self, params: Params, done: int) -> Params:
-        """Parameters pruned as after `done` rounds; a model that people share only once."""
+        """Return the parameters pruned as after `done` rounds."""
+        # People who share a model ask with the same object one after the other: it is pruned once.
         if self.latest is None or self.latest[0] is not params or self.latest[1] != done:
             mask = self._mask(self.network, params, done)
             self.latest = params, done, params if mask is None else mask.keep(params)
         return self.latest[2]
 
     def scores(self, params: Params) -> Mapping[str, float]:
-        """Share of the parameters that are zero."""
+        """Return the share of the parameters that are zero."""
         return {ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
     def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:
-        """Mask of the entries that are not pruned in a round, counted from 1; None: all stay."""
+        """Return the mask of entries that are not pruned in a round (from 1); None: all of them."""
         now = self.pruning.at(round)
         return now.kept(network, params) if now.amount else None

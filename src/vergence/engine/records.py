@@ -1,10 +1,10 @@
-"""Records of one update: a client's task, its state, its result; batches and groups of them."""
+"""Records of one turn of a client: its task, its state, its result; batches and groups of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Literal
 
 from vergence.core.aggregation import Sum
 from vergence.core.masks import Mask
@@ -20,9 +20,13 @@ QUARANTINED = "quarantined: "
 @tagged("Call")
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's part of a batch: what it is sent, and where its state lies (None: nowhere yet).
+    """One client's part of a batch.
 
-    `spare` is a file that a new state may be written over.
+    Attributes:
+        client: name of the client.
+        message: what it is sent.
+        file: name of the file with its state; None: it never took part.
+        spare: name of a file that nobody needs, which the new state may overwrite.
     """
 
     client: str
@@ -34,41 +38,57 @@ class ClientTask:
 @tagged("Lab")
 @dataclass(frozen=True)
 class LabState:
-    """State of a lab: a method's state for each of its people who keeps anything."""
+    """State of a lab: for each of its people who keeps a state, the method's state of a client."""
 
-    people: Mapping[str, Any] = field(default_factory=dict)
+    people: Mapping[str, object] = field(default_factory=dict)
 
 
-@tagged("Kept")
+@tagged("Kept", known_masks="told", residuals="owed")
 @dataclass(frozen=True)
 class ClientState:
     """State that a client keeps between turns.
 
-    `state` is the method's, or a lab's, None of a client that never took part; `told` holds, per
-    tree, the mask the server has from this client, and `owed` what a lossy codec has not yet sent.
-    The last two change only when a reply counted.
+    The masks and residuals change only when a reply counted: a server that did not receive a reply
+    does not know its masks either.
+
+    Attributes:
+        state: the method's state of a client, or a `LabState`; None: the client never took part.
+        known_masks: for each tree, the mask that the server knows from this client's replies.
+        residuals: for each tree, the part of updates that a lossy codec has not sent yet.
     """
 
-    state: Any = None
-    told: Mapping[str, Mask] = field(default_factory=dict)
-    owed: Mapping[str, Params] = field(default_factory=dict)
+    state: object = None
+    known_masks: Mapping[str, Mask] = field(default_factory=dict)
+    residuals: Mapping[str, Params] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
         """True if there is nothing to keep."""
-        held = self.state.people if isinstance(self.state, LabState) else fields(self.state)
-        return not (held or self.told or self.owed)
+        state = self.state
+        parts = (
+            state.people if isinstance(state, LabState) else is_dataclass(state) and fields(state)
+        )
+        return not (parts or self.known_masks or self.residuals)
 
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """Work that a worker pool is given at once.
+    """Batch of tasks that the round loop gives to a worker pool.
 
-    `groups` are lengths: so many tasks in a row are carried out by one worker and, if the request
-    reveals only the aggregate, added up there. `stamp` is new for every batch of a run. `held` is
-    what a server's copies start from where clients are served, one copy for each client where
-    `alone`, else for each group; of other batches, what the guards compare replies with besides
-    what the client was sent.
+    Attributes:
+        kind: `turn`: clients take a turn; `evaluate`: they are measured; `serve`: split learning,
+            in which a copy of the server's part serves clients.
+        tasks: the tasks of all groups, one group after the other.
+        groups: number of tasks in each group. One worker carries out a group and, if the request
+            reveals only the aggregate, adds up its replies.
+        reveal: whether replies are added up, or each is handed to the server.
+        stamp: name of the batch, new for every batch of a run; state files carry it.
+        progress: share of the run's rounds that are done.
+        points: evaluation points to measure at.
+        templates: for `serve` batches, the initial model of the server's copies (one per client if
+            `alone`, else one per group). For others, reference trees for checking the shape of
+            replies, beside the trees that the client was sent.
+        alone: whether each client has a copy of the server's part for itself.
     """
 
     kind: Literal["turn", "evaluate", "serve"]
@@ -78,7 +98,7 @@ class TaskBatch:
     stamp: str = ""
     progress: float = 0.0
     points: tuple[str, ...] = ()
-    held: Mapping[str, Params] = field(default_factory=dict)
+    templates: Mapping[str, Params] = field(default_factory=dict)
     alone: bool = False
 
     def group(self, number: int) -> Sequence[ClientTask]:
@@ -89,11 +109,21 @@ class TaskBatch:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """Result of a client's task; plain data, without its reply and its state.
+    """Result of a client's task as plain data, without its reply and its state.
 
-    `up` and `weight` are per tree: bytes on the wire and the largest weight of an entry. `told`
-    are the reply's metrics, `measured` the engine's, per point. `filed` is the new state. `down`
-    is given where more than one message was sent.
+    Attributes:
+        client: name of the client.
+        status: `ok`, or why the reply does not count, as turns.csv shows it.
+        up: bytes that were sent to the server, by tree.
+        weight: the largest weight of an entry, by tree.
+        examples: weight of the training data, as the task counts it.
+        steps: number of optimizer steps.
+        metrics: metrics in the reply.
+        measured: metrics of the engine's evaluation, by evaluation point.
+        filed: reference to the new state; None: no state was written.
+        share: share of the entries that are personal; None: the method has no mask.
+        down: bytes that the client received, by tree, where it received several messages; None: it
+            received the task's message alone.
     """
 
     client: str
@@ -102,7 +132,7 @@ class ClientResult:
     weight: Mapping[str, float] = field(default_factory=dict)
     examples: float = 0.0
     steps: int = 0
-    told: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     filed: StateRef | None = None
     share: float | None = None
@@ -111,7 +141,13 @@ class ClientResult:
 
 @dataclass
 class GroupResult:
-    """Outcome of a group: a result per task, and the replies that count, summed or each."""
+    """Outcome of a group of tasks.
+
+    Attributes:
+        results: one for each task.
+        sum: weighted sum of the replies that count, where only their sum is revealed.
+        replies: each reply that counts, by client, where each is revealed.
+    """
 
     results: list[ClientResult]
     sum: Sum
@@ -119,5 +155,5 @@ class GroupResult:
 
 
 def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return metrics as plain numbers, whatever a task calculates with."""
-    return {point: {n: float(v) for n, v in found.items()} for point, found in measured.items()}
+    """Return metrics as Python floats, whatever number types the task calculates with."""
+    return {point: {n: float(v) for n, v in values.items()} for point, values in measured.items()}

@@ -1,4 +1,7 @@
-"""The loop over rounds: setup, rounds (cohort, conversation, evaluation, checkpoint), finish."""
+"""The loop over rounds of one seed: setup, rounds, finish.
+
+A round draws a cohort, holds the method's conversation with it, evaluates, and writes a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from vergence.engine.protections.setup import client_hooks, server_hooks
 from vergence.engine.records import LabState
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.engine.solver_selection import device_for, loads, precision_for, solver_for
-from vergence.engine.storage.client_states import NO_LABS, ClientStateIndex, ClientStateStore
+from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
@@ -43,18 +46,24 @@ from vergence.privacy.hooks import ServerHooks
 from vergence.wire.codecs import Compression
 
 UPLOAD = "upload"
-"""The verb under which a data centre's raw data is counted."""
+"""The verb under which the raw data sent to a data centre are counted."""
 Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
 PoolFactory = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
-"""Gives who carries out the jobs of a run, and who knows where clients' states lie."""
+"""Makes the worker pool of a run, and the index of clients' states."""
 Begin = Callable[[], Checkpoint]
-"""Puts clients' states into a run's folder of states; gives the server's, and where they lie."""
+"""Copies clients' states into a run's folder, and returns the checkpoint that a run starts from."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """One finished seed: its fingerprint, final states, and the last evaluation."""
+    """Outcome of one finished seed.
+
+    Attributes:
+        fingerprint: SHA-256 over the final states and the training settings.
+        server: final state of the method's server.
+        clients: final state of each client that took part.
+    """
 
     fingerprint: str
     server: Any
@@ -72,11 +81,19 @@ def run_rounds(
     pool_factory: PoolFactory | None = None,
     begin: Begin | None = None,
 ) -> RunOutcome:
-    """Run one seed (the task's) to its end, from its checkpoint if there is one.
+    """Run one seed to its end, from its checkpoint if there is one.
 
-    `pool_factory` finds others to carry out the jobs than this machine's processes; `begin` gives
-    other states to start from than fresh ones.
+    Args:
+        method: the method.
+        task: the task, with the seed.
+        federation: the clients' data.
+        plan: the settings.
+        folder: where tables, checkpoints and states are written.
+        tick: called after every round.
+        pool_factory: makes the worker pool; None: processes of this machine.
+        begin: gives the states to start from; None: the method's `setup` makes them.
     """
+    # Processes share the cores, one thread each; and sums of several threads have other last bits.
     torch.set_num_threads(1)
     compatibility_check.check(plan, method, task)
     plan.delivery.check()
@@ -86,19 +103,21 @@ def run_rounds(
     if plan.privacy.aggregation is not None:
         sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
     solving = setup.solver_choice(device)
-    refuse_another(device, precision_for(method, task, plan, device).name, solving, folder)
+    refuse_changed_hardware(device, precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     executor = setup.executor(device, solving, all_here=pool_factory is None)
     records = records_of(plan, setup.method, task)
-    homes = plan.silos.lab_of if plan.silos.labs else NO_LABS
     store = ClientStateStore(folder.state, task.seed, records)
     runner = runner_for(plan, executor, store, sums)
+    # CUDA does not work in forked processes, so one process trains everybody on a GPU.
     most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
-        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, homes)
+        # A run without labs enters none of their code (`tests/engine/test_plain_run.py`).
+        lab_of = plan.silos.lab_of if plan.silos.labs else {}
+        pool, index = worker_pool(runner, plan, most), ClientStateIndex(store, lab_of)
     else:
-        pool, registry = pool_factory(runner)
-    exchange = setup.exchange(pool, registry, solving.chunk, sums, hooks)
+        pool, index = pool_factory(runner)
+    exchange = setup.exchange(pool, index, solving.chunk, sums, hooks)
     try:
         return RoundLoop(setup, exchange, executor, tick, begin).run(records)
     finally:
@@ -106,24 +125,30 @@ def run_rounds(
 
 
 def records_of(plan: Plan, method: Method, task: Task) -> tuple[type, ...]:
-    """Dataclasses that states are made of: the server's, a person's, and a lab's where some are."""
+    """Return the dataclasses of states: the server's, a person's, and a lab's if there are labs."""
     return (*method.state_records(task), *((LabState,) if plan.silos.labs else ()))
 
 
 def runner_for(
     plan: Plan, worker: ClientExecutor, store: ClientStateStore, sums: SecureSum | None
 ) -> ClientRunner:
-    """Runner of clients' turns; of labs with people inside, where the plan has some."""
+    """Make the runner of clients' tasks: of labs if the plan has any."""
     runner = partial(LabRunner, plan.silos) if plan.silos.labs else ClientRunner
     return runner(worker, store, sums)
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Parts of a run that are there before its workers begin.
+    """Parts of a run that exist before its workers start.
 
-    `trained_on` are the sites that train: the clients, labs without their data, or a data centre
-    with everybody's.
+    Attributes:
+        method: the method.
+        task: the task, with the seed.
+        federation: the people and their data.
+        trained_on: the sites that train: people, labs (without data here), or one data centre with
+            everybody's data.
+        plan: the settings.
+        folder: the run's folder.
     """
 
     method: Method
@@ -143,27 +168,36 @@ class RunSetup:
         folder: RunDirectory,
         here: bool = True,
     ) -> RunSetup:
-        """Setup of a run; a data centre takes as many steps as all of its people.
+        """Make the parts of a run.
 
-        Where data are not `here`, the federation's people are the clients that have them.
+        Args:
+            method: the method.
+            task: the task, with the seed.
+            federation: the people and their data.
+            plan: the settings.
+            folder: the run's folder.
+            here: whether data are on this machine; else the federation's people are the clients of
+                a deployment, labs among them.
         """
         if not method.pooled:
             sites = plan.silos.grouped(federation) if here and plan.silos.labs else federation
             return cls(method, task, federation, sites, plan, folder)
         pooled = federation.pooled()
-        if method.local.steps is not None:  # one site takes as many steps as all of them
+        # A baseline trained on pooled data is comparable only with as much training: the one site
+        # takes as many steps as all people together.
+        if method.local.steps is not None:
             steps = method.local.steps * len(federation.people)
             method = replace(method, local=replace(method.local, steps=steps))
         return cls(method, task, federation, pooled, plan, folder)
 
     @property
     def turns_on(self) -> Federation:
-        """Data that turns see: those of the sites, or of the people in labs."""
+        """Data that turns are computed with: those of the sites, or of the people in labs."""
         return self.federation if self.plan.silos.labs else self.trained_on
 
     @property
     def stream(self) -> RandomStream:
-        """Random numbers of the run."""
+        """Stream of the run's random numbers."""
         return RandomStream("run", self.task.seed)
 
     @property
@@ -172,7 +206,8 @@ class RunSetup:
         return Participation() if self.method.pooled else self.plan.presence
 
     def solver_choice(self, device: torch.device) -> SolverChoice:
-        """Solver of the run: the one it was begun with, or one that is chosen and kept now."""
+        """Return the training settings of the run, and choose them if it starts now."""
+        # A resumed run keeps its solver: another one would give other last bits.
         solving = self.folder.solving
         if solving is None:
             clients = self.trained_on.clients
@@ -186,9 +221,10 @@ class RunSetup:
     def executor(
         self, device: torch.device, solving: SolverChoice, all_here: bool
     ) -> ClientExecutor:
-        """Executor of clients' turns; remote clients bring their protections themselves."""
+        """Make the executor of clients' turns; remote clients have their own protections."""
         method, task, plan = self.method, self.task, self.plan
-        codec = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
+        # Nothing travels in a data centre, so there is nothing to compress.
+        codec = Compression() if method.pooled else plan.wire
         return ClientExecutor(
             method,
             task,
@@ -201,12 +237,12 @@ class RunSetup:
     def exchange(
         self,
         pool: WorkerPool,
-        registry: ClientStateIndex,
+        index: ClientStateIndex,
         chunk: int,
         sums: SecureSum | None,
         hooks: Sequence[ServerHooks],
     ) -> ClientExchange:
-        """Exchange of messages between the method and the clients that a pool works for."""
+        """Make the exchange between the method and clients, whose turns the pool carries out."""
         method, plan, clock = self.method, self.plan, None
         if not method.pooled:
             clock = virtual_clock_for(plan, method, self.trained_on, self.stream, self.task.seed)
@@ -215,7 +251,7 @@ class RunSetup:
             pool,
             self.presence,
             self.stream,
-            registry,
+            index,
             loads(self.trained_on),
             chunk,
             virtual_clock=clock,
@@ -224,16 +260,15 @@ class RunSetup:
         )
 
 
-def refuse_another(
+def refuse_changed_hardware(
     device: torch.device, precision: Precision, solving: SolverChoice, folder: RunDirectory
 ) -> None:
-    """Refuse another kind of device, or another precision, than a run was begun with.
-
-    Bits would differ; "auto" may find another precision on another machine.
+    """Refuse to resume a run on another kind of device, or in another precision.
 
     Raises:
-        StateError: says with which it was begun.
+        StateError: says on which device, or in which precision, the run was begun.
     """
+    # Bits would differ. Precision "auto" may choose otherwise on another machine.
     if solving.device != device.type:
         raise StateError(
             f"{folder.path} was begun on '{solving.device}', and now run.device is "
@@ -251,12 +286,13 @@ def refuse_another(
 def virtual_clock_for(
     plan: Plan, method: Method, federation: Federation, stream: RandomStream, seed: int
 ) -> VirtualClock | None:
-    """Virtual clock of a run, None where there is none."""
+    """Make the virtual clock of a run; None: the run has none."""
     delivery, known, local = plan.delivery, loads(federation), method.local
     if not delivery.timed:
         return None
 
     def work(client: str) -> float:
+        """Return the samples that a client's turn goes through."""
         if local.steps is not None:
             return local.steps * local.batch
         samples = known.get(client)
@@ -268,7 +304,7 @@ def virtual_clock_for(
 
 @dataclass
 class RoundLoop:
-    """Setup, rounds and finish of one seed, with what each of them writes."""
+    """Carries out setup, rounds and finish of one seed, and writes their tables and checkpoints."""
 
     setup: RunSetup
     exchange: ClientExchange
@@ -287,7 +323,11 @@ class RoundLoop:
         self.federation, self.trained_on = setup.federation, setup.trained_on
 
     def run(self, records: Sequence[type]) -> RunOutcome:
-        """Run to the end, from the checkpoint if there is one, which holds such records."""
+        """Run to the end, from the checkpoint if there is one.
+
+        Args:
+            records: dataclasses that states may be made of; a checkpoint with others is refused.
+        """
         seed, rounds = self.task.seed, self.plan.rounds
         fresh = self.method.server(self.task)
         progress = self.folder.load(seed, (*records, ClockState, Message), fresh)
@@ -301,7 +341,7 @@ class RoundLoop:
             server, start = progress.server, progress.round
             self.exchange.clients.restore(progress.filed)
             if self.exchange.virtual_clock is not None:
-                self.exchange.virtual_clock.restore(progress.beside)
+                self.exchange.virtual_clock.restore(progress.engine_state)
         for at in range(start, rounds):
             self.exchange.begin(str(at))
             server = self.one_round(at, server)
@@ -310,34 +350,34 @@ class RoundLoop:
         there = self.exchange.presence.returned(self.trained_on.clients, rounds)
         before, tally = server, self.exchange.tally
         server = self.converse(self.method.finish(server, there), server, rounds)
-        told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        means = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        # Most methods do nothing at the end and return the same object: no row says 0 replies then.
         if server is not before:
-            told["finish", "replies"] = float(tally.counted)
-        self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
+            means["finish", "replies"] = float(tally.counted)
+        self.write_rounds(rounds + 1, means, self.cost(tally, time.perf_counter() - began))
         self.flush(rounds + 1, tally)
         self.final(server)
-        registry = self.exchange.clients
-        solving = self.folder.solving
+        index, solving = self.exchange.clients, self.folder.solving
         assert solving is not None
-        sha = fingerprint(digest(pack(server)), registry.sha256(), solving)
+        sha = fingerprint(digest(pack(server)), index.sha256(), solving)
         self.save(rounds, server, sha)
-        return RunOutcome(sha, server, registry)
+        return RunOutcome(sha, server, index)
 
-    def opening(self, fresh: Any) -> Any:
-        """Return the server's state before the first round: set up, or as it was given."""
+    def opening(self, fresh: object) -> object:
+        """Return the server's state before the first round: after `setup`, or from `begin`."""
         if self.method.pooled:
             self.record_uploads()
         self.exchange.begin("setup")
         if self.begin is None:
             there = self.exchange.presence.staying(self.trained_on.clients, 0)
             return self.converse(self.method.setup(fresh, there), fresh, 0)
-        given = self.begin()
-        for client, entry in given.filed.items():
+        checkpoint = self.begin()
+        for client, entry in checkpoint.filed.items():
             self.exchange.clients.commit(client, entry)
-        return given.server
+        return checkpoint.server
 
     def record_uploads(self) -> None:
-        """Count what a data centre asks for: everybody's data, once, as the network takes it in."""
+        """Count the upload of everybody's data to a data centre, in the network's input format."""
         rows = []
         for person, splits in self.federation.people.items():
             sent = sum(part.bytes() for part in (splits.train, splits.val))
@@ -347,12 +387,14 @@ class RoundLoop:
             )
         self.folder.append("turns.csv", rows)
 
-    def one_round(self, at: int, server: Any) -> Any:
-        """Run a round; return the new server state."""
+    def one_round(self, at: int, server: object) -> object:
+        """Run one round; return the server's new state."""
         began = time.perf_counter()
         exchange = self.exchange
         cohort = exchange.cohort(self.trained_on.clients, at)
         points = self.plan.points_in(at)
+        # An empty cohort means a round without a conversation. Under user-level privacy that would
+        # tell that nobody was drawn, so the round is held and gets its noise.
         if cohort or any(hook.hides_cohort for hook in exchange.server_hooks):
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
@@ -362,11 +404,12 @@ class RoundLoop:
         return server
 
     def converse(
-        self, conversation: Any, server: Any, at: int, points: tuple[str, ...] = ()
-    ) -> Any:
-        """Hold one of the method's conversations and return the new server state."""
+        self, conversation: object, server: object, at: int, points: tuple[str, ...] = ()
+    ) -> object:
+        """Hold one of the method's conversations and return the server's new state."""
 
-        def answer(ask: Any) -> Any:
+        def answer(ask: object) -> object:
+            """Answer one request of the method's server half."""
             progress = self.plan.progress(at)
             if isinstance(ask, ServeGroups):
                 return self.exchange.attend(ask, server, at, progress)
@@ -376,8 +419,8 @@ class RoundLoop:
 
         return drive(conversation, answer)
 
-    def report(self, done: int, server: Any, seconds: float) -> None:
-        """Write the rows of a round and start a new tally."""
+    def report(self, done: int, server: object, seconds: float) -> None:
+        """Write the rows of a round, after evaluation where one is due, and start a new tally."""
         tally = self.exchange.tally
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if done:
@@ -386,11 +429,10 @@ class RoundLoop:
                 means["train", "clock"] = self.exchange.virtual_clock.clock
             for hook in self.exchange.server_hooks:
                 means |= {("train", name): value for name, value in hook.metrics().items()}
+        # After the last round `final` measures, when `finish` has been held.
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
-            found = self.exchange.evaluate(
-                measured(self.federation, self.plan), server, done, points
-            )
-            means |= averages(found)
+            people = measured(self.federation, self.plan)
+            means |= averages(self.exchange.evaluate(people, server, done, points))
         means |= averages(tally.measured)
         self.write_rounds(done, means, self.cost(tally, seconds))
         self.flush(done, tally)
@@ -398,85 +440,81 @@ class RoundLoop:
             self.tick(self.task.seed, done, {metric: v for (_, metric), v in means.items()})
 
     def flush(self, done: int, tally: ExchangeTotals) -> None:
-        """Write the turns and events of a round and start a new tally."""
+        """Write the turns and events of a round, and start a new tally."""
         self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
         if (virtual_clock := self.exchange.virtual_clock) is not None:
             self.folder.append("events.csv", [(self.task.seed, *row) for row in virtual_clock.rows])
             virtual_clock.rows.clear()
         self.exchange.tally = ExchangeTotals()
 
-    def cost(self, tally: ExchangeTotals, seconds: float) -> Sequence[Any]:
+    def cost(self, tally: ExchangeTotals, seconds: float) -> Sequence[str | float]:
         """Return the last columns of rounds.csv: bytes per client, seconds, personal share."""
         share = self.exchange.personal_fraction()
-        shown = "" if share is None else f"{share:.6f}"
+        text = "" if share is None else f"{share:.6f}"
         asked = max(len(tally.asked), 1)
-        return tally.up / asked, tally.down / asked, f"{seconds:.3f}", shown
+        return tally.up / asked, tally.down / asked, f"{seconds:.3f}", text
 
     def write_rounds(
-        self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[Any]
+        self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[str | float]
     ) -> None:
-        """Write rows of rounds.csv: every mean, with the cost of the round."""
+        """Write one row of rounds.csv for every mean, with the cost of the round."""
         rows = [
             (self.task.seed, done, point, metric, repr(value), *cost)
             for (point, metric), value in means.items()
         ]
         self.folder.append("rounds.csv", rows)
 
-    def final(self, server: Any) -> None:
-        """Evaluate everybody at the end: the numbers every table shows.
-
-        In rounds.csv they stand beside the cost of the last round, read back from there, since
-        after a resume nobody remembers it.
-        """
-        points = self.plan.points_at(self.plan.rounds)
-        found = self.exchange.evaluate(
-            measured(self.federation, self.plan), server, self.plan.rounds, points
+    def final(self, server: object) -> None:
+        """Evaluate everybody at the end, and write people.csv and the last rows of rounds.csv."""
+        rounds = self.plan.rounds
+        metrics_at = self.exchange.evaluate(
+            measured(self.federation, self.plan), server, rounds, self.plan.points_at(rounds)
         )
         rows = [
             (self.task.seed, person, point, metric, repr(float(value)))
-            for point, people in found.items()
+            for point, people in metrics_at.items()
             for person, metrics in people.items()
             for metric, value in metrics.items()
         ]
         self.folder.append("people.csv", rows)
-        rounds = self.plan.rounds
+        # The cost of the last round is read back from its rows: a run that was resumed after them
+        # does not have it in memory.
         cost = self.folder.cost(self.task.seed, rounds) or self.cost(ExchangeTotals(), 0.0)
-        self.write_rounds(rounds, averages(found), cost)
+        self.write_rounds(rounds, averages(metrics_at), cost)
 
-    def save(self, done: int, server: Any, sha: str | None = None) -> None:
-        """Keep a checkpoint; with a fingerprint, that of a finished run."""
+    def save(self, done: int, server: object, sha: str | None = None) -> None:
+        """Write a checkpoint; with a fingerprint, that of a finished run."""
         virtual_clock = self.exchange.virtual_clock if sha is None else None
-        beside = {} if virtual_clock is None else virtual_clock.kept()
-        self.folder.save(self.task.seed, done, server, self.exchange.clients, sha, beside)
+        engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
+        self.folder.save(self.task.seed, done, server, self.exchange.clients, sha, engine_state)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:
-    """Clients that are evaluated: everybody, or the same few for every method, seed and round."""
+    """Return the people to evaluate: everybody, or a random few."""
     people, few = federation.clients, plan.evaluate_people
     if not few or few >= len(people):
         return people
-    drawn = RandomStream("measured", few).numpy().choice(len(people), few, replace=False)
-    return [people[int(i)] for i in sorted(drawn)]
+    # The stream knows no seed: methods, seeds and rounds are compared on the same people.
+    places = RandomStream("measured", few).numpy().choice(len(people), few, replace=False)
+    return [people[int(i)] for i in sorted(places)]
 
 
 def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) -> str:
-    """Return the SHA-256 over those of the server's and every client's state, by name.
-
-    How clients were trained goes in too: another solver gives other last bits.
-    """
-    how = f"{solving.solver} {solving.chunk} {solving.precision} {solving.device} "
-    whole = hashlib.sha256((how + server).encode())
+    """Return the SHA-256 over the digests of the server's state and of every client's."""
+    # Training settings go in too: another solver gives other last bits.
+    settings = f"{solving.solver} {solving.chunk} {solving.precision} {solving.device} "
+    whole = hashlib.sha256((settings + server).encode())
     for client, sha in sorted(clients.items()):
         whole.update(f"{client}:{sha}".encode())
     return whole.hexdigest()
 
 
 def averages(
-    found: Mapping[str, Mapping[str, Mapping[str, float]]],
+    metrics_at: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[tuple[str, str], float]:
-    """Average every metric over people who have a number: (point, metric) -> mean."""
+    """Average every metric over the people who have a number: (point, metric) -> mean."""
     means = {}
-    for point, people in found.items():
+    for point, people in metrics_at.items():
         names = sorted({m for metrics in people.values() for m in metrics})
         for name in names:
             values = [metrics[name] for metrics in people.values() if name in metrics]

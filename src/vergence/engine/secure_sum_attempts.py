@@ -125,7 +125,7 @@ def of_rows(words: Words, people: int) -> Sum:
     return whole
 
 
-def told(
+def with_opened_sum(
     done: Sequence[tuple[int, GroupResult]], opened: OpenedSum
 ) -> Iterator[tuple[int, GroupResult]]:
     """Yield the results of groups; the sum comes with the last."""

@@ -106,7 +106,7 @@ class SecureSum:
                 f"{coarse[0].step:.2g}, and 2^-{FINE} is the coarsest; lower range or weight"
             )
 
-    def asked(
+    def form_for(
         self,
         method: Method,
         verb: str,
@@ -135,7 +135,7 @@ class SecureSum:
         total, bits = self.policy.range * weight, self.policy.entry_bits
         return ValueLimits(self.people, total, weight, self.policy.metric, bits)
 
-    def given(
+    def encode(
         self, form: ReplyLayout, sealed: SealedReply, secret: Callable[[], NoiseKey]
     ) -> PackedReply:
         """Contribution of a client to a sum: a row of words, with its share of the noise.
@@ -191,7 +191,7 @@ class SecureSum:
         dealer = SERVER if len(names) == 2 else names[-1]
         return AdditiveParams(*asked, names, question.gated, question.count_bits, dealer)
 
-    def learned(self, form: ReplyLayout, whole: Sum) -> Aggregate:
+    def total(self, form: ReplyLayout, whole: Sum) -> Aggregate:
         """Aggregate that the server learns of a sum of rows; of too few people, nothing."""
         words, count = np.zeros(form.words, np.uint64), 0
         if whole.count >= self.policy.threshold:
@@ -203,7 +203,7 @@ class SecureSum:
                 part[:] = withheld(part, packing, self.policy.threshold)
         return form.aggregate(words, count)
 
-    def counted(self, results: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
+    def final_results(self, results: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
         """Return results as they are where enough people gave; else nobody's reply counts."""
         ok = [client for client, result in results.items() if result.status == "ok"]
         if len(ok) >= self.policy.threshold:
@@ -312,7 +312,7 @@ def unpack_words(tree: Params) -> Words:
 def redact(result: ClientResult, form: ReplyLayout) -> ClientResult:
     """Return a result without what a sum hides: metrics, weights, examples, steps, masks."""
     up = {WORDS: 8 * form.words} if result.status == "ok" and form.words else {}
-    return replace(result, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
+    return replace(result, up=up, weight={}, examples=0.0, steps=0, metrics={}, share=None)
 
 
 def masked(method: Method, privacy: Privacy) -> bool:

@@ -1,4 +1,4 @@
-"""People in labs: who is in which, and what a lab is where clients are counted."""
+"""Labs: clients with many people inside, and what follows for the number of clients."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vergence.core.federation import Federation, without_data
 from vergence.core.identifiers import check_ids
 from vergence.errors import ConfigError, DataError
 
+# A refusal with the names of a thousand people would hide what it says.
 SHOWN = 5
-"""Names that a refusal repeats."""
 
 
 @dataclass(frozen=True)
 class Silos:
-    """Labs that are one client each, with many people inside; without labs everybody is a client.
+    """Division of people into labs, each of which is one client; no labs: everybody is a client.
 
     Attributes:
         labs: name of a lab -> the people in it, in the order in which they take their turns.
@@ -37,7 +37,8 @@ class Silos:
             raise ConfigError(f"silos: '{twice}' is in two labs, or twice in one; keep one of them")
         try:
             check_ids((*self.labs, *people), "silos")
-        except DataError as error:  # a lab that is called as a person is, too
+        # Labs and people must have different names, too: both name clients.
+        except DataError as error:
             raise ConfigError(str(error)) from None
 
     def __bool__(self) -> bool:
@@ -45,42 +46,42 @@ class Silos:
 
     @cached_property
     def lab_of(self) -> Mapping[str, str]:
-        """Person -> lab."""
+        """The lab of each person."""
         return {person: lab for lab, members in self.labs.items() for person in members}
 
     def home(self, person: str) -> str:
-        """Client that a person's replies come from: the lab, or the person."""
+        """Return the client that a person belongs to: the lab, or the person as a client."""
         return self.lab_of.get(person, person)
 
     def clients(self, people: Sequence[str]) -> Sequence[str]:
-        """Clients of a run with these people: the labs, or the people themselves."""
+        """Return the clients of a run with these people: the labs, or the people themselves."""
         return tuple(self.labs) if self.labs else people
 
     def count(self, people: int) -> int:
-        """Number of clients where there are so many people, or of labs where there are any."""
+        """Return the number of clients: of labs if there are any, else of people."""
         return len(self.labs) or people
 
     def inside(self, person: str) -> int:
-        """Number of people in a person's lab; 1 where they are in none."""
+        """Return the number of people in a person's lab; 1: the person is in no lab."""
         return len(self.labs[self.lab_of[person]]) if person in self.lab_of else 1
 
     def size(self, client: str) -> int:
-        """Number of people in a client: of a lab its people, else 1."""
+        """Return the number of people behind a client's replies: those in a lab, else 1."""
         return len(self.labs.get(client, (client,)))
 
     def together(self, clients: int) -> int:
-        """Most people that so many clients have together: those of the largest labs."""
+        """Return the largest number of people that so many clients have together."""
         sizes = sorted(map(len, self.labs.values()), reverse=True)
         return sum(sizes[:clients]) if self.labs else clients
 
     @property
     def most(self) -> int:
-        """People in the largest lab; 1 without labs."""
+        """Number of people in the largest lab; 1 without labs."""
         return max(map(len, self.labs.values()), default=1)
 
     @property
     def fewest(self) -> int:
-        """People in the smallest lab; 1 without labs."""
+        """Number of people in the smallest lab; 1 without labs."""
         return min(map(len, self.labs.values()), default=1)
 
     def check(self, people: Sequence[str]) -> None:
@@ -92,23 +93,18 @@ class Silos:
         if not self.labs:
             return
         known = set(people)
-        if strangers := [person for person in self.lab_of if person not in known]:
+        if unknown := [person for person in self.lab_of if person not in known]:
             raise ConfigError(
-                f"silos: nobody is called {_some(strangers)} in the data; there are {_some(people)}"
+                f"silos: nobody is called {_some(unknown)} in the data; there are {_some(people)}"
             )
-        if left := [person for person in people if person not in self.lab_of]:
+        if missing := [person for person in people if person not in self.lab_of]:
             raise ConfigError(
-                f"silos: {_some(left)} of the data are in no lab: name everybody in one, or read "
-                "fewer people (federation)"
+                f"silos: {_some(missing)} of the data are in no lab: name everybody in one, or "
+                "read fewer people (federation)"
             )
 
     def grouped(self, federation: Federation) -> Federation:
-        """Federation of labs that have as many training samples as their people together, no data.
-
-        Without labs the federation as it is.
-        """
-        if not self.labs:
-            return federation
+        """Return the labs as a federation without data, with their numbers of training samples."""
         people = federation.people
         counts = {
             lab: sum(len(people[person].train) for person in members)
@@ -118,10 +114,10 @@ class Silos:
 
 
 NO_LABS = Silos()
-"""Everybody is a client."""
+"""A division without labs: everybody is a client."""
 
 
 def _some(names: Sequence[str]) -> str:
-    """First names of a row of them, and how many more there are."""
+    """Return the first names, and how many more there are, for a message."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more

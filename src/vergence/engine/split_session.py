@@ -1,14 +1,16 @@
 """Session of split learning: one copy of a server's part serves its clients, message by message."""
 
+# A session has one owner of state and of failures; see docs/explanation/decisions/sessions.md.
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from vergence.core.conversation import NoReplyCounted
-from vergence.core.messages import Message, SealedReply, seal
+from vergence.core.conversation import Conversation, NoReplyCounted
+from vergence.core.messages import Message, Reply, SealedReply, seal
 from vergence.core.params import Params
 from vergence.core.requests import Quarantine, Request, Requests, Step
 from vergence.core.serialization import is_finite
@@ -22,19 +24,32 @@ from vergence.privacy.reply_checks import fault
 from vergence.wire.size import size, travelled
 
 UNFIT = "shape: the server's layers cannot take it"
-"""Begins the reason why what a client sent could not be computed with."""
+"""Begins the reason to quarantine a client whose smashed data the server cannot compute with."""
 
 
 @dataclass
 class ServedClient:
-    """A client that is being served: what it keeps, what travelled, and why it was silenced."""
+    """A client that is being served.
+
+    Attributes:
+        task: its task in the batch.
+        state: its state so far, which is filed only at the end of the session.
+        checks: checks of what it sends.
+        up: bytes it sent, by tree.
+        down: bytes it was sent, by tree.
+        metrics: metrics in its replies.
+        turns: number of its turns so far.
+        steps: number of steps that the server took with its batches.
+        examples: weight of its training data.
+        fault: why it is served no more; None: it is.
+    """
 
     task: ClientTask
-    kept: ClientState
+    state: ClientState
     checks: Sequence[Check] = ()
     up: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
-    told: dict[str, list[float]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
     turns: int = 0
     steps: int = 0
     examples: float = 0.0
@@ -42,43 +57,43 @@ class ServedClient:
 
 
 class SessionClients(Protocol):
-    """Access to clients that a session needs: their turns and their states."""
+    """Access of a session to its clients: their turns and their states."""
 
     worker: ClientExecutor
     channel: Channel
 
-    def kept(self, task: ClientTask) -> ClientState:
-        """State of a client."""
+    def state_of(self, task: ClientTask) -> ClientState:
+        """Return the state of a client."""
         ...
 
     def turns(
         self,
         task: ClientTask,
-        kept: ClientState,
+        state: ClientState,
         messages: Iterable[Message],
         batch: TaskBatch,
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Turns of one client; the first is `number` of its session."""
+        """Yield the turns of one client; the first is `number` of its session."""
         ...
 
-    def answer(self, ask: Any, progress: float) -> Any:
-        """Answer to what a server's own half asks for."""
+    def answer(self, ask: object, progress: float) -> object:
+        """Compute what the server's half of a method asks for."""
         ...
 
-    def filed(
-        self, task: ClientTask, stamp: str, kept: ClientState
+    def file_state(
+        self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """The file of what a client keeps when all is said, or why it does not count."""
+        """File the state of a client after its session, or return why it does not count."""
         ...
 
 
 class ServerSession:
-    """Holds `Method.serve` for a group of clients and takes their turns, as the messages ask.
+    """Runs `Method.serve` for a group of clients, and takes their turns as it asks for them.
 
-    A client's new state is kept once, when all is said: a client that fell silent keeps its old
-    one, and its part of the talk counts for nothing.
+    A client's new state is filed once, at the end of the session. A client that was quarantined or
+    lost keeps its old state, and its part of the session counts for nothing.
     """
 
     def __init__(
@@ -86,50 +101,66 @@ class ServerSession:
     ) -> None:
         self.clients, self.batch, self.worker = clients, batch, clients.worker
         self.served = {
-            task.client: ServedClient(task, clients.kept(task), checks=clients.worker.receiving())
+            task.client: ServedClient(
+                task, clients.state_of(task), checks=clients.worker.receiving()
+            )
             for task in tasks
         }
         self.round = tasks[0].message.round
         self.last = self.served[tasks[0].client]
 
-    def hold(self, held: Mapping[str, Params]) -> tuple[list[ClientResult], SealedReply | None]:
-        """Serve the group; return a result per client, and what became of `held` if it counts."""
-        talk = self.worker.method.serve(tuple(self.served), held)
-        outcome = self._talk(talk)
+    def hold(
+        self, templates: Mapping[str, Params]
+    ) -> tuple[list[ClientResult], SealedReply | None]:
+        """Serve the group.
+
+        Args:
+            templates: initial model of this copy of the server's part, which is trained in place.
+
+        Returns:
+            A result for each client, and the trained copy as a reply; None: it does not count.
+        """
+        outcome = self._drive(self.worker.method.serve(tuple(self.served), templates))
         sealed = None
         if outcome is not None:
             sealed = seal(outcome, self.round)
+            # The copy was trained on all clients of the group, so all of them lose their part.
             if not all(is_finite(tree.total.flat) for tree in sealed.trees.values()):
                 sealed = None
                 for served in self.served.values():
                     served.fault = served.fault or "finite: the server's copy holds NaN or infinity"
             for name, value in outcome.metrics.items():
                 for served in self.served.values():
-                    served.told.setdefault(name, []).append(value)
-        heard = any(served.fault is None for served in self.served.values())
-        return [self._result(served) for served in self.served.values()], sealed if heard else None
+                    served.metrics.setdefault(name, []).append(value)
+        counts = any(served.fault is None for served in self.served.values())
+        return [self._result(served) for served in self.served.values()], sealed if counts else None
 
-    def _talk(self, talk: Any) -> Any:
-        """Drive the server's part; None if it gave up because a client fell silent."""
-        answer, silent = None, None
+    def _drive(self, conversation: Conversation[Reply]) -> Reply | None:
+        """Drive the server's part to its end; None: it gave up, as a client was quarantined."""
+        answer, quarantine = None, None
         while True:
             try:
-                ask = talk.send(answer) if silent is None else talk.throw(silent)
+                # The method decides what to do without the client: it may catch the exception.
+                ask = (
+                    conversation.send(answer)
+                    if quarantine is None
+                    else conversation.throw(quarantine)
+                )
             except StopIteration as end:
                 return end.value
             except NoReplyCounted:
                 return None
-            answer, silent = None, None
+            answer, quarantine = None, None
             try:
                 if isinstance(ask, Request):
                     answer = self._ask(ask)
                 else:
                     answer = self._asks(ask) if isinstance(ask, Requests) else self._work(ask)
-            except NoReplyCounted as fell:
-                silent = fell
+            except NoReplyCounted as error:
+                quarantine = error
 
-    def _work(self, ask: Any) -> Any:
-        """Compute with what the client sent last; if that cannot be, it falls silent."""
+    def _work(self, ask: object) -> object:
+        """Compute with what a client sent last; the client is quarantined if that is impossible."""
         if isinstance(ask, Quarantine):
             self.served[ask.client].fault = ask.reason
             raise NoReplyCounted(ask.client)
@@ -137,8 +168,11 @@ class ServerSession:
         for hook in self.worker.hooks:
             ask = hook.serving(ask, self.last.task.client)
         answer = partial(self.clients.answer, progress=self.batch.progress)
-        for hook in reversed(self.worker.hooks):  # the first is outermost, as in clients' turns
+        # The first hook of the run's list is the outermost, as in clients' turns.
+        for hook in reversed(self.worker.hooks):
             answer = partial(hook.computing, round=self.round + 1, then=answer)
+        # Shapes and types in a client's message are the client's choice: what torch raises on them
+        # must silence that client and not end the run.
         try:
             return answer(ask)
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
@@ -146,19 +180,20 @@ class ServerSession:
             raise NoReplyCounted(self.last.task.client) from None
 
     def _ask(self, request: Request) -> dict[str, SealedReply]:
-        """Take the turns a request asks for."""
-        self._declared(request.verb, request.reveal)
+        """Take one turn of each client that a request names."""
+        self._check_declared(request.verb, request.reveal)
         return {
-            client: self._turns(client, request.verb, [given], request.like)[0]
-            for client, given in request.to.items()
+            client: self._turns(client, request.verb, [message], request.like)[0]
+            for client, message in request.to.items()
         }
 
     def _asks(self, request: Requests) -> list[SealedReply]:
         """Take several turns of one client."""
-        self._declared(request.verb, "each")
+        self._check_declared(request.verb, "each")
         return self._turns(request.client, request.verb, request.messages, request.like)
 
-    def _declared(self, verb: str, reveal: str) -> None:
+    def _check_declared(self, verb: str, reveal: str) -> None:
+        """Refuse a request that the method's exposure table does not declare."""
         exposed = self.worker.method.exposure.get(verb)
         if exposed is None or exposed.reveal != reveal:
             raise ConfigError(
@@ -167,40 +202,43 @@ class ServerSession:
             )
 
     def _turns(
-        self, client: str, verb: str, given: Sequence[Message | None], like: Mapping[str, Params]
+        self, client: str, verb: str, content: Sequence[Message | None], like: Mapping[str, Params]
     ) -> list[SealedReply]:
+        """Take turns of one client; None as content means the message that the method offers."""
         served = self.last = self.served[client]
         if served.fault is not None:
             raise NoReplyCounted(client)
         messages = [
-            replace(
-                served.task.message if message is None else message, verb=verb, round=self.round
-            )
-            for message in given
+            replace(message or served.task.message, verb=verb, round=self.round)
+            for message in content
         ]
         delivered = map(self.clients.channel.message, messages)
         turns = self.clients.turns(
-            served.task, served.kept, delivered, self.batch, like, served.turns + 1
+            served.task, served.state, delivered, self.batch, like, served.turns + 1
         )
         return [
-            self._heard(served, message, taken, like)
-            for message, taken in zip(messages, turns, strict=False)
+            self._accept(served, message, turn, like)
+            for message, turn in zip(messages, turns, strict=False)
         ]
 
-    def _heard(
-        self, served: ServedClient, message: Message, taken: TurnResult, like: Mapping[str, Params]
+    def _accept(
+        self, served: ServedClient, message: Message, turn: TurnResult, like: Mapping[str, Params]
     ) -> SealedReply:
-        """Guard what a client said, and count it."""
+        """Check a client's reply, count its bytes and metrics, and take over its new state.
+
+        Raises:
+            NoReplyCounted: the reply is faulty, or there is none.
+        """
         for name, params in message.trees.items():
             served.down[name] = served.down.get(name, 0) + size({"values": params.flat})
         served.turns += 1
-        result, sealed, after = taken
-        served.examples, told = result.examples or served.examples, served.kept.told
+        result, sealed, after = turn
+        served.examples, known = result.examples or served.examples, served.state.known_masks
         if sealed is None:
             served.fault = result.status.removeprefix(QUARANTINED)
             raise NoReplyCounted(served.task.client)
         for name, tree in sealed.trees.items():
-            served.up[name] = served.up.get(name, 0) + travelled(tree, told.get(name))
+            served.up[name] = served.up.get(name, 0) + travelled(tree, known.get(name))
         exposed = self.worker.method.exposure[message.verb]
         served.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
         for check in served.checks:
@@ -208,16 +246,16 @@ class ServerSession:
         if served.fault is not None:
             raise NoReplyCounted(served.task.client)
         for name, value in sealed.metrics.items():
-            served.told.setdefault(name, []).append(value)
-        served.kept = ClientState(after.state, told, after.owed)
-        return self.clients.channel.reply(sealed, told)
+            served.metrics.setdefault(name, []).append(value)
+        served.state = ClientState(after.state, known, after.residuals)
+        return self.clients.channel.reply(sealed, known)
 
     def _result(self, served: ServedClient) -> ClientResult:
-        """File the client's new state if its part of the session counts."""
+        """Return a client's result; its new state is filed if its part of the session counts."""
         task, filed = served.task, None
-        if served.fault is None and not served.kept.empty:
-            filed, served.fault = self.clients.filed(task, self.batch.stamp, served.kept)
-        told = {name: sum(values) / len(values) for name, values in served.told.items()}
+        if served.fault is None and not served.state.empty:
+            filed, served.fault = self.clients.file_state(task, self.batch.stamp, served.state)
+        metrics = {name: sum(values) / len(values) for name, values in served.metrics.items()}
         return ClientResult(
             task.client,
             status(served.fault),
@@ -225,13 +263,14 @@ class ServerSession:
             down=served.down,
             examples=served.examples,
             steps=served.steps,
-            told={} if served.fault else told,
+            metrics={} if served.fault else metrics,
             filed=filed,
         )
 
 
 def status(fault: str | None) -> str:
-    """Status of a served client, as the tables show it."""
+    """Return the status of a served client for the tables."""
+    # A client that vanished did nothing wrong: it is lost, not quarantined.
     if fault is None or fault.startswith("lost"):
         return fault or "ok"
     return f"{QUARANTINED}{fault}"

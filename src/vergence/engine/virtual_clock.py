@@ -71,7 +71,7 @@ class VirtualClock:
         self.offers: dict[str, Message] = {}
         self.rows: list[tuple[Any, ...]] = []
 
-    def kept(self) -> dict[str, Any]:
+    def engine_state(self) -> dict[str, Any]:
         """State that a checkpoint needs; a message stays the same object while it is kept."""
         pending = tuple(update for *_, update in sorted(self.pending, key=lambda f: f[:2]))
         return {CLOCK: ClockState(self.clock, dict(self.turns), pending), **self.offers}

@@ -12,7 +12,7 @@ from pathlib import Path
 from vergence.console import note
 from vergence.core.files import saving, write_whole
 from vergence.engine.storage.run_directory import EVENTS, TABLES, read_manifest
-from vergence.engine.storage.run_tables import kept
+from vergence.engine.storage.run_tables import verified_rows
 from vergence.errors import StateError
 from vergence.results.run_files import read_bytes
 
@@ -131,4 +131,4 @@ def check_tables(folder: Path) -> None:
         StateError: one is missing, shorter, or not what was written.
     """
     if (folder / "state" / "checkpoint.json").is_file():
-        kept(folder, read_manifest(folder))
+        verified_rows(folder, read_manifest(folder))

@@ -15,7 +15,7 @@ from vergence import profiling
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.task import Task, joined, mapped, shown
-from vergence.engine.client_executor import lent
+from vergence.engine.client_executor import public_data
 from vergence.engine.evaluation import naming, scored
 from vergence.engine.protections.setup import check_privacy
 from vergence.engine.solver_selection import refuse_processor
@@ -65,7 +65,7 @@ def validate(experiment: Experiment) -> Loaded:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
     plan.silos.check(raw.clients)
     plan.presence.check(plan.silos.clients(raw.clients))
-    plan.delivery.suit(plan.silos.clients(raw.clients))
+    plan.delivery.check_clients(plan.silos.clients(raw.clients))
     # Refuse a budget on people of whom the starting model tells beside it.
     if experiment.plan.privacy.spends:
         starting_model.refuse_known(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
@@ -78,7 +78,7 @@ def validate(experiment: Experiment) -> Loaded:
         try:
             method.check(task)
             if method.borrows:
-                lent(ready)
+                public_data(ready)
             refuse_processor(method, task, ready, plan)
             plan.delivery.check()
             check_privacy(method, task, ready, plan)

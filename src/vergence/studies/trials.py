@@ -119,7 +119,7 @@ def on_validation(experiment: Experiment) -> Experiment:
     federation = experiment.federation(tested=False)
     plan = experiment.plan
     plan.presence.check(federation.clients)
-    plan.delivery.suit(federation.clients)
+    plan.delivery.check_clients(federation.clients)
     people = {}
     for person in chosen.chosen(federation.clients):
         splits = federation.people[person]

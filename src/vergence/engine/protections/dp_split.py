@@ -91,9 +91,9 @@ class SplitDpHooks(ClientHooks):
 
     def context(self, site: ClientContext) -> ClientContext:
         """Context whose batches are drawn by chance."""
-        return replace(site, draw=partial(self._drawn, site))
+        return replace(site, draw=partial(self._batch, site))
 
-    def _drawn(self, site: ClientContext, at: int) -> Tensor | None:
+    def _batch(self, site: ClientContext, at: int) -> Tensor | None:
         local, samples = self.method.local, len(site.train)
         if at >= taken(local, samples):
             return None

@@ -70,7 +70,7 @@ class RobustAggregator(ServerHooks):
     def combine(self, replies: SingleReplies) -> CombinedReplies:
         """Poison, guard again, and add up as the rule says."""
         if replies.form is not None:
-            return self._of_groups(replies, replies.form)
+            return self._combine_groups(replies, replies.form)
         came, statuses = dict(replies.came), {}
         root = None if self.rule is None else came.pop(self.rule.trusted, None)
         if self.poison is not None:
@@ -87,7 +87,7 @@ class RobustAggregator(ServerHooks):
         left_out = {c: f"{LEFT_OUT}: {reason}" for c, reason in verdict.left_out.items()}
         return CombinedReplies(verdict.aggregate, {**statuses, **left_out})
 
-    def _of_groups(self, given: SingleReplies, form: ReplyLayout) -> CombinedReplies:
+    def _combine_groups(self, given: SingleReplies, form: ReplyLayout) -> CombinedReplies:
         """Deal those asked into groups; the rule takes each group's sum for one reply."""
         assert self.sums is not None
         assert self.rule is not None
@@ -102,7 +102,7 @@ class RobustAggregator(ServerHooks):
             if len(there) < policy.threshold:
                 statuses |= dict.fromkeys(there, too_few(len(there), policy))
                 continue
-            learned = self.sums.learned(form, whole)
+            learned = self.sums.total(form, whole)
             replies[f"group {number}"] = as_reply(learned, given.came[there[0]].round)
             members[f"group {number}"] = there
         if not replies:

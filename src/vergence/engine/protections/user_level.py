@@ -68,7 +68,7 @@ class PrivacyForecast:
     rounds: int
     squared: int = 0
     each: float = 1.0
-    beside: float = 0.0
+    other_noise: float = 0.0
 
     @property
     def noise(self) -> float:
@@ -79,12 +79,12 @@ class PrivacyForecast:
         """Epsilon that the whole run spends."""
         return self._spent(delta, 1.0, self.rate)
 
-    def epsilon_beside(self, delta: float) -> float:
+    def epsilon_of_other(self, delta: float) -> float:
         """Epsilon that it spends of the other unit, a lab or a person in one.
 
         The draw of a lab is no claim for a person: it brings the rest of the lab, too.
         """
-        return self._spent(delta, self.beside, 1.0)
+        return self._spent(delta, self.other_noise, 1.0)
 
     def _spent(self, delta: float, times: float, rate: float) -> float:
         if not self.sums:
@@ -95,7 +95,7 @@ class PrivacyForecast:
         return Ledger((charge,)).epsilon(delta)
 
 
-def beside_of(user: UserLevelConfig, silos: Silos) -> float:
+def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
     """Noise as it hides the other of person and lab, as a multiple of what hides the unit asked.
 
     A lab adds k people's bounded updates, so its sum moves k times as far as one person does; the
@@ -132,7 +132,7 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
         rate, grown = 1.0, user.squared(plan.rounds)
         noise = math.sqrt(grown) * user.multiplier(1.0, 1) if user.noise is None else user.noise
     level = user.level(noise, 1 if secure is None else secure.threshold, silos.most)
-    each, beside = units / clients, beside_of(user, silos)
+    each, beside = units / clients, other_noise_of(user, silos)
     found = PrivacyForecast(level, rate, expected, sums, plan.rounds, grown, each, beside)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
     if inside:  # the largest labs may be those that are asked
@@ -208,11 +208,11 @@ class UserLevelMechanism(ServerHooks):
         if self.user.turns is None or not self.forecast.sums:
             return ask(round)
         for earlier in range(self._counted, round):
-            self._turns.update(self._left(ask(earlier)))
+            self._turns.update(self._with_turns_left(ask(earlier)))
         self._counted = max(round, self._counted)
-        return self._left(ask(round))
+        return self._with_turns_left(ask(round))
 
-    def _left(self, asked: Sequence[str]) -> list[str]:
+    def _with_turns_left(self, asked: Sequence[str]) -> list[str]:
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
     def metrics(self) -> Mapping[str, float]:
@@ -412,7 +412,7 @@ class UserLevelProtection(BudgetedProtection):
                 f"{user.unit}, seed and method, against {whom}",
                 guarantee=found,
             ),
-            *([self._beside(seen, whom)] if labs else []),
+            *([self._promise_of_other(seen, whom)] if labs else []),
         ]
 
     def _units(self, run: ProtectedRun) -> int:
@@ -420,10 +420,10 @@ class UserLevelProtection(BudgetedProtection):
         inside = self.plan.silos.lab_of if self.policy.unit == "person" else ()
         return len(inside) or self.clients(run)
 
-    def _beside(self, seen: PrivacyForecast, whom: str) -> Promise:
+    def _promise_of_other(self, seen: PrivacyForecast, whom: str) -> Promise:
         """The promise that the same noise makes of a lab, or of a person in one."""
         user, silos = self.policy, self.plan.silos
-        spent = seen.epsilon_beside(user.delta)
+        spent = seen.epsilon_of_other(user.delta)
         other, text = "person", f"a person in a lab of {silos.fewest} or more moves its mean by"
         reach, neighbours = user.clip / silos.fewest, PERSON
         if user.unit == "person":
@@ -461,7 +461,7 @@ class UserLevelProtection(BudgetedProtection):
         entries = [book.entries for book in books]
         found = {user.unit: self._account(user.unit, entries)}
         if silos:
-            other, times = "lab" if user.unit == "person" else "person", beside_of(user, silos)
+            other, times = "lab" if user.unit == "person" else "person", other_noise_of(user, silos)
             hidden = [[e._replace(noise=e.noise * times, rate=1.0) for e in b] for b in entries]
             found[other] = {**self._account(other, hidden), "allowed": None}
         return found

@@ -1,8 +1,7 @@
-"""Validation of a checkpoint's manifest and states, whoever wrote them.
+"""Validation of a checkpoint's manifest and states, whoever wrote them."""
 
-A digest tells that bytes are those that were written. Whoever can write a file can write its
-digest, too: what is read is looked at as well, before a file is cut, removed or computed with.
-"""
+# A digest tells that bytes are those that were written. But whoever can write a file can write its
+# digest, too: so values are checked as well, before a file is cut, removed or computed with.
 
 from __future__ import annotations
 
@@ -23,9 +22,10 @@ STATE = re.compile(r"seed-?\d{1,20}\.[0-9A-Za-z_.]{1,80}\.safetensors")
 JOURNAL = re.compile(r"seed-?\d{1,20}\.clients\.\d{1,9}\.csv")
 SEED = re.compile(r"-?\d{1,20}")
 MEND = "restore it from a copy, or start a new run elsewhere"
+# No run has so many rounds, and no table so many bytes. A larger number in a manifest is forged,
+# and would make the program count or allocate without an end.
 MOST = 1 << 48
-"""No run has so many rounds, and no table so many bytes."""
-SHAPE: Mapping[str, Any] = {
+SHAPE: Mapping[str, object] = {
     "stamp": Mapping[str, str],
     "done": Mapping[str, Mapping[str, Any]],
     "seed": int,
@@ -38,25 +38,31 @@ SHAPE: Mapping[str, Any] = {
 
 
 def wrong(manifest: Mapping[str, Any], tables: Sequence[str], others: Sequence[str]) -> str:
-    """Wrong part of a manifest; empty where no part is wrong.
+    """Return the first key of a manifest with a wrong value; empty: all are right.
 
-    It must tell the length of `tables`, and may of `others`. Of older versions it has no `digests`.
+    Args:
+        manifest: the manifest.
+        tables: names of tables whose length it must hold.
+        others: names of tables whose length it may hold.
     """
     for key, hint in SHAPE.items():
         if key not in manifest or not fits(manifest[key], hint):
             return key
-    told, solving = manifest["tables"], manifest["solving"]
+    lengths, solving = manifest["tables"], manifest["solving"]
+    # Parts of the stamp are shown in messages: no control characters may reach a terminal.
     if not all(text.isprintable() for text in manifest["stamp"].values()):
         return "stamp"
-    numbers = {"round": [manifest["round"]], "tables": told.values()}
+    numbers = {"round": [manifest["round"]], "tables": lengths.values()}
     numbers["solving"] = [] if solving is None else [solving[1] - 1]
-    for key, found in numbers.items():
-        if not all(0 <= number < MOST for number in found):
+    for key, values in numbers.items():
+        if not all(0 <= number < MOST for number in values):
             return key
-    if not set(tables) <= told.keys() <= {*tables, *others}:
+    # A name is joined to the run's folder, and the file is cut: no other name may be there.
+    if not set(tables) <= lengths.keys() <= {*tables, *others}:
         return "tables"
-    digests = manifest.get("digests", dict.fromkeys(told, "0" * 64))
-    if not fits(digests, Mapping[str, str]) or digests.keys() != told.keys():
+    # Manifests of older versions have no digests; `TableFiles.reopen` says so.
+    digests = manifest.get("digests", dict.fromkeys(lengths, "0" * 64))
+    if not fits(digests, Mapping[str, str]) or digests.keys() != lengths.keys():
         return "digests"
     if not all(map(SHA.fullmatch, digests.values())):
         return "digests"
@@ -72,7 +78,7 @@ def wrong(manifest: Mapping[str, Any], tables: Sequence[str], others: Sequence[s
 
 
 def _files(files: Any) -> bool:
-    """True if these can be the files of a checkpoint: names without a way, and digests."""
+    """Return whether these can be a checkpoint's files: names without a folder, and digests."""
     if not fits(files, Mapping[str, Any]) or not {"server", "clients"} <= files.keys():
         return False
     for part, about in files.items():
@@ -88,18 +94,20 @@ def _files(files: Any) -> bool:
 
 @lru_cache
 def _hints(record: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; cached, as a state is checked in every turn."""
     return typing.get_type_hints(record)
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """True if a value is as a type hint says, with all that it holds."""
+def fits(value: object, hint: Any) -> bool:
+    """Return whether a value, with everything inside, has the type that a hint says."""
     kind, inside = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Annotated:
         return fits(value, inside[0])
     if kind is Literal:
         return value in inside
     if kind in (typing.Union, types.UnionType):
-        return any(fits(value, each) for each in inside)
+        return any(fits(value, option) for option in inside)
+    # Counts may be whole numbers where a hint says float.
     if kind is float or kind is int:
         return isinstance(value, (int, float) if kind is float else int)
     if hint is Any or not isinstance(kind, type):
@@ -109,23 +117,24 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, kind) and all(
             fits(getattr(value, f.name), hints[f.name]) for f in fields(kind)
         )
-    if kind not in (str, bytes) and issubclass(kind, Sequence):  # JSON and states know one kind
+    # JSON and state files have one kind of sequence, which is read as a tuple or a list.
+    if kind not in (str, bytes) and issubclass(kind, Sequence):
         if not isinstance(value, tuple | list):
             return False
         if kind is tuple and inside and Ellipsis not in inside:
             return len(value) == len(inside) and all(map(fits, value, inside))
-        return not inside or all(fits(each, inside[0]) for each in value)
+        return not inside or all(fits(item, inside[0]) for item in value)
     if not isinstance(value, kind):
         return False
     return not (inside and isinstance(value, Mapping)) or all(
-        fits(key, inside[0]) and fits(each, inside[1]) for key, each in value.items()
+        fits(key, inside[0]) and fits(item, inside[1]) for key, item in value.items()
     )
 
 
-def alike(found: Any, fresh: Any) -> bool:
-    """True if parameters and masks have the same layouts as those of a fresh state."""
+def alike(state: object, fresh: object) -> bool:
+    """Return whether parameters and masks in a state have the layouts of those in a fresh one."""
     if isinstance(fresh, Params | Mask):
-        return not isinstance(found, Params | Mask) or found.layout == fresh.layout
-    if is_dataclass(fresh) and type(found) is type(fresh):
-        return all(alike(getattr(found, f.name), getattr(fresh, f.name)) for f in fields(fresh))
+        return not isinstance(state, Params | Mask) or state.layout == fresh.layout
+    if is_dataclass(fresh) and type(state) is type(fresh):
+        return all(alike(getattr(state, f.name), getattr(fresh, f.name)) for f in fields(fresh))
     return True

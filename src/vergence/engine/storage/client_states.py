@@ -1,4 +1,4 @@
-"""Client states on disk: one file per client that took part, nothing for all the others."""
+"""Clients' states on disk: one file for each client that took part, none for the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vergence import profiling
@@ -19,15 +20,20 @@ from vergence.errors import StateError
 
 
 def file_of(seed: int, client: str, stamp: str) -> str:
-    """Name of the file that a client's turn leaves its state in."""
+    """Return the name of the file with the state that a client has after a turn."""
     return f"seed{seed}.client.{client}.{stamp}.safetensors"
 
 
 @dataclass(frozen=True)
 class ClientStateStore:
-    """The folder of one seed's client states. Workers write here; nobody else holds a state.
+    """The folder with one seed's client states, which workers read and write.
 
-    What is written to a `lasting` one outlasts a blackout: somebody elsewhere counts on it.
+    Attributes:
+        folder: the folder.
+        seed: seed of the run.
+        records: dataclasses that states may be made of.
+        lasting: whether a file survives a power cut once it is written: in a deployment the server
+            relies on it.
     """
 
     folder: Path
@@ -35,52 +41,64 @@ class ClientStateStore:
     records: Sequence[type]
     lasting: bool = False
 
-    def read(self, file: str, fresh: Any = None) -> ClientState:
-        """Content of a file.
+    def read(self, file: str, fresh: object = None) -> ClientState:
+        """Read the state in a file.
+
+        Args:
+            file: name of the file.
+            fresh: state of a client that never took part; None: layouts are not compared.
 
         Raises:
-            StateError: it is damaged, or holds something else than a client's state, or one of
-                another network than a `fresh` state's.
+            StateError: the file is damaged, or holds something else than a client's state, or the
+                state of another network than that of `fresh`.
         """
         path = self.folder / file
         try:
             with profiling.phase("checkpoints"):
-                kept = unpack_file(path, ClientState, *self.records)
+                state = unpack_file(path, ClientState, *self.records)
         except StateError as error:
             where = "" if str(path) in str(error) else f"{path}: "
             raise StateError(f"{where}{error}; {MEND}") from None
-        return self.genuine(kept, path, fresh)
+        return self.genuine(state, path, fresh)
 
-    def genuine(self, kept: Any, where: object, fresh: Any) -> ClientState:
-        """Value that was read, if it is a client's state with the layouts of a `fresh` one.
+    def genuine(self, value: object, where: object, fresh: object) -> ClientState:
+        """Return a value that was read, if it is a client's state with the layouts of `fresh`.
 
         Raises:
             StateError: it is not.
         """
-        if not (fits(kept, ClientState) and self._of_this_run(kept.state, fresh)):
+        # Whoever can write to the folder can write any value of the records that are named.
+        genuine = isinstance(value, ClientState) and fits(value, ClientState)
+        if not genuine or not self._of_this_run(value.state, fresh):
             raise StateError(f"{where} holds no client's state of this run; {MEND}")
-        return kept
+        return value
 
-    def _of_this_run(self, state: Any, fresh: Any) -> bool:
-        """True if a state is what clients of this run keep: a method's, or a lab of them."""
+    def _of_this_run(self, state: object, fresh: object) -> bool:
+        """Return whether clients of this run keep such a state: the method's, or a lab's."""
         if LabState not in self.records:
             return fits(state, self.records[-1]) and alike(state, fresh)
         person = self.records[self.records.index(LabState) - 1]
-        return fits(state, LabState) and all(
-            fits(own, person) and alike(own, fresh) for own in state.people.values()
+        return (
+            fits(state, LabState)
+            and isinstance(state, LabState)
+            and all(fits(own, person) and alike(own, fresh) for own in state.people.values())
         )
 
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
     ) -> StateRef:
-        """Write a client's new state beside its old one, under the stamp of this request.
+        """Write a client's new state to a new file, named by the batch's stamp.
 
-        A spare file, of which nobody needs the content, is written over: its pages are in memory
-        already (2 ms instead of up to 30 for 15 MB).
+        Args:
+            client: the client.
+            stamp: name of the batch.
+            packed: the state.
+            share: share of entries that are personal.
+            spare: file that nobody needs, to overwrite.
         """
-        chunks = packed.chunks()
-        file = f"seed{self.seed}.client.{client}.{stamp}.safetensors"
+        chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
         with saving(self.folder.parent), profiling.phase("checkpoints"):
+            # The pages of a spare file are in memory already: 2 ms instead of up to 30 for 15 MB.
             if spare is not None:
                 with suppress(FileNotFoundError):
                     (self.folder / spare).replace(part_of(self.folder / file))
@@ -88,50 +106,57 @@ class ClientStateStore:
         return StateRef(file, quick_digest(*chunks), share)
 
 
-NO_LABS: Mapping[str, str] = {}
-"""Everybody is a client."""
+NOBODY_IN_LABS: Mapping[str, str] = MappingProxyType({})
+"""Person -> lab, where there are no labs."""
 
 
 class ClientStateIndex(Mapping[str, Any]):
-    """Clients that took part, and where each state lies; a state is read when it is asked for.
+    """Clients that took part, as a mapping to their states; a state is read when it is asked for.
 
-    Where `homes` says in which lab somebody is, the people inside are the keys.
+    A turn writes its new state to a new file. The index decides which file is the client's: the new
+    one once the reply counted, the checkpoint's after a restart.
 
-    A turn leaves its new state beside the old one. Here is decided which of them is the client's:
-    the new one once its reply counted, the checkpoint's after a restart.
+    Attributes:
+        store: folder of the states.
+        homes: lab of each person; with labs, the keys are the people inside.
+        filed: client -> file of its state.
+        changed: the same for states that changed since the last checkpoint.
+        passed: files of states that were replaced, and that the last checkpoint still names.
+        spares: files that nobody needs, to overwrite.
     """
 
-    def __init__(self, store: ClientStateStore, homes: Mapping[str, str] = NO_LABS) -> None:
-        self.store, self.homes = store, homes
+    def __init__(self, store: ClientStateStore, homes: Mapping[str, str] = NOBODY_IN_LABS) -> None:
+        self.store, self.lab_of = store, homes
         self.filed: dict[str, StateRef] = {}
         self.changed: dict[str, StateRef] = {}
         self.passed: list[str] = []
         self.spares: list[str] = []
 
     def __getitem__(self, client: str) -> Any:
-        home = self.homes.get(client, client)
+        home = self.lab_of.get(client, client)
         state = self.store.read(self.filed[home].file).state
-        return state if home == client else state.people[client]
+        return state.people[client] if home != client and isinstance(state, LabState) else state
 
     def __iter__(self) -> Iterator[str]:
-        if not self.homes:
+        if not self.lab_of:
             return iter(self.filed)
         return (person for lab in self.filed for person in self[lab].people)
 
     def __len__(self) -> int:
-        return len(self.filed) if not self.homes else sum(1 for _ in self)
+        return len(self.filed) if not self.lab_of else sum(1 for _ in self)
 
     def __contains__(self, client: object) -> bool:
-        return client in self.filed if not self.homes else any(client == each for each in self)
+        return client in self.filed if not self.lab_of else any(client == other for other in self)
 
     def file(self, client: str) -> str | None:
         """Return the file of a client's state, or of a person's lab; None: never took part."""
-        entry = self.filed.get(self.homes.get(client, client))
+        entry = self.filed.get(self.lab_of.get(client, client))
         return entry.file if entry else None
 
     def commit(self, client: str, entry: StateRef) -> None:
-        """Make a state the client's own; the one before goes, later if a checkpoint names it."""
+        """Make a file the client's state, in place of the one before."""
         before = self.filed.get(client)
+        # A file that a checkpoint names must stay until the next one: the run may be killed now.
         if before is not None and client in self.changed:
             self.spares.append(before.file)
         elif before is not None:
@@ -139,7 +164,7 @@ class ClientStateIndex(Mapping[str, Any]):
         self.filed[client] = self.changed[client] = entry
 
     def spare(self) -> str | None:
-        """Return a file to write over, if there is one."""
+        """Return a file to overwrite; None: there is none."""
         return self.spares.pop() if self.spares else None
 
     def restore(self, filed: Mapping[str, StateRef]) -> None:
@@ -147,7 +172,7 @@ class ClientStateIndex(Mapping[str, Any]):
         self.filed = dict(filed)
 
     def pin(self) -> None:
-        """Take note that a checkpoint names the present states; what it passed over is spare."""
+        """Note that a new checkpoint names the present files; older files become spare."""
         self.spares += self.passed
         self.passed.clear()
         self.changed.clear()
@@ -167,5 +192,5 @@ class ClientStateIndex(Mapping[str, Any]):
             }
 
     def shares(self) -> list[float]:
-        """Return the personal share of every client that keeps one."""
+        """Return the share of personal entries of every client that has a mask."""
         return [entry.share for entry in self.filed.values() if entry.share is not None]

@@ -1,9 +1,7 @@
 """A run's folder on disk: tables that grow, and a checkpoint that is replaced in one step.
 
-After every checkpointed round the folder holds a state from which the run goes on with the same
-bits: new state files are written under new names, then the one manifest `checkpoint.json` is
-replaced, then old files go. On resume tables must be what the manifest says, and are cut back to
-its length.
+From a checkpoint a run goes on with the same bits. On resume, tables must be what the manifest
+`checkpoint.json` says, and are cut back to the lengths in it.
 """
 
 from __future__ import annotations
@@ -37,7 +35,15 @@ if TYPE_CHECKING:
 
 
 class SolverChoice(NamedTuple):
-    """Training settings of the clients of a run, and the reason for them."""
+    """Training settings of the clients of a run.
+
+    Attributes:
+        solver: `sequential` or `stacked`.
+        chunk: number of clients that a worker trains at once.
+        precision: number format of training.
+        device: kind of device.
+        reason: why these settings were chosen, for results.json.
+    """
 
     solver: str
     chunk: int
@@ -48,31 +54,38 @@ class SolverChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Progress of a seed: rounds done, the server's state, where the clients' lie, and the rest.
+    """Progress of a seed.
 
-    `beside` is what the engine asked to keep, by name.
+    Attributes:
+        round: number of rounds that are done.
+        server: state of the method's server.
+        filed: file of each client's state.
+        engine_state: state of the engine itself, such as the virtual clock's, by name.
     """
 
     round: int
     server: Any
     filed: Mapping[str, StateRef]
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    engine_state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class RunDirectory:
-    """One run directory. `stamp` identifies code and config; another stamp cannot resume here.
+    """The folder of one run.
 
-    Where clients are `elsewhere`, their states are, too: only the table of them is here. Then what
-    a checkpoint names also outlasts a blackout: a client that has gone on cannot go back.
+    Attributes:
+        path: the folder.
+        stamp: identifies code and config; a run with another stamp cannot resume here.
+        manifest: content of the last checkpoint's manifest.
+        elsewhere: whether clients, and their states, are on other machines, as in a deployment.
     """
 
     path: Path
     stamp: Mapping[str, str]
     manifest: dict[str, Any] = field(default_factory=dict)
     elsewhere: bool = False
-    _server: Any = None
-    _beside: dict[str, Any] = field(default_factory=dict)
+    _server: object = None
+    _engine_state: dict[str, object] = field(default_factory=dict)
     _journal: StateJournal | None = None
     _spare: Path | None = None
     _tables: TableFiles = field(init=False)
@@ -82,7 +95,7 @@ class RunDirectory:
 
     @property
     def state(self) -> Path:
-        """The folder of state files."""
+        """Folder of state files."""
         return self.path / "state"
 
     def open(self) -> None:
@@ -103,58 +116,67 @@ class RunDirectory:
             self._sweep()
             self._tables.begin()
 
-    def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    def append(self, table: str, rows: Iterable[Sequence[object]]) -> None:
         """Add rows to a table."""
         with saving(self.path), profiling.phase("checkpoints"):
             self._tables.append(table, rows)
 
     def cost(self, seed: int, round: int) -> Sequence[str] | None:
-        """Return the bytes, seconds and personal share that rounds.csv holds for a round."""
+        """Return the cost columns of a round in rounds.csv; None: it has no row."""
         with (self.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 
     @property
     def solving(self) -> SolverChoice | None:
-        """Training settings of this run's clients, None if they are not yet chosen."""
-        chosen = self.manifest["solving"]
-        return SolverChoice(*chosen) if chosen else None
+        """Training settings of this run's clients; None: they are not chosen yet."""
+        settings = self.manifest["solving"]
+        return SolverChoice(*settings) if settings else None
 
     @solving.setter
-    def solving(self, chosen: SolverChoice) -> None:
-        """Keep the choice; the next checkpoint writes it down."""
-        self.manifest["solving"] = list(chosen)
+    def solving(self, settings: SolverChoice) -> None:
+        """Set the training settings; the next checkpoint writes them down."""
+        self.manifest["solving"] = list(settings)
 
     def save(
         self,
         seed: int,
         round: int,
-        server: Any,
+        server: object,
         clients: ClientStateIndex,
         fingerprint: str | None = None,
-        beside: Mapping[str, Any] | None = None,
+        engine_state: Mapping[str, object] | None = None,
     ) -> None:
         """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
 
-        The clients' states lie in their files already. A fingerprint says that the seed is done.
-        What is to be kept `beside` has a file each, written once while it is the same object.
+        Args:
+            seed: seed of the run.
+            round: number of rounds that are done.
+            server: state of the method's server.
+            clients: clients' states, which lie in their files already.
+            fingerprint: that of a finished seed; None: the seed goes on.
+            engine_state: state of the engine itself, by name; each object has a file of its own,
+                written once while it is the same object.
         """
+        # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
             if "server" in before and self._server is server:
                 entry = before["server"]
             else:
                 data = Packed(server).chunks()
-                # The last round is saved twice, before and after `finish`: never under one name.
+                # The last round is saved twice, before and after `finish`. Under one name the
+                # second would overwrite a file that the first manifest still names.
                 at = round if fingerprint is None else "final"
                 entry = [f"seed{seed}.server.{at}.safetensors", digest(*data)]
-                if self._spare is not None:  # its pages are in memory already
+                # The pages of the file before the last are in memory already, which saves time.
+                if self._spare is not None:
                     with suppress(FileNotFoundError):
                         self._spare.replace(part_of(self.state / entry[0]))
                     self._spare = None
                 disk.write_whole(self.state / entry[0], *data, lasting=self.elsewhere)
             self._server = server
-            others = self._save_beside(seed, round, beside or {}, before)
+            others = self._save_engine_state(seed, round, engine_state or {}, before)
             journal = self._journal or StateJournal(self.state, seed)
             self._journal = journal.add(clients.changed, clients.filed)
             files = {"server": entry, "clients": list(self._journal.mark), **others}
@@ -171,20 +193,21 @@ class RunDirectory:
                 self._spare.unlink(missing_ok=True)
                 self._spare = None
 
-    def _save_beside(
-        self, seed: int, round: int, beside: Mapping[str, Any], before: Mapping[str, Any]
+    def _save_engine_state(
+        self, seed: int, round: int, parts: Mapping[str, object], before: Mapping[str, Any]
     ) -> dict[str, list[str]]:
-        """Write what is new of what is kept beside the states; return all its files."""
-        found = {}
-        for name, kept in beside.items():
-            if name in before and self._beside.get(name) is kept:
-                found[name] = before[name]
+        """Write the parts of the engine's state that are new; return the files of all parts."""
+        files = {}
+        for name, part in parts.items():
+            # Messages are large and stay the same objects over many rounds.
+            if name in before and self._engine_state.get(name) is part:
+                files[name] = before[name]
                 continue
-            data = Packed(kept).chunks()
-            found[name] = [f"seed{seed}.{name}.{round}.safetensors", digest(*data)]
-            disk.write_whole(self.state / found[name][0], *data, lasting=self.elsewhere)
-        self._beside = dict(beside)
-        return found
+            data = Packed(part).chunks()
+            files[name] = [f"seed{seed}.{name}.{round}.safetensors", digest(*data)]
+            disk.write_whole(self.state / files[name][0], *data, lasting=self.elsewhere)
+        self._engine_state = dict(parts)
+        return files
 
     def _leave(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Keep the last server state to be written over; remove what is not named any more."""
@@ -196,7 +219,10 @@ class RunDirectory:
                 (self.state / about[0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
+        """Write the manifest, with the tables' lengths and digests."""
         self.manifest |= self._tables.marks
+        # In a deployment all that a checkpoint names must survive a power cut: a client that has
+        # gone on cannot go back to an older round.
         if self.elsewhere:
             journal = self.state / self.manifest["files"]["clients"][0]
             tables = [self.path / name for name in self._tables.written]
@@ -206,18 +232,19 @@ class RunDirectory:
         disk.write_whole(self.state / "checkpoint.json", manifest, lasting=self.elsewhere)
 
     def _sweep(self) -> None:
-        """Remove what no checkpoint names: what an interrupted round left behind."""
+        """Remove files that no checkpoint names, which an interrupted round left behind."""
         named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
-        keep = {"checkpoint.json", FOLDER, BOOKS}
+        # Secrets and release logs never go with a checkpoint: a budget that was spent stays spent.
+        wanted = {"checkpoint.json", FOLDER, BOOKS}
         for files in filter(None, named):
-            keep |= {about[0] for about in files.values()}
-            keep |= {entry.file for entry in filed_in(self.path, files).values()}
+            wanted |= {about[0] for about in files.values()}
+            wanted |= {entry.file for entry in filed_in(self.path, files).values()}
         for path in self.state.iterdir():
-            if path.name not in keep:
+            if path.name not in wanted:
                 path.unlink()
 
-    def load(self, seed: int, records: Sequence[type], fresh: Any = None) -> Checkpoint | None:
-        """Progress of a seed, or None if it has not begun.
+    def load(self, seed: int, records: Sequence[type], fresh: object = None) -> Checkpoint | None:
+        """Return the progress of a seed; None: it has not begun.
 
         Raises:
             StateError: a file is missing, damaged, or holds something else than a state made of
@@ -231,12 +258,12 @@ class RunDirectory:
                 self.state, seed, JournalPosition(*files["clients"])
             )
         progress = load_progress(self.path, files, at, records, self.elsewhere, fresh)
-        self._beside = dict(progress.beside)
+        self._engine_state = dict(progress.engine_state)
         return progress
 
 
 def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse a stamp other than that of a run directory's checkpoint.
+    """Refuse to go on with other code or another config than a checkpoint's.
 
     Raises:
         StateError: names what differs.
@@ -251,7 +278,7 @@ def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> 
 
 
 def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, StateRef]:
-    """Places of the client states that a manifest's `files` lead to."""
+    """Return the file of every client's state, by the journal that a manifest's `files` name."""
     return read_journal(path / "state", JournalPosition(*files["clients"]))
 
 
@@ -261,32 +288,33 @@ def load_progress(
     round: int,
     records: Sequence[type],
     elsewhere: bool = False,
-    fresh: Any = None,
+    fresh: object = None,
 ) -> Checkpoint:
     """Read the server's state and check the digest of every state here that a manifest leads to."""
     filed = filed_in(path, files)
     for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)
-    found = {}
+    parts = {}
     for name, (file, sha) in ((n, f) for n, f in files.items() if n != "clients"):
         data = read_whole(path, file, sha)
         try:
-            found[name] = unpack(data, *records, limit=room(len(data)))
+            parts[name] = unpack(data, *records, limit=room(len(data)))
         except StateError as error:
             raise StateError(f"{path}/state/{file}: {error}; {MEND}") from None
-    server, others = found.pop("server"), records[2:]
-    odd = [name for name, kept in found.items() if not any(fits(kept, kind) for kind in others)]
+    server, others = parts.pop("server"), records[2:]
+    # A file with a right digest may still hold a state of another method, or another network.
+    odd = [name for name, part in parts.items() if not any(fits(part, kind) for kind in others)]
     if not fits(server, records[0]) or not alike(server, fresh):
         odd = ["server"]
     if odd:
         raise StateError(
             f"{path}/state/{files[odd[0]][0]} holds another state than this run's; {MEND}"
         )
-    return Checkpoint(round, server, filed, found)
+    return Checkpoint(round, server, filed, parts)
 
 
 def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """Return a manifest as JSON that ends with the SHA-256 of what comes before."""
+    """Return a manifest as JSON, with the SHA-256 of its text as the last entry."""
     sha = digest(json.dumps(manifest, indent=1).encode())
     return json.dumps({**manifest, "sha256": sha}, indent=1).encode()
 

@@ -1,8 +1,7 @@
-"""A run's tables: files that grow by whole rows, and the SHA-256 of what was written to them.
+"""A run's tables: files that grow by whole rows, and the SHA-256 of what was written to them."""
 
-What is appended is digested as it is written; a file is read again on resume alone. So a digit that
-changed in the middle, or zeros that a power cut left, are found before anything is made of them.
-"""
+# Rows are digested as they are written, and a file is read again only on resume. So a digit that
+# changed in the middle, or zeros that a power cut left, are noticed before they are used.
 
 from __future__ import annotations
 
@@ -48,33 +47,40 @@ TABLES = {
 EVENTS = {
     "events.csv": ("seed", "round", "time", "client", "turn", "version", "age", "event", "took"),
 }
-"""A table of runs with a virtual clock only."""
+"""The table that only runs with a virtual clock have."""
 
 OLDER = (
     "the checkpoint is of an older version, without the SHA-256 of its tables: go on with that "
     "version, or start a new run elsewhere"
 )
+# Tables are read piece by piece: those of long runs may not fit into memory.
 CHUNK = 1 << 20
-"""Bytes of a table that are read at a time."""
+
+
+Marks = dict[str, dict[str, int] | dict[str, str]]
+"""Part of a manifest: `tables`, the length of each, and `digests`, the SHA-256 of each."""
 
 
 @dataclass
 class WrittenRows:
-    """Extent of a table so far: its length in bytes, and their running SHA-256."""
+    """Rows of a table so far: their length in bytes, and their running SHA-256."""
 
     length: int = 0
-    sha: Any = field(default_factory=hashlib.sha256)
+    sha: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     def add(self, data: bytes) -> None:
-        """Take in what was appended."""
+        """Add bytes that were appended."""
         self.length += len(data)
         self.sha.update(data)
 
 
 class TableFiles:
-    """The tables of one run's folder.
+    """The tables in one run's folder.
 
-    `written` is as if every row were on the disk: after an append that failed, the run is over.
+    Attributes:
+        folder: the folder.
+        written: extent of each table. It counts rows as written before they are known to be on the
+            disk: after an append that failed, the run is over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +88,7 @@ class TableFiles:
         self.written: dict[str, WrittenRows] = {}
 
     def begin(self) -> None:
-        """Write the heads of a new run's tables."""
+        """Write the header lines of a new run's tables."""
         for name in EVENTS:
             (self.folder / name).unlink(missing_ok=True)
         for name, columns in TABLES.items():
@@ -90,46 +96,47 @@ class TableFiles:
             self._grow(name, [columns])
 
     def reopen(self, manifest: Mapping[str, Any]) -> None:
-        """Cut the tables to what a checkpoint knows, if all are as it says; else cut none.
+        """Cut the tables to the lengths in a checkpoint, if all are as it says; else cut none.
 
         Raises:
             StateError: one is missing, too short, or not what was written.
         """
         if "digests" not in manifest:
             raise StateError(f"{self.folder}: {OLDER}")
-        self.written = kept(self.folder, manifest)
+        self.written = verified_rows(self.folder, manifest)
         for name, written in self.written.items():
             cut(self.folder / name, written.length)
         for name in EVENTS.keys() - self.written.keys():
             (self.folder / name).unlink(missing_ok=True)
 
-    def append(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows to a table; one of `EVENTS` begins with its first rows."""
+    def append(self, name: str, rows: Iterable[Sequence[object]]) -> None:
+        """Add rows to a table."""
+        # A table of `EVENTS` begins with its first rows, not with the run: most runs have none.
         head = [EVENTS[name]] if name in EVENTS and name not in self.written else []
         self._grow(name, [*head, *rows])
 
-    def _grow(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _grow(self, name: str, rows: Iterable[Sequence[object]]) -> None:
         data = csv_of(rows).encode()
         with growing(self.folder / name) as file:
             file.write(data)
         self.written.setdefault(name, WrittenRows()).add(data)
 
     @property
-    def marks(self) -> dict[str, dict[str, Any]]:
-        """Marks of the tables that a checkpoint keeps: their lengths and digests."""
+    def marks(self) -> Marks:
+        """Lengths and digests of the tables, for a checkpoint."""
         return _marks(self.written)
 
 
-def kept(folder: Path, manifest: Mapping[str, Any]) -> dict[str, WrittenRows]:
-    """Compare tables with a checkpoint, each up to the length that it knows.
+def verified_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, WrittenRows]:
+    """Compare tables with a checkpoint, each up to the length in it.
 
     Returns:
-        What each holds up to there. Nothing of tables whose digests the checkpoint does not know.
+        The rows of each table up to there; tables without a digest in the checkpoint are left out.
 
     Raises:
         StateError: one is missing, too short, or not what was written.
     """
-    found = {}
+    rows = {}
     for name, sha in manifest.get("digests", {}).items():
         path, length = folder / name, manifest["tables"][name]
         written = read(path, length) if path.is_file() else WrittenRows()
@@ -142,12 +149,12 @@ def kept(folder: Path, manifest: Mapping[str, Any]) -> dict[str, WrittenRows]:
                 f"{path} is damaged: the SHA-256 of its first {length} bytes is "
                 f"{written.sha.hexdigest()[:12]}..., the checkpoint says {sha[:12]}...; {MEND}"
             )
-        found[name] = written
-    return found
+        rows[name] = written
+    return rows
 
 
 def read(path: Path, length: int) -> WrittenRows:
-    """Read the beginning of a table, or as much of it as there is."""
+    """Digest the first `length` bytes of a table, or as many as there are."""
     written = WrittenRows()
     with path.open("rb") as file:
         while data := file.read(min(CHUNK, length - written.length)):
@@ -155,13 +162,14 @@ def read(path: Path, length: int) -> WrittenRows:
     return written
 
 
-def measured(folder: Path) -> dict[str, dict[str, Any]]:
-    """Measure the tables that a folder holds now, whoever wrote them, for a checkpoint."""
+def measured(folder: Path) -> Marks:
+    """Return lengths and digests of the tables that a folder holds now, for a checkpoint."""
     there = [name for name in (*TABLES, *EVENTS) if (folder / name).is_file()]
     return _marks({name: read(folder / name, (folder / name).stat().st_size) for name in there})
 
 
-def _marks(written: Mapping[str, WrittenRows]) -> dict[str, dict[str, Any]]:
+def _marks(written: Mapping[str, WrittenRows]) -> Marks:
+    """Return lengths and digests as a manifest holds them."""
     return {
         "tables": {name: table.length for name, table in written.items()},
         "digests": {name: table.sha.hexdigest() for name, table in written.items()},

@@ -1,4 +1,4 @@
-"""Journal of the file of each client's state: a table that grows by what a checkpoint changed."""
+"""Journal of the files of clients' states: each checkpoint appends the lines that changed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from vergence.core.serialization import plain
 from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.errors import StateError
 
+# Lines beyond two per client after which the table is written anew. It stays within twice its
+# shortest length, and a run with few clients does not rewrite it at every checkpoint.
 SLACK = 1000
-"""Lines beyond two per client after which the table is written anew."""
 
 
 class StateRef(NamedTuple):
-    """File and XXH3 digest of a client's state, and the share of entries it keeps to itself.
+    """Reference to the file of a client's state.
 
-    A state is digested in every turn, to tell when it is damaged; XXH3 costs an eighth of SHA-256.
-    The fingerprint of a finished seed is taken from SHA-256 digests.
+    Attributes:
+        file: name of the file.
+        xxh3: digest of its bytes.
+        share: share of the entries that are personal; None: the method has no mask.
     """
+
+    # A state is digested in every turn, to notice damage; XXH3 costs an eighth of SHA-256. The
+    # fingerprint of a finished seed is made of SHA-256 digests.
 
     file: str
     xxh3: str
@@ -31,7 +37,7 @@ class StateRef(NamedTuple):
 
 
 class JournalPosition(NamedTuple):
-    """A journal as a checkpoint knows it: its file, and the length and SHA-256 that count."""
+    """Position in a journal that a checkpoint holds: file, length in bytes, SHA-256 up to there."""
 
     file: str
     length: int
@@ -39,10 +45,10 @@ class JournalPosition(NamedTuple):
 
 
 class StateJournal:
-    """One seed's table `client,file,xxh3,share`; a client's last line counts.
+    """One seed's table `client,file,xxh3,share`, of which a client's last line counts."""
 
-    Rewriting it at every checkpoint would cost time with every client that ever took part.
-    """
+    # It grows: rewriting it at every checkpoint would take time for every client that ever took
+    # part.
 
     def __init__(self, folder: Path, seed: int, generation: int = 0) -> None:
         self.folder, self.seed, self.generation = folder, seed, generation
@@ -50,11 +56,16 @@ class StateJournal:
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """Path of the table."""
         return self.folder / f"seed{self.seed}.clients.{self.generation}.csv"
 
     def add(self, changed: Mapping[str, StateRef], filed: Mapping[str, StateRef]) -> StateJournal:
-        """Write down what changed; return the journal to go on with, a new one now and then."""
+        """Append the states that changed; return the journal to go on with, now and then a new one.
+
+        Args:
+            changed: states that changed since the last checkpoint.
+            filed: the states of all clients.
+        """
         if self.lines + len(changed) > 2 * len(filed) + SLACK:
             fresh = StateJournal(self.folder, self.seed, self.generation + 1)
             fresh._append(filed)
@@ -74,14 +85,14 @@ class StateJournal:
 
     @property
     def mark(self) -> JournalPosition:
-        """Mark of the journal that a checkpoint keeps."""
+        """Position to write into a checkpoint."""
         return JournalPosition(self.path.name, self.length, self.sha.hexdigest())
 
     @classmethod
     def reopen(
         cls, folder: Path, seed: int, mark: JournalPosition
     ) -> tuple[StateJournal, dict[str, StateRef]]:
-        """Cut a journal to what a checkpoint knows, and return it with everybody's last line.
+        """Cut a journal to the length in a checkpoint; return it with every client's state.
 
         Raises:
             StateError: it is missing, too short, or not what was written.
@@ -96,7 +107,7 @@ class StateJournal:
 
 
 def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
-    """Return everybody's last line, up to the length that a checkpoint knows.
+    """Return every client's last line up to the length in a checkpoint.
 
     Raises:
         StateError: it is missing, too short, or not what was written.
@@ -126,7 +137,8 @@ def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
 
 
 def _name(file: str, client: str) -> str:
-    """Return the name of a client's file; nothing that leads elsewhere is one."""
+    """Return the name of a client's file, if it can be one."""
+    # A journal that somebody changed could name a file outside of the folder, or another client's.
     if f".client.{client}." not in file or "/" in file or not file.isprintable():
         raise ValueError(f"'{file}' is no state of '{client}'")
     return file

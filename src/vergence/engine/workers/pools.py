@@ -25,7 +25,7 @@ from vergence.engine.channel import ByteChannel
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.records import ClientResult, ClientTask, GroupResult, TaskBatch
-from vergence.engine.secure_sum_attempts import InProcessProtocol, told
+from vergence.engine.secure_sum_attempts import InProcessProtocol, with_opened_sum
 from vergence.engine.secure_sums import PackedReply
 from vergence.engine.storage.state_journal import StateRef
 from vergence.engine.workers.process_main import WorkerProcess
@@ -85,7 +85,7 @@ class Bytes(InProcess):
         """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
         batch = replace(batch, tasks=[unpack(pack(task), ClientTask) for task in batch.tasks])
         first = batch.tasks[0].message if batch.kind == "turn" and batch.tasks else None
-        form = None if first is None else self.runner.form(first, batch.held)
+        form = None if first is None else self.runner.layout(first, batch.templates)
         if first is None or form is None or self.protocol is None:
             yield from super().run(batch)
             return
@@ -93,7 +93,7 @@ class Bytes(InProcess):
         packed = [pair for _, result in done for pair in result.replies.items()]
         rows = {c: reply.words for c, reply in packed if isinstance(reply, PackedReply)}
         opened = self.protocol.total(form, first, rows)
-        yield from told(done, opened)
+        yield from with_opened_sum(done, opened)
 
 
 class Forked:
@@ -179,8 +179,13 @@ class Forked:
             messages[id(message)] = {**vars(message), "trees": trees}
         places = {key: place for place, key in enumerate(messages)}
         tasks = [(c.client, places[id(c.message)], c.file, c.spare) for c in batch.tasks]
-        held = {name: self.sent.write(params, self.layouts) for name, params in batch.held.items()}
-        return {**vars(batch), "tasks": tasks, "messages": list(messages.values()), "held": held}
+        templates = {n: self.sent.write(p, self.layouts) for n, p in batch.templates.items()}
+        return {
+            **vars(batch),
+            "tasks": tasks,
+            "messages": list(messages.values()),
+            "templates": templates,
+        }
 
     def _result(self, note: Mapping[str, Any], slot: SharedArena) -> GroupResult:
         results = [thawed(result) for result in note["results"]]

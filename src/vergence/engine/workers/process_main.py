@@ -85,7 +85,7 @@ class WorkerProcess:
             note["stamp"],
             note["progress"],
             tuple(note["points"]),
-            held={t: self.sent.read(n, self.layouts) for t, n in note["held"].items()},
+            templates={t: self.sent.read(n, self.layouts) for t, n in note["templates"].items()},
         )
 
     def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:

@@ -185,11 +185,13 @@ class RayWorker:
         if self.known is None or self.known[0] != at:
             self.known = at, ray.get(sent[0])
         store = PayloadStateStore(
-            Path(), self.runner.store.seed, self.runner.store.records, came=states
+            Path(), self.runner.store.seed, self.runner.store.records, old_states=states
         )
         self.runner.store = store
         try:
-            return TaskPayload.of(self.runner.carry_out(self.known[1], number, Sum()), store.left)
+            return TaskPayload.of(
+                self.runner.carry_out(self.known[1], number, Sum()), store.new_states
+            )
         except VergenceError:
             raise
         except Exception:

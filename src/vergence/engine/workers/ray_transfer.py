@@ -63,8 +63,8 @@ class WorkerSpec:
 class PayloadStateStore(ClientStateStore):
     """A store that travels: the states that came with a group, and those it leaves."""
 
-    came: Mapping[str, Array] = field(default_factory=dict)
-    left: dict[str, Array] = field(default_factory=dict)
+    old_states: Mapping[str, Array] = field(default_factory=dict)
+    new_states: dict[str, Array] = field(default_factory=dict)
 
     def read(self, file: str, fresh: Any = None) -> ClientState:
         """Content that came under a file's name.
@@ -72,7 +72,7 @@ class PayloadStateStore(ClientStateStore):
         Raises:
             StateError: it is damaged, or no state of this run's clients.
         """
-        kept = unpack(self.came[file].tobytes(), ClientState, *self.records)
+        kept = unpack(self.old_states[file].tobytes(), ClientState, *self.records)
         return self.genuine(kept, file, fresh)
 
     def write(
@@ -80,7 +80,7 @@ class PayloadStateStore(ClientStateStore):
     ) -> StateRef:
         """Keep a new state until the group is done."""
         chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
-        self.left[file] = np.frombuffer(b"".join(chunks), np.uint8)
+        self.new_states[file] = np.frombuffer(b"".join(chunks), np.uint8)
         return StateRef(file, quick_digest(*chunks), share)
 
 
