@@ -195,7 +195,9 @@ def main() -> int:
             for number, row in enumerate(pool.map(one, drawn), 1):
                 survivors += not row.noticed
                 where = f"{row.change.file}:{row.change.line}"
-                print(f"{number}. {where} `{row.before}` -> `{row.after}`: {row.outcome}", flush=True)
+                print(
+                    f"{number}. {where} `{row.before}` -> `{row.after}`: {row.outcome}", flush=True
+                )
     minutes = (time.monotonic() - began) / 60
     print(f"{survivors} of {options.number} survived, {minutes:.0f} minutes")
     return 0

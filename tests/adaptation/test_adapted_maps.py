@@ -8,8 +8,14 @@ import vergence as vg
 from tests.cli.commands import run
 from vergence.adaptation import choice
 from vergence.adaptation.adapted_run import adapt
-from vergence.adaptation.choice import by_sample, candidates, choose, folds, held_out
-from vergence.adaptation.fine_tuning import SHARED, Adapter, prior_way
+from vergence.adaptation.choice import (
+    candidates,
+    choose,
+    errors_by_sample,
+    fold_numbers,
+    held_out_errors,
+)
+from vergence.adaptation.fine_tuning import SHARED, Adapter, prior_name
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
@@ -33,7 +39,7 @@ def corner(tmp_path, monkeypatch):
     """A run, and six clips of somebody who always looks into a corner."""
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glc_vit, "BLOCKS", 1)
-    monkeypatch.setattr(choice, "SIMPLEST_FIRST", (prior_way(0.5), prior_way(1.0)))
+    monkeypatch.setattr(choice, "SIMPLEST_FIRST", (prior_name(0.5), prior_name(1.0)))
     trained = read_run(run(tmp_path, CLIPS))
     clips = trained.loaded.raw.people[trained.ready.clients[0]].train.subset(torch.arange(6))
     points = torch.full_like(clips.columns["points"], 0.12)
@@ -83,8 +89,8 @@ def test_a_sample_is_scored_by_a_prior_that_never_saw_it(corner):
     ready = trained.task.prepare(Federation("adapt", {"me": Splits(clips, clips, clips)}))
     stream = RandomStream("adapt", 0)
     adapter, every = Adapter(trained.on(ready, stream=stream), "me"), torch.arange(6)
-    prior = held_out(adapter, prior_way(1.0), every, folds(6), stream)
-    known = adapter.outputs_at(adapter.fit(prior_way(1.0), every, stream), every)
-    assert prior[5] < by_sample(trained.task, known, clips)[5] - 0.5
-    shared = held_out(adapter, SHARED, every, folds(6), stream)
+    prior = held_out_errors(adapter, prior_name(1.0), every, fold_numbers(6), stream)
+    known = adapter.outputs_at(adapter.fit(prior_name(1.0), every, stream), every)
+    assert prior[5] < errors_by_sample(trained.task, known, clips)[5] - 0.5
+    shared = held_out_errors(adapter, SHARED, every, fold_numbers(6), stream)
     assert (prior[:5] > shared[:5]).all()

@@ -12,10 +12,10 @@ import torch
 
 import vergence as vg
 from tests.cli.commands import ONE, run, vergence
-from vergence.adaptation.adapted_run import adapt, adapt_to, opened, told_choice
+from vergence.adaptation.adapted_run import adapt, adapt_to, choice_sentence, open_source
 from vergence.adaptation.choice import choose
 from vergence.adaptation.fine_tuning import SHARED, WHOLE, Adapter, FineTuning
-from vergence.adaptation.own_data import OwnData, prepared, read_own_data
+from vergence.adaptation.own_data import OwnData, prepare_person, read_own_data
 from vergence.core.data import Samples, SharedRows
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
@@ -134,7 +134,7 @@ def test_faults_of_the_machine_are_no_faults_of_the_samples(
 
     monkeypatch.setattr(type(run.task), "loss", failing)
     with pytest.raises(DataError if told else type(fault), match=told or str(fault)[:20]):
-        prepared(run.experiment, run.task.seed, own, torch.arange(3))
+        prepare_person(run.experiment, run.task.seed, own, torch.arange(3))
 
 
 def test_a_flipped_byte_of_the_samples_is_found(trained, file, tmp_path):
@@ -207,7 +207,7 @@ def test_a_run_with_a_correction_is_not_adapted_again(tmp_path):
     """The new correction is of corrected angles, and would stand where the first one does."""
     text = EYES.replace('"gaze_angle"', '"gaze_angle", correction = { offset = [0.1, 0] }')
     with pytest.raises(ConfigError, match=r"task\.correction is one person's.*adapted from"):
-        opened(run(tmp_path, text), None)
+        open_source(run(tmp_path, text), None)
 
 
 def test_a_correction_and_a_chosen_prior_are_refused_together():
@@ -218,8 +218,8 @@ def test_a_correction_and_a_chosen_prior_are_refused_together():
 def test_a_way_that_diverges_is_not_chosen(trained, newcomer):
     own = OwnData("me", newcomer, "samples")
     rows = torch.arange(6)
-    source = opened(trained, None).trained
-    ready = prepared(source.experiment, source.task.seed, own, rows)
+    source = open_source(trained, None).trained
+    ready = prepare_person(source.experiment, source.task.seed, own, rows)
     stream = RandomStream("adapt", 0)
     adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(lr=1e30))
     found = choose(adapter, ["shrunk offset", WHOLE], rows, stream)
@@ -236,12 +236,12 @@ def test_samples_of_one_target_are_left_out_together(trained, newcomer):
     twice = Samples({**twice.columns, "gaze": apart}, dict(twice.banks))
     target = torch.arange(9).repeat_interleave(2)
     named = Samples({**twice.columns, "target": target}, dict(twice.banks))
-    source = opened(trained, None).trained
+    source = open_source(trained, None).trained
     stream, found = RandomStream("adapt", 0), {}
     for label, samples in (("alone", newcomer), ("leaky", twice), ("named", named)):
         rows = torch.arange(9 if label == "alone" else 18)
         own = OwnData("me", samples, "samples")
-        ready = prepared(source.experiment, source.task.seed, own, rows)
+        ready = prepare_person(source.experiment, source.task.seed, own, rows)
         adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(steps=100))
         found[label] = choose(adapter, [WHOLE], rows, stream)
     assert (found["named"].folds, found["leaky"].folds) == (9, 5)
@@ -265,7 +265,7 @@ def test_without_samples_or_with_one_the_shared_model_is_kept(trained, file, new
     for count in (0, 1):
         made = adapt(trained, file, tmp_path / f"me{count}", samples=count)
         assert made.choice.way == SHARED
-        assert "too few to hold one out" in told_choice(made)
+        assert "too few to hold one out" in choice_sentence(made)
         assert torch.equal(vg.open_run(made.folder).predict(None, newcomer), shared)
 
 
@@ -284,7 +284,7 @@ def test_people_of_a_leave_one_out_evaluation_give_priors(tmp_path, newcomer):
     assert {"fitted offset", "fitted affine", "fitted eyes"} <= set(made.choice.errors)
     made = adapt(folder, data, tmp_path / "me1", samples=1)
     assert made.choice.way == "fitted eyes", "one sample cannot speak against the others"
-    assert "Chose fitted eyes, whose priors are of the run's own people" in told_choice(made)
+    assert "Chose fitted eyes, whose priors are of the run's own people" in choice_sentence(made)
     assert adapt(folder, data, tmp_path / "me0", samples=0).choice.way == SHARED
 
 
@@ -382,7 +382,7 @@ def test_a_deployment_s_folder_is_no_run(file, tmp_path):
 def test_who_took_part_has_a_model_already(trained, newcomer, tmp_path):
     with pytest.raises(ConfigError, match=r"'p01' of eye_synthetic took part .* --person p01"):
         adapt_to(
-            opened(trained, None),
+            open_source(trained, None),
             OwnData("p01", newcomer, "samples", "eye_synthetic"),
             tmp_path / "me",
         )

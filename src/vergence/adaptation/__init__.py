@@ -1,1 +1,1 @@
-"""Models for people who took no part in a run, made from a few labelled samples of theirs."""
+"""Adaptation of a finished run to a new person, from a few labelled samples of that person."""

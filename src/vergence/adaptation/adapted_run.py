@@ -1,7 +1,7 @@
-"""`vergence adapt`: a run directory with a model for somebody who took no part in a run.
+"""`vergence adapt`: makes a run directory with a model for a person who took no part in a run.
 
-The directory is that of a run of no rounds, whose network starts from the adapted model: whatever
-reads a run reads it.
+The directory is that of a run of no rounds, whose network starts from the adapted model. So every
+command that reads a run also reads an adapted model.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from vergence.adaptation.fine_tuning import SHARED, Adapter, FineTuning, Persona
 from vergence.adaptation.other_people import own_priors
 from vergence.adaptation.own_data import (
     OwnData,
-    chosen_rows,
-    parted,
-    prepared,
+    prepare_person,
     read_own_data,
+    rows_to_learn,
+    split_rows,
 )
 from vergence.core.data import Samples
 from vergence.core.files import saving, write_whole
@@ -54,19 +54,19 @@ from vergence.results.read import read, table
 from vergence.tasks.gaze_angle import GazeAngle
 
 LABEL, LEARNED = "adapted", "adapted_training_scores"
-"""What tables call it: the second where every sample it is scored on was learned from."""
+"""Labels in tables; the second where the scores are those of the samples it was trained on."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Model that was made for a person.
+    """Result of `adapt`: where a person's model lies and how it was chosen.
 
     Attributes:
-        folder: the run directory.
-        experiment: of that run.
-        person: for whom.
-        samples: numbers of samples that were learned from.
-        choice: the way that was chosen, and the errors of all.
+        folder: run directory of the adapted model.
+        experiment: experiment of that run.
+        person: name of the person.
+        samples: number of samples that it was fitted to.
+        choice: name of the chosen way, and the cross-validated errors of all ways.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Source:
-    """A run to adapt: one of its seeds, and priors of corrections where it has some."""
+    """Run to adapt: one of its seeds, and corrections with priors of other people, if any."""
 
     trained: TrainedRun
     fitted: Mapping[str, FittedCalibration]
@@ -92,37 +92,38 @@ def adapt(
     samples: int | None = None,
     seed: int | None = None,
 ) -> Adaptation:
-    """Make a model for somebody who took no part in a run, from labelled samples of theirs.
+    """Make a model for a person who took no part in a run, from labelled samples of that person.
 
     Args:
-        folder: the run, or a merged leave-one-out directory.
-        data: an npz with the task's columns, or what the run's data set reads, with this person.
-        out: the new run directory.
-        person: who, where the data hold several; of an npz the name to give, default "me".
-        samples: so many of them, evenly spread; default all.
-        seed: of the run; default its first.
+        folder: run directory, or that of a merged leave-one-out evaluation.
+        data: npz file with the task's columns, or a folder that the run's data set reads.
+        out: new run directory.
+        person: name of the person, where the data hold several; for an npz file the name to use,
+            default "me".
+        samples: number of samples to learn from, evenly spread over time; default all.
+        seed: seed of the run to start from; default its first.
 
     Raises:
         ConfigError: the run has no model to adapt, or the person took part in it.
         DataError: the samples cannot be used.
         StateError: the run is damaged or unfinished, or `out` holds something.
     """
-    source = opened(folder, person, seed)
+    source = open_source(folder, person, seed)
     own = read_own_data(data, source.trained.experiment, person)
     return adapt_to(source, own, out, samples)
 
 
-def opened(
+def open_source(
     folder: Path,
     person: str | None,
     seed: int | None = None,
     experiment: Experiment | None = None,
 ) -> Source:
-    """A run to adapt. Of a leave-one-out evaluation the run without this person, or the first.
+    """Open a run to adapt; of a leave-one-out evaluation, the fold without this person.
 
     Raises:
-        StateError: it is damaged or unfinished.
-        ConfigError: it shares no model, or is of Python objects.
+        StateError: the run is damaged or unfinished.
+        ConfigError: the run shares no model, or its task or network is a Python object.
     """
     if (folder / "deploy.toml").is_file():
         raise StateError(
@@ -131,20 +132,21 @@ def opened(
         )
     if not (folder / "results.json").is_file() or not read(folder).runs[0].results.get("folds"):
         checksums.check(folder)
-        return Source(_accepted(read_run(folder, seed, experiment, clients=False)), {})
+        return Source(_check_adaptable(read_run(folder, seed, experiment, clients=False)), {})
     everybody: HeldOut = unseen(folder)
     left_out = everybody.folders
     who = person if person is not None and person in left_out else next(iter(left_out))
     fold = Path(os.path.normpath(everybody.folders[who]))
     checksums.check(fold)
-    trained = _accepted(read_run(fold, seed, clients=False))
+    trained = _check_adaptable(read_run(fold, seed, clients=False))
     if not isinstance(trained.task, GazeAngle):
         return Source(trained, {})
     return Source(trained, own_priors(everybody, (who,), trained.task.seed).get(who, {}))
 
 
-def _accepted(trained: TrainedRun) -> TrainedRun:
+def _check_adaptable(trained: TrainedRun) -> TrainedRun:
     table = trained.experiment.table
+    # Whatever cannot start from a shared model, or would start from one that is not what it says.
     for refused, why in (
         (not trained.shares(), "this method shares no model that a newcomer could start from"),
         (
@@ -174,32 +176,35 @@ def _accepted(trained: TrainedRun) -> TrainedRun:
 
 
 def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None) -> Adaptation:
-    """Make a model of a run for a person whose samples are at hand; see `adapt`."""
+    """Make a model for a person whose samples have been read already; see `adapt`."""
     if (out / "config.toml").exists():
         raise StateError(f"{out} holds a run already: choose another --out, or out= in Python")
     check_vacant(out)
     _refuse_known(source.trained, own)
-    rows = chosen_rows(len(own.samples), samples)
+    rows = rows_to_learn(len(own.samples), samples)
     seed = source.trained.task.seed
-    ready = prepared(source.trained.experiment, seed, own, rows)
+    ready = prepare_person(source.trained.experiment, seed, own, rows)
     stream = RandomStream("adapt", seed)
     trained = source.trained.on(ready, stream=stream)
-    adapter = Adapter(trained, own.person, FineTuning(pulls=PULLS), _usable(source.fitted, own))
+    adapter = Adapter(
+        trained, own.person, FineTuning(pulls=PULLS), _corrections_for(source.fitted, own)
+    )
+    # Sums over several threads come in another order: the same samples must give the same bits.
     torch.set_num_threads(1)
     learned = torch.arange(len(rows))
     _check_answers(adapter, PersonalModel(adapter.start), "the shared model")
     choice = choose(adapter, candidates(adapter), learned, stream)
     model = adapter.fit(choice.way, learned, stream)
     _check_answers(adapter, model, choice.way)
-    experiment = written(source.trained, own, rows, model, choice, out)
+    experiment = write_run(source.trained, own, rows, model, choice, out)
     return Adaptation(out, experiment, own.person, len(rows), choice)
 
 
 def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
-    """Accept a model that answers finite numbers on the person's samples.
+    """Check that a model's outputs on the person's samples are finite.
 
     Raises:
-        StateError: it does not: its parameters are NaN, or so large that nothing else comes out.
+        StateError: an output is NaN or infinite, as the parameters are NaN or too large.
     """
     if not adapter.outputs(model, adapter.labelled).isfinite().all():
         raise StateError(
@@ -208,19 +213,19 @@ def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
         )
 
 
-def _usable(
+def _corrections_for(
     fitted: Mapping[str, FittedCalibration], own: OwnData
 ) -> Mapping[str, FittedCalibration]:
-    """Corrections that these samples allow: eyes are told apart by a column `side`."""
-    apart = "side" in own.samples.columns
-    return {name: kind for name, kind in fitted.items() if apart or not kind.spread[1].any()}
+    """Corrections that these samples allow: those with a term per eye need a column `side`."""
+    has_side = "side" in own.samples.columns
+    return {name: kind for name, kind in fitted.items() if has_side or not kind.spread[1].any()}
 
 
 def _refuse_known(trained: TrainedRun, own: OwnData) -> None:
-    """Refuse a person who took part in the run, by the names of data and person.
+    """Refuse a person who took part in the run: same name of data set, same name of person.
 
     Raises:
-        ConfigError: says where their model is.
+        ConfigError: the person took part; the message says how to export their model.
     """
     run = read(trained.folder).runs[0]
     took_part = {*run.people, *trained.clients}
@@ -231,7 +236,7 @@ def _refuse_known(trained: TrainedRun, own: OwnData) -> None:
         )
 
 
-def written(
+def write_run(
     trained: TrainedRun,
     own: OwnData,
     rows: torch.Tensor,
@@ -240,35 +245,36 @@ def written(
     out: Path,
 ) -> Experiment:
     """Write the run directory of an adapted model; return its experiment."""
-    learned, other = parted(own.samples, rows)
+    learned, other = split_rows(own.samples, rows)
     whole = len(rows) in (0, len(own.samples))
-    kept = learned if whole else Samples.concatenate([learned, other])
+    samples = learned if whole else Samples.concatenate([learned, other])
     with saving(out):
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        out.chmod(0o700)  # of a folder that was there, too: all files in it tell of the person
-        write_whole(out / own_samples.FILE, own_samples.packed(kept), secret=True)
+        out.chmod(0o700)  # Also where the folder existed: its files describe one person.
+        write_whole(out / own_samples.FILE, own_samples.packed(samples), secret=True)
     every = len(rows) == len(own.samples) and choice.way != SHARED
-    settings = _table(trained, own, len(rows), model, LEARNED if every else LABEL)
+    settings = _settings(trained, own, len(rows), model, LEARNED if every else LABEL)
+    # Users may not ask for a run of no rounds: it is checked as one of a single round.
     made = check({**settings, "run": {**settings["run"], "rounds": 1}}, out)
-    begins = _starting(trained, own, model, choice)
-    named = {**settings, "model": {**settings["model"], "start": begins.run}}
+    starting_model = _starting_model(trained, own, model, choice)
+    named = {**settings, "model": {**settings["model"], "start": starting_model.run}}
     experiment = agreed(
         replace(
             made,
             table=named,
-            model=replace(made.model, start=begins),
+            model=replace(made.model, start=starting_model),
             plan=replace(made.plan, rounds=0),
-            origin=TableOrigin(told={"adapted": _told(trained, own, len(rows), choice)}),
+            origin=TableOrigin(told={"adapted": _provenance(trained, own, len(rows), choice)}),
         )
     )
     start(experiment, out, RoundCallback(bar=False))
     return experiment
 
 
-def _table(
+def _settings(
     trained: TrainedRun, own: OwnData, count: int, model: PersonalModel, label: str
 ) -> dict[str, Any]:
-    """The experiment of an adapted model, but for the model that it starts from."""
+    """Settings of an adapted model's experiment, without the model that it starts from."""
     whole = trained.experiment.table
     task = dict(whole["task"])
     if isinstance(model.correction, Correction):
@@ -298,11 +304,11 @@ def _table(
     }
 
 
-def _starting(
+def _starting_model(
     trained: TrainedRun, own: OwnData, model: PersonalModel, choice: AdaptationChoice
 ) -> StartingModel:
-    """The adapted parameters, and all whom they have learned from."""
-    told, earlier = read(trained.folder).runs[0].results, trained.experiment.model.start
+    """Adapted parameters as a starting model, with everybody whose data they were trained on."""
+    results, earlier = read(trained.folder).runs[0].results, trained.experiment.model.start
     took_part = dict.fromkeys(table(trained.folder / "turns.csv", "client").client)
     before = () if earlier is None else earlier.learned_from
     if choice.way != SHARED:
@@ -310,7 +316,7 @@ def _starting(
     return StartingModel(
         f"{trained.folder}, adapted",
         digest(pack(model.params)),
-        told["federation"],
+        results["federation"],
         tuple(took_part),
         model.params,
         split_of(trained.experiment.dataset),
@@ -318,7 +324,7 @@ def _starting(
     )
 
 
-def _told(
+def _provenance(
     trained: TrainedRun, own: OwnData, count: int, choice: AdaptationChoice
 ) -> dict[str, Any]:
     """Entry of provenance.json about an adaptation."""
@@ -337,7 +343,7 @@ def _told(
 
 
 def show(made: Adaptation, console: Console) -> None:
-    """Print the cross-validated error of every way, which was chosen, and where the run lies."""
+    """Print the cross-validated error of every way, the chosen one, and the new run directory."""
     choice, headline = made.choice, made.experiment.task(0).headline
     if choice.errors:
         grid = Table("way", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -346,15 +352,15 @@ def show(made: Adaptation, console: Console) -> None:
         for way, error in choice.errors.items():
             grid.add_row(way, number(error, places), style="bold" if way == choice.way else "")
         alone = choice.folds == made.samples
-        left = "one sample" if alone else f"one of {choice.folds} folds"
-        console.print(f"Cross-validated on {made.samples} samples, {left} left out at a time:")
+        fold = "one sample" if alone else f"one of {choice.folds} folds"
+        console.print(f"Cross-validated on {made.samples} samples, {fold} left out at a time:")
         console.print(grid)
-    console.print(Text(told_choice(made)), soft_wrap=True)
+    console.print(Text(choice_sentence(made)), soft_wrap=True)
     console.print(Text(f"model:  {made.folder}"), soft_wrap=True)
 
 
-def told_choice(made: Adaptation) -> str:
-    """The way that was chosen, in one sentence."""
+def choice_sentence(made: Adaptation) -> str:
+    """Sentence on the way that was chosen, and why."""
     choice, name = made.choice, metric_name(made.experiment.task(0).headline)
     if not choice.errors:
         few = (

@@ -18,46 +18,48 @@ from vergence.adaptation.fine_tuning import (
     WHOLE,
     Adapter,
     Rows,
-    prior_way,
-    pulled,
+    prior_name,
+    pull_name,
 )
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.metrics.held_out import BLOCKS, smallest
 
+# Leave-one-out uses the most of few samples; more folds cost more fits and change little.
 SMALL, FOLDS = 10, 5
-"""Up to so many samples each is left out in turn; more are dealt to so many folds."""
+"""Largest number of samples for leave-one-out, and the number of folds of more samples."""
 FEWEST = 2
-"""Samples that can be held out from one another."""
+"""Smallest number of samples for cross-validation."""
 PULLS = (10.0, 1.0)
-"""Pulls to the start that are tried in fine-tuning."""
+"""Strengths of the penalty on the distance to the shared model that fine-tuning tries."""
 SIMPLEST_FIRST = (
     "shrunk offset",
     "fitted offset",
     "shrunk affine",
     "fitted affine",
     "fitted eyes",
-    *map(prior_way, EXPONENTS),
+    *map(prior_name, EXPONENTS),
     LAST,
-    *map(pulled, PULLS),
+    *map(pull_name, PULLS),
     WHOLE,
     ADAPTED,
 )
-"""Ways that are tried, where a run has them."""
+"""Ways that are tried where a run has them, those with the fewest free parameters first."""
+# A correction fitted to others already shrinks to their spread: it takes more evidence to leave it.
 AGAINST_SHARED, AGAINST_OTHERS = 1.0, 2.0
-"""Standard errors that speak against the shared model, and against what other people's data say."""
+"""Standard errors that are needed to leave the shared model, and a correction fitted to others."""
 
 
 @dataclass(frozen=True)
 class AdaptationChoice:
-    """A way that was chosen for a person.
+    """Choice of a way for one person.
 
     Attributes:
-        way: its name; `SHARED` keeps the shared model.
-        errors: cross-validated mean of the task's headline, of every way; NaN of one that diverged;
-            none where there are too few samples to hold any out.
-        folds: of the cross-validation.
+        way: name of the way; `SHARED` keeps the shared model.
+        errors: cross-validated mean of the task's headline for every way; NaN for one that
+            diverged; empty where there are too few samples for cross-validation.
+        folds: number of folds of the cross-validation.
     """
 
     way: str
@@ -66,15 +68,16 @@ class AdaptationChoice:
 
 
 def candidates(adapter: Adapter) -> list[str]:
-    """Ways to choose among, simplest first."""
+    """Names of the ways to choose among, simplest first."""
     return [way for way in SIMPLEST_FIRST if way in adapter.ways]
 
 
-def usual(adapter: Adapter) -> str:
-    """The way that samples must speak against: the shared model, or a correction fitted to others.
+def default_way(adapter: Adapter) -> str:
+    """Way to keep without evidence: the shared model, or a correction fitted to other people.
 
-    A correction whose priors are the spread over the run's own people is near no change by itself
-    where there are few samples, or where people hardly differ. Of several the fullest is taken.
+    A correction whose priors are the spread over the run's own people changes hardly anything
+    where there are few samples, or where people hardly differ. Of several such corrections the one
+    with the most terms is taken.
     """
     return list(adapter.fitted)[-1] if adapter.fitted else SHARED
 
@@ -82,43 +85,45 @@ def usual(adapter: Adapter) -> str:
 def choose(
     adapter: Adapter, ways: Sequence[str], rows: Rows, stream: RandomStream
 ) -> AdaptationChoice:
-    """Choose among ways, simplest first, for these of a person's samples.
+    """Choose among ways, simplest first, by cross-validation on some of a person's samples.
 
-    Every way is fitted without a fold of the samples and measured on it. The `usual` one is kept
-    unless another is better by more than one error of the difference (two, where it is a correction
-    fitted to others). With one sample nothing can be held out, and it is kept; with none it is the
-    shared model. Samples that the shared model has no score on count for no way; a way without a
-    score on any other one has diverged. Samples of one target, or of one frame, are left out
-    together, and count as one.
+    Every way is fitted without one fold of the samples and measured on that fold. The `default_way`
+    is kept unless another is better by more than one standard error of the difference (two, where
+    the default is a correction fitted to others). With one sample there is no cross-validation, and
+    the default is kept; with none it is the shared model. Samples on which the shared model has no
+    score do not count; a way without a score on any other sample has diverged. Samples of one
+    target, or of one frame, are in one fold and count as one.
     """
-    first = usual(adapter) if len(rows) else SHARED
+    first = default_way(adapter) if len(rows) else SHARED
     unit = units(adapter.labelled.subset(rows))
-    fold = folds(len(set(unit.tolist())))[unit]
+    fold = fold_numbers(len(set(unit.tolist())))[unit]
     if len(set(fold.tolist())) < FEWEST:
         return AdaptationChoice(first, {}, 0)
     tried = dict.fromkeys((first, SHARED, *ways))
-    found = {way: held_out(adapter, way, rows, fold, stream) for way in tried}
-    counted = ~np.isnan(found[SHARED])
+    values = {way: held_out_errors(adapter, way, rows, fold, stream) for way in tried}
+    counted = ~np.isnan(values[SHARED])
     number = np.unique(unit[counted], return_inverse=True)[1]
     size = np.bincount(number)
+    # Cross-validated errors of one unit have no standard error.
     if len(size) < FEWEST:
         return AdaptationChoice(first, {}, 0)
-    means = {way: np.bincount(number, values[counted]) / size for way, values in found.items()}
-    errors = {way: float(values.mean()) for way, values in means.items()}
+    means = {way: np.bincount(number, each[counted]) / size for way, each in values.items()}
+    errors = {way: float(mean.mean()) for way, mean in means.items()}
     task = adapter.trained.task
     sign = 1.0 if task.headline in task.lower_is_better else -1.0
+    # A way that diverged must lose against every other one.
     losses = {way: np.nan_to_num(sign * each, nan=np.inf) for way, each in means.items()}
-    block = blocks(len(size), of_video(adapter.labelled))
+    block = block_numbers(len(size), of_video(adapter.labelled))
     needed = AGAINST_SHARED if first == SHARED else AGAINST_OTHERS
-    way = simplest(losses, block, needed)
+    way = simplest_way(losses, block, needed)
     return AdaptationChoice(way, errors, int(fold.max()) + 1)
 
 
 def units(samples: Samples) -> NDArray[np.int64]:
-    """Number of what each sample counts with: itself, or what it looks at, in order of appearance.
+    """Number of the unit that each sample belongs to, in order of appearance.
 
-    Frames of one target (column `target`), and both eyes of a frame, whose angles mirror each
-    other, are nearly the same sample.
+    A sample is a unit by itself, except that frames of one target (column `target`) form one, and
+    both eyes of a frame, whose angles mirror each other: they are nearly the same sample.
     """
     columns = samples.columns
     keys: list[object] = list(range(len(samples)))
@@ -126,80 +131,83 @@ def units(samples: Samples) -> NDArray[np.int64]:
         keys = columns["target"].tolist()
     elif "side" in columns and "gaze" in columns:
         facing = torch.stack([torch.ones(len(samples)), 1.0 - 2.0 * columns["side"]], 1)
+        # The yaw of a right eye is mirrored, as its picture is: turned back, both eyes agree.
         keys = [tuple(each) for each in (columns["gaze"] * facing).tolist()]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return np.array([number[key] for key in keys], dtype=np.int64)
 
 
 def of_video(samples: Samples) -> bool:
-    """True if samples are frames of recordings, of which neighbours are alike, and not pictures."""
+    """True if samples are frames of recordings, whose neighbours are alike, and not pictures."""
     columns = samples.columns
     scene = columns.get("scene")
     return "frame_ids" in columns and (scene is None or bool((scene < 0).all()))
 
 
-def blocks(count: int, video: bool) -> NDArray[np.int64]:
-    """Block of each of so many units, from which errors are counted: of video, runs of neighbours.
+def block_numbers(count: int, video: bool) -> NDArray[np.int64]:
+    """Number of the block of each unit, for standard errors: neighbours of a video share a block.
 
-    Other units are independent, and blocks of their own.
+    Units that are not of a video are independent: each is a block of its own.
     """
     return np.arange(count) * min(count, BLOCKS) // count if video else np.arange(count)
 
 
-def folds(count: int) -> NDArray[np.int64]:
-    """Fold of each of so many units: neighbours, which are alike in recordings, share one."""
+def fold_numbers(count: int) -> NDArray[np.int64]:
+    """Number of the fold of each unit: neighbours, which are alike in recordings, share a fold."""
     number = count if count <= SMALL else FOLDS
     return np.arange(count) * number // count
 
 
-def held_out(
+def held_out_errors(
     adapter: Adapter, way: str, rows: Rows, fold: NDArray[np.int64], stream: RandomStream
 ) -> NDArray[np.float64]:
-    """The headline of a way on each sample, fitted without its fold; NaN of one with no score."""
+    """Headline metric of a way on each sample, fitted without its fold; NaN where it has none."""
     outputs, order = [], []
     for number in range(int(fold.max()) + 1):
         out = torch.from_numpy(fold == number)
         model = adapter.fit(way, rows[~out], stream.child("without", number))
         outputs.append(adapter.outputs_at(model, rows[out]))
         order.append(out.nonzero()[:, 0])
+    # Outputs came fold by fold: put them back into the order of the samples.
     back = torch.cat(order).argsort()
     samples = adapter.labelled.subset(rows)
-    return by_sample(adapter.trained.task, torch.cat(outputs)[back], samples)
+    return errors_by_sample(adapter.trained.task, torch.cat(outputs)[back], samples)
 
 
-def by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np.float64]:
-    """The headline of every sample; NaN where it has nothing to be scored."""
+def errors_by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np.float64]:
+    """Headline metric of every sample; NaN for a sample without a score."""
     if task.by_sample:
         total, count = task.per_sample(outputs, samples).double().unbind(1)
         return (total / count).numpy()
     each = torch.arange(len(samples)).split(1)
-    found = [task.metrics(outputs[at], samples.subset(at))[task.headline] for at in each]
-    return np.array(found)
+    return np.array([task.metrics(outputs[at], samples.subset(at))[task.headline] for at in each])
 
 
-def simplest(
+def simplest_way(
     losses: Mapping[str, NDArray[np.float64]],
     block: NDArray[np.int64] | None = None,
     needed: float = AGAINST_SHARED,
 ) -> str:
-    """The simplest way that is no worse than the best by more than so many standard errors.
+    """Simplest way that is worse than the best by at most `needed` standard errors.
 
-    Errors are of the difference from the best, sample by sample; with few samples an error is as
-    wide as Student's t makes it. No way is chosen that is worse than the first in the mean.
+    Standard errors are those of the paired difference from the best; with few samples they are
+    widened by Student's t. A way that is worse than the first in the mean is never chosen.
 
     Args:
-        losses: way -> loss of each of two or more samples, lower is better; the first is the one
-            to speak against, and simpler ways come before others.
-        block: number of the block that each sample is judged in, 0 to the last; None: each alone.
-        needed: standard errors that speak for another way.
+        losses: way -> loss of each of two or more samples, lower is better. The first way is the
+            default, and simpler ways come before others.
+        block: number of the block of each sample, from 0; None: each sample is its own block.
+        needed: standard errors that another way must gain.
 
     Source: Breiman, Friedman, Olshen, Stone: Classification and Regression Trees, 1984, 3.4.3.
     Differs: the error is that of paired differences, and Student's.
     """
     first = next(iter(losses.values()))
+    # Being within the error of the best is no reason to be worse than with no change at all.
     ways = [way for way, loss in losses.items() if loss.mean() <= first.mean()]
     block = np.arange(len(first)) if block is None else block
     counts = np.bincount(block)
     table = np.stack([np.bincount(block, losses[way]) / counts for way in ways], 1)
+    # With two samples, chance alone exceeds one standard error in one case of four, not of six.
     wide = float(t.ppf(norm.cdf(needed), len(table) - 1))
     return ways[smallest(table.tolist(), counts.tolist(), wide)]

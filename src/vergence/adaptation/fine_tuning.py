@@ -1,7 +1,7 @@
-"""Ways to make a model for a person whom a run never saw, from a few labelled samples of theirs.
+"""Ways to fit a model to an unseen client: corrections, priors, fine-tuning of the network.
 
-This is the one place that fits them: `vergence adapt` and `vergence study calibrate` both come
-here.
+`vergence adapt` and `vergence study calibrate` both fit them here, so that a curve in a study is
+that of the command.
 """
 
 from __future__ import annotations
@@ -41,23 +41,25 @@ Rows = Int[Tensor, " k"]
 SHARED = "shared model"
 LAST, WHOLE = "last layer", "whole model"
 STEPS, MOST_STEPS = 50, 1000
-"""Batches of fine-tuning, and at most of training alone."""
+"""Batches of fine-tuning, and the largest number of batches of training alone."""
 ADAPTED = "the method's own"
-"""What a method makes of a stranger's data by itself."""
+"""Name of the personalisation that a method itself offers an unseen client."""
+# One turn leaves a model that keeps its personal part between turns (Ditto, APFL) near its start.
 TURNS = 5
-"""Turns that a stranger takes where a method keeps a personal model between them."""
+"""Turns of training for an unseen client, where a method keeps a personal model between turns."""
 EXPONENTS = (0.25, 0.5, 1.0)
-"""Of a person's own prior of gaze maps."""
+"""Powers of a person's own prior that gaze maps are multiplied with."""
 
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A model for one person: parameters, and what is done to their outputs.
+    """Model for one person: parameters of the network, and corrections of its outputs.
 
     Attributes:
-        params: of the network.
-        correction: of its angles; one for each side (0 left, 1 right) where eyes are told apart.
-        exponent: of the person's own prior, by whose power gaze maps are multiplied.
+        params: parameters of the network.
+        correction: correction of its angles; where each eye has its own, one for each side (0 left,
+            1 right).
+        exponent: power of the person's own prior that gaze maps are multiplied with.
         prior: the logarithm of that prior, `[height, width]`.
     """
 
@@ -72,10 +74,10 @@ class FineTuning:
     """Settings of fine-tuning.
 
     Attributes:
-        steps: batches.
-        lr: rate; None: that of the run.
-        pulls: strengths of the pull to the start, each a way of its own. With k samples pull / (2k)
-            times the squared distance to the start is in the loss.
+        steps: number of batches.
+        lr: learning rate; None: that of the run.
+        pulls: strengths of a penalty, each a way of its own. With k samples the loss gets
+            pull / (2k) times the squared distance to the shared model's parameters.
     """
 
     steps: int = STEPS
@@ -83,34 +85,34 @@ class FineTuning:
     pulls: tuple[float, ...] = ()
 
 
-def pulled(pull: float) -> str:
-    """Name of fine-tuning with this pull to the start."""
+def pull_name(pull: float) -> str:
+    """Name of fine-tuning with this penalty on the distance to the shared model."""
     return f"pull {pull:g}"
 
 
-def prior_way(exponent: float) -> str:
+def prior_name(exponent: float) -> str:
     """Name of multiplying maps with a person's own prior to this power."""
     return f"own prior, exponent {exponent:g}"
 
 
 @dataclass
 class Adapter:
-    """Fits ways to samples of one person whom a run never saw.
+    """Fits models to labelled samples of one unseen client.
 
     Attributes:
-        trained: the run, on data with this person.
-        person: who; the training part of their data holds the samples.
+        trained: the run, with this person's data as its evaluation data.
+        person: name of the person; the training part of their data holds the labelled samples.
         tuning: settings of fine-tuning.
-        fitted: corrections of angles with priors of other people, by name.
-        apart: whether corrections without such priors are fitted to each eye apart, by a column
-            `side`.
+        fitted: corrections of angles whose priors were fitted to other people, by name.
+        per_eye: whether corrections without such priors are fitted to each eye separately, by a
+            column `side`.
     """
 
     trained: TrainedRun
     person: str
     tuning: FineTuning = FineTuning()
     fitted: Mapping[str, FittedCalibration] = field(default_factory=dict)
-    apart: bool = False
+    per_eye: bool = False
 
     @property
     def labelled(self) -> Samples:
@@ -119,22 +121,22 @@ class Adapter:
 
     @cached_property
     def start(self) -> Params:
-        """Parameters of the model that a stranger is sent."""
+        """Parameters of the shared model that an unseen client is sent."""
         return self.trained.newcomer(self.person)
 
     @cached_property
-    def near(self) -> Tensor:
+    def labelled_outputs(self) -> Tensor:
         """Outputs of the shared model on the labelled samples."""
-        return self._plain(self.start, self.labelled)
+        return self._network_outputs(self.start, self.labelled)
 
     @cached_property
-    def far(self) -> Tensor:
+    def test_outputs(self) -> Tensor:
         """Outputs of the shared model on the test samples."""
-        return self._plain(self.start, self.trained.ready.people[self.person].test)
+        return self._network_outputs(self.start, self.trained.ready.people[self.person].test)
 
     @cached_property
     def local(self) -> LocalTraining:
-        """The run's local training, for fine-tuning."""
+        """Local training of the run, with the number of batches and the rate of fine-tuning."""
         own = self.trained.method.local
         return replace(
             own, steps=self.tuning.steps, schedule="constant", lr=self.tuning.lr or own.lr
@@ -142,27 +144,27 @@ class Adapter:
 
     @cached_property
     def ways(self) -> dict[str, Callable[[Rows, RandomStream, int], PersonalModel]]:
-        """Ways that this run and task have, by name: sample numbers, randomness, draw -> model."""
+        """Functions (sample numbers, randomness, draw) -> model by name, as run and task allow."""
         task = self.trained.task
-        found: dict[str, Callable[[Rows, RandomStream, int], PersonalModel]] = {}
+        ways: dict[str, Callable[[Rows, RandomStream, int], PersonalModel]] = {}
         if isinstance(task, GazeAngle):
             kinds = {**KINDS, **self.fitted}
-            found |= {name: partial(self._corrected, kind) for name, kind in kinds.items()}
+            ways |= {name: partial(self._fit_correction, kind) for name, kind in kinds.items()}
         if isinstance(task, GazeMap) and not task.own_prior:
-            found |= {prior_way(power): partial(self._with_prior, power) for power in EXPONENTS}
+            ways |= {prior_name(power): partial(self._fit_prior, power) for power in EXPONENTS}
         head = Mask.layers(self.start.layout, *task.parts()[1])
-        found[LAST] = partial(self._tuned, head, LAST, 0.0)
-        found[WHOLE] = partial(self._tuned, None, WHOLE, 0.0)
+        ways[LAST] = partial(self._fine_tune, head, LAST, 0.0)
+        ways[WHOLE] = partial(self._fine_tune, None, WHOLE, 0.0)
         for pull in self.tuning.pulls:
-            found[pulled(pull)] = partial(self._tuned, None, WHOLE, pull)
+            ways[pull_name(pull)] = partial(self._fine_tune, None, WHOLE, pull)
         if not same(self.trained.model(self.person, known=False), self.start):
-            found[ADAPTED] = self._predicted
+            ways[ADAPTED] = self._method_prediction
         elif personalises(self.trained.method):
-            found[ADAPTED] = self._turned
-        return found
+            ways[ADAPTED] = self._method_turns
+        return ways
 
     def fit(self, way: str, rows: Rows, stream: RandomStream, draw: int = 0) -> PersonalModel:
-        """Fit a way to these of the labelled samples; `draw` numbers the choice of samples."""
+        """Fit one way to the labelled samples with these numbers; `draw` numbers random choices."""
         if way == SHARED or not len(rows):
             return PersonalModel(self.start)
         return self.ways[way](rows, stream, draw)
@@ -170,40 +172,41 @@ class Adapter:
     def outputs(
         self, model: PersonalModel, samples: Samples, plain: Tensor | None = None
     ) -> Tensor:
-        """Outputs of a model on samples; `plain` are those of its parameters, where known."""
-        found = self._plain(model.params, samples) if plain is None else plain
+        """Outputs of a model on samples; `plain` are the network's outputs, if already computed."""
+        outputs = self._network_outputs(model.params, samples) if plain is None else plain
         if model.prior is not None:
             task = self.trained.task
             assert isinstance(task, GazeMap)
-            found = found + task.temperature * model.exponent * model.prior.to(found.dtype)
+            # The logarithm of map * prior ** exponent, as outputs are logits at a temperature.
+            outputs = outputs + task.temperature * model.exponent * model.prior.to(outputs.dtype)
         if model.correction is None:
-            return found
+            return outputs
         side = samples.columns.get("side")
         if isinstance(model.correction, Correction):
-            return model.correction(found, side)
+            return model.correction(outputs, side)
         assert side is not None
-        found = found.clone()
+        outputs = outputs.clone()
         for number, correction in model.correction.items():
-            found[side == number] = correction(found[side == number])
-        return found
+            outputs[side == number] = correction(outputs[side == number])
+        return outputs
 
     def outputs_at(self, model: PersonalModel, rows: Rows) -> Tensor:
-        """Outputs of a model on these of the labelled samples."""
-        plain = self.near[rows] if model.params is self.start else None
+        """Outputs of a model on the labelled samples with these numbers."""
+        plain = self.labelled_outputs[rows] if model.params is self.start else None
         return self.outputs(model, self.labelled.subset(rows), plain)
 
     def error(self, model: PersonalModel) -> float:
-        """The headline of a model on the person's test samples."""
+        """Headline metric of a model on the person's test samples."""
         test, task = self.trained.ready.people[self.person].test, self.trained.task
 
         def outputs(samples: Samples) -> Tensor:
             known = samples is test and model.params is self.start
-            return self.outputs(model, samples, self.far if known else None)
+            return self.outputs(model, samples, self.test_outputs if known else None)
 
         return self.trained.score(outputs, self.person)[task.headline]
 
-    def alone(self, rows: Rows, stream: RandomStream) -> PersonalModel:
-        """A model made of these samples and nothing else, by as many batches as the run's."""
+    def train_alone(self, rows: Rows, stream: RandomStream) -> PersonalModel:
+        """Train from the initial model on these samples only, with as many batches as the run."""
         run, data = self.trained, self.labelled.subset(rows)
         local, rounds = run.method.local, run.experiment.plan.rounds
         each = local.steps or local.epochs * math.ceil(len(rows) / local.batch)
@@ -211,10 +214,10 @@ class Adapter:
         made = run.executor.solver.fit(Fit(run.task.init(), data, local), stream.child("alone"))
         return PersonalModel(made.params)
 
-    def guess(self, rows: Rows) -> float:
-        """The headline of a constant that these samples give: their mean, or their gaze map.
+    def constant_error(self, rows: Rows) -> float:
+        """Headline metric of a constant prediction: the mean, or the gaze map, of these samples.
 
-        NaN where the task has none.
+        NaN where the task has no such constant.
         """
         run, own = self.trained, self.trained.ready.people[self.person]
         data = replace(own, train=self.labelled.subset(rows))
@@ -223,30 +226,31 @@ class Adapter:
             return math.nan
         return run.task.metrics(guesses[self.person], own.test)[run.task.headline]
 
-    def _plain(self, params: Params, samples: Samples) -> Tensor:
-        found = self.trained.outputs(params, samples)
-        return found.double() if isinstance(self.trained.task, GazeAngle) else found
+    def _network_outputs(self, params: Params, samples: Samples) -> Tensor:
+        outputs = self.trained.outputs(params, samples)
+        # Corrections solve small linear systems, whose rounding errors in float32 would show.
+        return outputs.double() if isinstance(self.trained.task, GazeAngle) else outputs
 
-    def _corrected(
+    def _fit_correction(
         self, kind: Calibration | FittedCalibration, rows: Rows, _: RandomStream, __: int
     ) -> PersonalModel:
-        near, gaze = self.near[rows], self.labelled.columns["gaze"][rows].double()
+        near, gaze = self.labelled_outputs[rows], self.labelled.columns["gaze"][rows].double()
         side = self.labelled.columns.get("side")
         side = None if side is None else side[rows]
-        if isinstance(kind, FittedCalibration):  # it tells eyes apart by itself
+        if isinstance(kind, FittedCalibration):  # its terms distinguish the eyes already
             return PersonalModel(self.start, kind.fit(near, gaze, side))
-        if not self.apart:
+        if not self.per_eye:
             return PersonalModel(self.start, kind.fit(near, gaze))
         assert side is not None
         each = {n: kind.fit(near[side == n], gaze[side == n]) for n in (0, 1)}
         return PersonalModel(self.start, each)
 
-    def _with_prior(self, exponent: float, rows: Rows, _: RandomStream, __: int) -> PersonalModel:
-        points, grid = self.labelled.columns["points"][rows], self.near.shape[-2:]
+    def _fit_prior(self, exponent: float, rows: Rows, _: RandomStream, __: int) -> PersonalModel:
+        points, grid = self.labelled.columns["points"][rows], self.labelled_outputs.shape[-2:]
         log = cross_fitted(points, (grid[0], grid[1]))[-1].log().float()
         return PersonalModel(self.start, exponent=exponent, prior=log)
 
-    def _tuned(
+    def _fine_tune(
         self,
         trainable: Mask | None,
         what: str,
@@ -260,12 +264,12 @@ class Adapter:
         made = self.trained.executor.solver.fit(ask, stream.child(what, draw, len(rows)))
         return PersonalModel(made.params)
 
-    def _predicted(self, rows: Rows, _: RandomStream, __: int) -> PersonalModel:
+    def _method_prediction(self, rows: Rows, _: RandomStream, __: int) -> PersonalModel:
         data = self.labelled.subset(rows)
         return PersonalModel(self.trained.model(self.person, known=False, train=data))
 
-    def _turned(self, rows: Rows, stream: RandomStream, draw: int) -> PersonalModel:
-        """Turns of training with the samples as the person's data, then what it predicts with."""
+    def _method_turns(self, rows: Rows, stream: RandomStream, draw: int) -> PersonalModel:
+        """Train for several turns of the method on these samples; return its personal model."""
         run, data = self.trained, self.labelled.subset(rows)
         here = Federation("adapt", {self.person: Splits(data, data, data)})
         worker = ClientExecutor(
@@ -275,6 +279,7 @@ class Adapter:
             stream.child(ADAPTED, draw, len(rows)),
             Computation(run.solving.precision),
         )
+        # The server's model stays as it is: an unseen client takes turns after the run has ended.
         offered, state = run.method.offer(run.server, self.person), ClientState()
         for turn in range(TURNS):
             task = ClientTask(self.person, Message("train", offered, round=turn))
@@ -285,6 +290,6 @@ class Adapter:
 
 
 def personalises(method: Method) -> bool:
-    """True if a client's turns on one model of the server make what it predicts with."""
+    """True if a client trains its personal model by turns from one model of the server."""
     own = type(method).model_on is not Method.model_on
     return own and set(method.exposure) == {"train"} and not (method.served or method.pooled)

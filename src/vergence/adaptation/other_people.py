@@ -1,4 +1,4 @@
-"""Priors of corrections, made of the people of a run whose leave-one-out evaluation is at hand."""
+"""Priors of corrections, fitted to the other people of a leave-one-out evaluation."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from vergence.experiment.newcomers import HeldOut
 from vergence.metrics.calibration import FittedCalibration
 
 FITTED_KINDS = {"fitted offset": (), "fitted affine": ("slopes",), "fitted eyes": ("eye", "slopes")}
-"""Corrections with priors of the run's own people, and what is fitted beside the offset."""
+"""Corrections whose priors are fitted to other people, and the terms besides the offset."""
 
 
 def own_priors(
     everybody: HeldOut, people: Sequence[str], seed: int
 ) -> dict[str, dict[str, FittedCalibration]]:
-    """Priors for each stranger, of the people who took part in the run without that stranger.
+    """Fit priors for each unseen client to the people who took part in the run without that client.
 
-    Each of these is a stranger too, to a run of their own: so there are none where one run left
-    several people out.
+    Each of these people is an unseen client of another fold, whose predictions the priors are
+    fitted to. So there are no priors where one fold left out several people.
     """
     wanted = {person: everybody.known(person) for person in people}
+    # Predictions of a model that was trained on a person would understate that person's errors.
     seen = {}
     for person in {who for others in wanted.values() for who in others}:
         run = everybody.run(person, seed)

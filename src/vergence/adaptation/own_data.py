@@ -1,4 +1,4 @@
-"""A person's labelled samples for `vergence adapt`: a file of arrays, or the run's own reader."""
+"""Labelled samples of one person for `vergence adapt`, from an npz file or by the run's reader."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from vergence.experiment.schema import Experiment
 from vergence.tasks.gaze_angle import GazeAngle
 
 ME = "me"
-"""Name of somebody whose file names nobody."""
+"""Name of a person whose file holds no name."""
 GENERATED = "vergence.data.synthetic"
 CHOOSE_PEOPLE = ("people", "viewers")
-"""Options of data sets that leave people out, as whoever is new may be."""
+"""Options of data sets that leave people out: a new person need not be among the run's."""
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """Samples of one person, all of them labelled, in their order.
+    """Labelled samples of one person, in the order of the source.
 
     Attributes:
-        person: whose they are.
-        samples: as the data set gives them.
-        source: where they are from, in words.
-        name: of the data set.
-        licence: of the data.
+        person: name of the person.
+        samples: samples with the columns that the data set gives.
+        source: file or folder that they were read from.
+        name: name of the data set.
+        licence: licence of the data.
     """
 
     person: str
@@ -46,7 +46,7 @@ class OwnData:
 
 
 def read_own_data(source: Path, experiment: Experiment, person: str | None) -> OwnData:
-    """Read one person's samples: an npz with the task's columns, or what the run's reader takes.
+    """Read one person's samples from an npz with the task's columns, or with the run's reader.
 
     Raises:
         DataError: there is nothing there, it is damaged, or holds NaN.
@@ -56,8 +56,7 @@ def read_own_data(source: Path, experiment: Experiment, person: str | None) -> O
     if not source.exists():
         raise DataError(f"there is no {source}: give the folder or file of the person's samples")
     if source.suffix == ".npz":
-        found = own_samples.read_samples(source)
-        own = OwnData(person or ME, found, str(source))
+        own = OwnData(person or ME, own_samples.read_samples(source), str(source))
     else:
         own = _from_reader(source, experiment, person)
     parts = Splits(own.samples, own.samples, own.samples)
@@ -94,8 +93,8 @@ def _from_reader(source: Path, experiment: Experiment, person: str | None) -> Ow
     return OwnData(person, samples, str(source), federation.name, licence)
 
 
-def chosen_rows(count: int, wanted: int | None) -> Rows:
-    """Numbers of the samples to learn from: all, or so many, evenly spread over their order.
+def rows_to_learn(count: int, wanted: int | None) -> Rows:
+    """Numbers of the samples to learn from: all, or `wanted` of them, evenly spread over time.
 
     Raises:
         ConfigError: there are fewer.
@@ -109,15 +108,15 @@ def chosen_rows(count: int, wanted: int | None) -> Rows:
     return ((torch.arange(wanted) + 0.5) * count / max(wanted, 1)).long()
 
 
-def prepared(experiment: Experiment, seed: int, own: OwnData, rows: Rows) -> Federation:
-    """The person as the run's network wants them: samples to learn from, and the others as test.
+def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) -> Federation:
+    """Prepare a person's data for the run's network: samples to learn from, the others as test.
 
     Raises:
         DataError: a column is missing, or of another shape or type than the task takes; or angles
             are not in radians.
     """
     task = experiment.task(seed)
-    learned, other = parted(own.samples, rows)
+    learned, other = split_rows(own.samples, rows)
     raw = Federation("adapt", {own.person: Splits(learned, learned, other)})
     try:
         ready = task.prepare(experiment.model.prepare(raw))
@@ -127,17 +126,17 @@ def prepared(experiment: Experiment, seed: int, own: OwnData, rows: Rows) -> Fed
             task.loss(output, batch)
             task.metrics(output, ready.people[own.person].train.subset(torch.arange(1)))
     except KeyError as error:
-        there = ", ".join(_shown(own.samples))
+        there = ", ".join(_columns(own.samples))
         raise DataError(
             f"{own.source} lacks {error}, which task '{called(task)}' needs; it has {there}"
         ) from None
     except (IndexError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         if is_out_of_memory(error) or isinstance(error, NotImplementedError | RecursionError):
-            raise  # no fault of the samples
+            raise  # The machine or the code fails here, and not the samples.
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{own.source} is no data of the run's task '{called(task)}' and model "
-            f"'{called(experiment.model)}': {reason}; it has {', '.join(_shown(own.samples))}"
+            f"'{called(experiment.model)}': {reason}; it has {', '.join(_columns(own.samples))}"
         ) from None
     if isinstance(task, GazeAngle) and float(own.samples.columns["gaze"].abs().max()) > math.pi:
         raise DataError(
@@ -147,15 +146,15 @@ def prepared(experiment: Experiment, seed: int, own: OwnData, rows: Rows) -> Fed
     return ready
 
 
-def parted(samples: Samples, rows: Rows) -> tuple[Samples, Samples]:
-    """Samples to learn from, and the others; where either would be empty, all of them instead."""
+def split_rows(samples: Samples, rows: Rows) -> tuple[Samples, Samples]:
+    """Samples to learn from, and the others; all samples where one of the two would be empty."""
     other = torch.ones(len(samples), dtype=torch.bool)
     other[rows] = False
     learned = samples.subset(rows) if len(rows) else samples
     return learned, samples.subset(other.nonzero()[:, 0]) if other.any() else samples
 
 
-def _shown(samples: Samples) -> Sequence[str]:
+def _columns(samples: Samples) -> Sequence[str]:
     return [
         f"{name} {str(column.dtype).removeprefix('torch.')} {list(column.shape)}"
         for name, column in samples.columns.items()

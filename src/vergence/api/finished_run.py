@@ -243,14 +243,14 @@ class FinishedRun:
             DataError: the samples are of another task or shape.
             StateError: `out` holds something.
         """
-        from vergence.adaptation.adapted_run import adapt_to, opened
+        from vergence.adaptation.adapted_run import adapt_to, open_source
 
         if not isinstance(samples, Samples):
             samples = Samples(columns_of(samples, "samples", ()))
         keeper = ScratchFolder() if out is None else None
         folder = keeper.path if keeper else Path(str(out))
         own = OwnData(person, samples, "samples")
-        made = adapt_to(opened(self.folder, None, seed, self._experiment), own, folder)
+        made = adapt_to(open_source(self.folder, None, seed, self._experiment), own, folder)
         return FinishedRun(folder, made.experiment, None, keeper)
 
     def common_model(self) -> StartingModel:

@@ -23,7 +23,7 @@ from vergence.adaptation.fine_tuning import (
     FineTuning,
     PersonalModel,
     Rows,
-    pulled,
+    pull_name,
 )
 from vergence.adaptation.other_people import own_priors
 from vergence.core.naming import plural
@@ -110,7 +110,7 @@ class CalibrationOptions(NamedOptions, label="calibrate"):
 
     def shows(self, way: str) -> bool:
         """True if a way has a row, and is not only tried by `adapt`."""
-        return way not in map(pulled, PULLS) or way in map(pulled, self.pulls)
+        return way not in map(pull_name, PULLS) or way in map(pull_name, self.pulls)
 
 
 def calibrate(
@@ -252,7 +252,7 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
                     table[row] += np.array(values) / len(seeds)
                 bar.advance(line)
     starts = options.counts[0] == 0
-    tried = {pull: found.pop(pulled(pull)) for pull in options.pulls}
+    tried = {pull: found.pop(pull_name(pull)) for pull in options.pulls}
     if tried:
         found[PULLED] = chosen_by_others(tried, found[WHOLE][:, :1] if starts else None)
     how = f"{first.folder.name}, {plural(len(seeds), 'seed')}, {plural(draws, 'draw')} per person"
@@ -316,8 +316,8 @@ def _draw(
         if way in wanted
     }
     if CHOSEN in wanted:
-        found[CONSTANT] = adapter.guess(rows)
-        found[ALONE] = adapter.error(adapter.alone(rows, stream.child(draw)))
+        found[CONSTANT] = adapter.constant_error(rows)
+        found[ALONE] = adapter.error(adapter.train_alone(rows, stream.child(draw)))
         way = choose(adapter, candidates(adapter), rows, stream.child("choice", draw)).way
         found[CHOSEN] = (
             found[way] if way in found else adapter.error(adapter.fit(way, rows, stream, draw))
