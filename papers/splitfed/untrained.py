@@ -55,7 +55,7 @@ class Setting:
             return frozenset()
         assert isinstance(self.method, BatchwiseSplit)
         back = self.method.back(self.task)
-        return frozenset(self.task.labels + (self.task.beside if reading(back) else ()))
+        return frozenset(self.task.labels + (self.task.side_inputs if reading(back) else ()))
 
     def needed(self) -> str:
         """Return for which samples gaze must be known."""
@@ -155,7 +155,7 @@ TABLES = (
         },
         (
             "on Model 2: splitfed_u, and splitfed without head pose; plain splitfed shares "
-            + " and ".join(sorted(SFL.task.labels + SFL.task.beside)),
+            + " and ".join(sorted(SFL.task.labels + SFL.task.side_inputs)),
             "a column that stays may still be guessed from gradients: docs/results/attacks.md "
             "has what label inference finds",
         ),

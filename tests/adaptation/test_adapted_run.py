@@ -212,7 +212,7 @@ def test_a_run_with_a_correction_is_not_adapted_again(tmp_path):
 
 def test_a_correction_and_a_chosen_prior_are_refused_together():
     with pytest.raises(ConfigError, match="set personal_prior to a number, or leave"):
-        GazeAngle(SmallEye(), personal_prior="chosen", correction=AngleCorrection(offset=(0.1, 0)))
+        GazeAngle(SmallEye(), personal_prior="auto", correction=AngleCorrection(offset=(0.1, 0)))
 
 
 def test_a_way_that_diverges_is_not_chosen(trained, newcomer):

@@ -1,7 +1,7 @@
 """A server that lies reads a person's own prior from one update, where training sees the prior.
 
 docs/how-to/personal_prior.md says so, and names what helps; with `prior_in = "prediction"` and
-`personal_prior = "chosen"` it cannot.
+`personal_prior = "auto"` it cannot.
 """
 
 import tomllib
@@ -44,7 +44,7 @@ def test_an_update_tells_the_spread_where_the_loss_sees_it():
 
 
 @pytest.mark.parametrize(
-    "options", ['personal_prior = 1.0, prior_in = "prediction"', 'personal_prior = "chosen"']
+    "options", ['personal_prior = 1.0, prior_in = "prediction"', 'personal_prior = "auto"']
 )
 def test_an_update_tells_what_everybody_knows_where_only_predictions_see_it(options):
     told, _ = read_by_the_server(options)
@@ -52,7 +52,7 @@ def test_an_update_tells_what_everybody_knows_where_only_predictions_see_it(opti
 
 
 @pytest.mark.parametrize(
-    "options", ['personal_prior = 1.0, prior_in = "prediction"', 'personal_prior = "chosen"']
+    "options", ['personal_prior = 1.0, prior_in = "prediction"', 'personal_prior = "auto"']
 )
 def test_scores_tell_of_the_prior_whatever_updates_do(options):
     """A server that sends a model of one answer is told how far one's own mean is from the gaze."""

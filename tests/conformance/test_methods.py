@@ -259,7 +259,7 @@ def test_empty_reply_set_leaves_the_server_unchanged(method):
             break
         offered = method.offer(server, "p00")
         if isinstance(ask, ServeGroups):
-            answer = ServedGroups(add_up([], ask.held), ())
+            answer = ServedGroups(add_up([], ask.templates), ())
         else:
             assert isinstance(ask, Request)
             answer = add_up([], offered) if ask.reveal == "aggregate" else {}
@@ -381,7 +381,7 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
         RandomStream(),
     )
     state = mine.clients.get("a", method.client(task))
-    trees = {**method.offer(mine.server, "a"), **method.beside(mine.server)}
+    trees = {**method.offer(mine.server, "a"), **method.server_part(mine.server)}
     message = Message("evaluate", trees)
     site = worker.site(clones, "a", message)
     params = worker.predicting(state, message, site)

@@ -30,7 +30,7 @@ local      = { steps = 2, batch = 4, lr = 1e-3 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 EYES = """
-task       = { name = "gaze_angle", personal_prior = "chosen" }
+task       = { name = "gaze_angle", personal_prior = "auto" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 60, days = [4, 4], size = "9x15" }
 method     = "fedavg"
@@ -38,14 +38,14 @@ local      = { epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 CLIPS = """
-task       = { name = "gaze_map", personal_prior = "chosen" }
+task       = { name = "gaze_map", personal_prior = "auto" }
 model      = MODEL
 federation = { name = "ego_synthetic", people = 2, clips = 12, windows = 1, size = 32 }
 method     = "fedper"
 local      = { steps = 1, batch = 4, lr = 0.05 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
-CHOSEN, NONE = ('personal_prior = "chosen"', "personal_prior = 0.0")
+CHOSEN, NONE = ('personal_prior = "auto"', "personal_prior = 0.0")
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,7 @@ def test_priors_of_tables_are_wider_where_people_differ_and_one_person_needs_no_
     assert wide < sharp
 
 
-CHOOSING = GazeMap(FlatModel(), personal_prior="chosen")
+CHOOSING = GazeMap(FlatModel(), personal_prior="auto")
 
 
 def nothing_seen(part):
@@ -292,7 +292,7 @@ def test_somebody_unknown_has_nothing_to_choose_from():
 
 
 def test_angles_are_moved_as_far_as_validation_data_say():
-    task = GazeAngle(SmallEye(), personal_prior="chosen")
+    task = GazeAngle(SmallEye(), personal_prior="auto")
     splits = Splits(*(eyes([0.3, -0.2]) for _ in range(3)))
     ready = task.prepare(Federation("one", {"ann": splits})).people["ann"]
     chosen = task.suited(ready, lambda part: CENTRE.expand(len(part), 2))
@@ -306,10 +306,16 @@ def test_angles_are_moved_as_far_as_validation_data_say():
     torch.testing.assert_close(whole_prior(right.test), torch.stack([CENTRE, SPREAD]))
 
 
+def test_the_former_word_for_auto_works_with_a_warning():
+    with pytest.warns(FutureWarning, match='written "auto"'):
+        task = GazeMap(FlatModel(), personal_prior="chosen")
+    assert task.own_choice
+
+
 @pytest.mark.parametrize("task", [GazeMap, GazeAngle])
 def test_another_word_is_answered_with_what_is_allowed(task):
     network = FlatModel() if task is GazeMap else SmallEye()
-    with pytest.raises(ConfigError, match=r"personal_prior must be one of chosen, or a number >= "):
+    with pytest.raises(ConfigError, match=r"must be one of auto, chosen, or a number >= "):
         task(network, personal_prior="choosen")
     with pytest.raises(ConfigError, match="personal_prior must be >= 0"):
         task(network, personal_prior=-1.0)

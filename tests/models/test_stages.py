@@ -142,7 +142,7 @@ def test_gradients_through_the_cut_are_the_whole_networks_to_the_bit(name: str, 
     with torch.no_grad():
         smashed = front.forward(first, batch)
     smashed.requires_grad_()
-    sent = {**{n: batch[n] for n in (*task.labels, *task.beside)}, SMASHED: smashed}
+    sent = {**{n: batch[n] for n in (*task.labels, *task.side_inputs)}, SMASHED: smashed}
     back.loss(back.forward(second, sent), sent).backward()
     assert smashed.grad is not None
     front.loss(front.forward(first, batch), {**batch, PULL: smashed.grad}).backward()
@@ -190,3 +190,13 @@ def test_lenet_is_cut_where_the_thesis_cuts_it_the_others_after_their_first_laye
 def test_the_seed_of_the_task_decides_the_pieces() -> None:
     a, b = (Params.of(pieces(GazeAngle(SmallEye(), seed=s), "conv2")[0].module()) for s in (0, 1))
     assert not torch.equal(a.flat, b.flat)
+
+
+def test_a_hook_under_its_former_name_is_called_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"Older\.told is called prediction now"):
+
+        class Older(Images):
+            def told(self, output):
+                return output + 1
+
+    assert Older(Linear()).prediction(torch.zeros(1)).item() == 1

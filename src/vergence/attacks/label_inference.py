@@ -131,7 +131,7 @@ class Follower:
         """
         slopes, batch = self.slopes(pull), {SMASHED: t}
         if reading(self.end):  # the head pose joins here and is not known: taken for 0
-            batch |= dict.fromkeys(self.end.task.beside, torch.zeros(len(t), 2))
+            batch |= dict.fromkeys(self.end.task.side_inputs, torch.zeros(len(t), 2))
         output = self.trainer.forward(Forward(self.params, batch, self._itself)).double()
         residual = slopes * len(t) if self.criterion == "mse" else slopes.sign() * loss
         batch[PULL] = slopes.float()

@@ -72,7 +72,7 @@ def answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tens
     """Answers of an owner for samples: probabilities `[samples, classes]`."""
     with torch.no_grad():
         output = judged(classifier(task), teacher.flat, samples.clone())
-        return task.told(task.among(output, known["classes"]))
+        return task.prediction(task.among(output, known["classes"]))
 
 
 def _random(saved: TrainedRun, count: int) -> Tensor:

@@ -90,7 +90,7 @@ class Halves:
 
     @torch.no_grad()
     def _through(self, stages: tuple[str, ...], x: Tensor, samples: Samples) -> Tensor:
-        beside = [samples.columns[name].float().clone() for name in self.task.beside]
+        beside = [samples.columns[name].float().clone() for name in self.task.side_inputs]
         x = x.clone()
         for name in stages:
             x = self.network.stage(name, x, *(beside if name in self.network.reads else ()))

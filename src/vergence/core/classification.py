@@ -39,15 +39,15 @@ class ClassificationTask(Task):
         wanted, found = ((x / temperature).log_softmax(1) for x in (teacher, output))
         return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
 
-    def told(self, output: Scores) -> Scores:
+    def prediction(self, output: Scores) -> Scores:
         """Return the probabilities of the classes."""
         return output.softmax(1)
 
-    def heard(self, told: Scores) -> Scores:
+    def output_of(self, prediction: Scores) -> Scores:
         """Return log-probabilities."""
-        return told.clamp(min=1e-12).log()
+        return prediction.clamp(min=1e-12).log()
 
-    def predicted(self, output: Scores) -> Tensor:
+    def predicted_class(self, output: Scores) -> Tensor:
         """Return the class that scores highest, the first of several."""
         return output.argmax(1)
 

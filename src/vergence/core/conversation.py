@@ -114,10 +114,10 @@ def silence(client: ClientId, reason: str) -> Conversation[None]:
 
 
 def attend(
-    groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **held: Params
+    groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **templates: Params
 ) -> Conversation[ServedGroups]:
     """Serve groups of clients at once, those of a group one after the other by the same copy."""
-    return (yield ServeGroups(tuple(tuple(group) for group in groups), held, shuffled))
+    return (yield ServeGroups(tuple(tuple(group) for group in groups), templates, shuffled))
 
 
 def ask(

@@ -343,8 +343,9 @@ def _between(sizes: Sequence[int]) -> str:
 class Dataset(NamedOptions, ABC):
     """Options of one data set. Its module's name is its name; `load` reads local files only."""
 
-    beside: ClassVar[bool] = False
-    """True: its files lie beside the experiment's, where no root is named."""
+    renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "next_to_experiment"}
+    next_to_experiment: ClassVar[bool] = False
+    """True: its files lie next to the experiment's, where no root is named."""
 
     @property
     def grouping(self) -> str:

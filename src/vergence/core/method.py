@@ -123,6 +123,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     local: LocalTraining = LocalTraining()
 
+    renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "server_part"}
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
     """Per verb, what leaves a client. The conformance tests search the transcript for more."""
     trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
@@ -175,8 +176,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
         return {"model": s.model}  # type: ignore[attr-defined]
 
-    def beside(self, s: S) -> Mapping[str, Params]:
-        """Server's part of predictions that it makes together with a client.
+    def server_part(self, s: S) -> Mapping[str, Params]:
+        """Return the server's part of a model whose predictions it makes together with a client.
 
         It is not downloaded for training; a deployment sends it to a client that it measures.
         Default: nothing, a client predicts alone.
@@ -184,13 +185,18 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return {}
 
     def predicting(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Return all that `model_on` is given: what a client downloads, and what stands beside."""
-        return {**self.offer(s, client), **self.beside(s)}
+        """Return the trees that `model_on` takes: a client's download, and the server's part."""
+        return {**self.offer(s, client), **self.server_part(s)}
 
-    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
-        """Serve a group of clients that the round asked to `attend`; return what became of `held`.
+    def serve(
+        self, clients: Sequence[ClientId], templates: Mapping[str, Params]
+    ) -> Conversation[Reply]:
+        """Train a copy of `templates` with a group of clients, which the round gave to `attend`.
 
-        `held` belongs to this copy of the server, which may change it in place.
+        `templates` belongs to this copy of the server, which may change it in place.
+
+        Returns:
+            the copy's updates, in the form of a client's reply.
         """
         raise NotImplementedError(f"{type(self).__name__} attends to nobody")
         yield

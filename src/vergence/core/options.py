@@ -8,9 +8,10 @@ import numbers
 import operator
 import types
 import typing
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
@@ -164,10 +165,17 @@ class NamedOptions:
     """
 
     _label: str = ""
+    renamed_hooks: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+    """Former names of hooks that subclasses override, each with the name it has now."""
 
     def __init_subclass__(cls, label: str = "", **more: Any) -> None:
         super().__init_subclass__(**more)
         cls._label = label or cls._label
+        # An override under a former name would never be called, and the default used in silence.
+        for former in cls.renamed_hooks.keys() & vars(cls):
+            now = cls.renamed_hooks[former]
+            warnings.warn(f"{cls.__name__}.{former} is called {now} now", FutureWarning, 2)
+            setattr(cls, now, vars(cls)[former])
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """A record that is not filled in yet, where its options have these names."""

@@ -82,14 +82,14 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class ServeGroups:
-    """Serve groups of clients, each by a copy of `held` that `Method.serve` trains.
+    """Serve groups of clients, each by a copy of `templates` that `Method.serve` trains.
 
     What the copies hold is not sent to a client. With `shuffled`, the clients of a group come in
     random order.
     """
 
     groups: tuple[tuple[ClientId, ...], ...]
-    held: Mapping[str, Params]
+    templates: Mapping[str, Params]
     shuffled: bool = False
 
 

@@ -23,7 +23,7 @@ class Staged(nn.Module):
     """A network that is a row of stages, each from one tensor to one tensor.
 
     `stages` names them in order, each with the submodules whose parameters it uses. `reads` are
-    those that also take what stands beside the input (a head pose).
+    those that also take the side inputs of the task (a head pose).
     """
 
     stages: Mapping[str, tuple[str, ...]]
@@ -32,13 +32,16 @@ class Staged(nn.Module):
     """After which stage split learning cuts if nobody says; none: after the first."""
 
     @abstractmethod
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Output of a stage for `x` `[batch, ...]`; only stages in `reads` use `beside`."""
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
+        """Return the output of one stage for `x` `[batch, ...]`.
 
-    def forward(self, x: Tensor, *beside: Tensor) -> Tensor:
-        """Output of the stages for `x`, applied one after the other."""
+        Only stages in `reads` use `side_inputs`.
+        """
+
+    def forward(self, x: Tensor, *side_inputs: Tensor) -> Tensor:
+        """Apply the stages to `x` one after the other."""
         for name in self.stages:
-            x = self.stage(name, x, *beside)
+            x = self.stage(name, x, *side_inputs)
         return x
 
 
@@ -95,7 +98,8 @@ class Piece(WrappedTask):
         """Output of the last stage of the piece."""
         task, reads = self.task, isinstance(module, Staged) and module.reads & set(module.stages)
         x = batch[SMASHED] if SMASHED in batch else task.inputs(batch)[0]
-        return module(x, *(batch[name].float() for name in task.beside)) if reads else module(x)
+        side_inputs = task.side_inputs if reads else ()
+        return module(x, *(batch[name].float() for name in side_inputs))
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss, or the product of output and `pull`."""
@@ -136,7 +140,7 @@ def stages_of(model: Model) -> tuple[str, ...]:
 
 
 def reading(piece: Piece) -> bool:
-    """True if a piece of a network takes the extra inputs beside its main input."""
+    """Return whether a piece of a network takes the side inputs of its task."""
     network = _network(piece.network)
     return bool(network.reads & set(network.stages))
 

@@ -124,6 +124,13 @@ class Task(NamedOptions, ABC):
     network: Model
     seed: int = 0
 
+    renamed_hooks: ClassVar[Mapping[str, str]] = {
+        "told": "prediction",
+        "heard": "output_of",
+        "predicted": "predicted_class",
+        "beside": "side_inputs",
+    }
+
     classes: ClassVar[int] = 0
     """How many classes `class_of` tells apart; 0: it tells none."""
     unseen_classes: ClassVar[tuple[int, ...]] = ()
@@ -134,10 +141,11 @@ class Task(NamedOptions, ABC):
     """The columns that the loss looks at."""
     scored_columns: ClassVar[tuple[str, ...]] = ()
     """The columns, and shared rows, that only metrics look at."""
-    beside: ClassVar[tuple[str, ...]] = ()
-    """The columns that enter the network beside its input, at a later stage."""
+    side_inputs: ClassVar[tuple[str, ...]] = ()
+    """The columns that enter the network at a later stage than its main input."""
     public: ClassVar[tuple[str, ...]] = ()
-    """Those of `beside` that say nothing of a person, as whose a row is where all are one's own."""
+    """Those of `side_inputs` that say nothing of a person: the owner of a row, where all rows are
+    one person's."""
     stays: ClassVar[tuple[str, ...]] = ()
     """The columns that no method may send: pictures that are their own labels."""
     headline: ClassVar[str]
@@ -233,7 +241,7 @@ class Task(NamedOptions, ABC):
         """Return the network's output on a batch."""
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Input of the network's first stage, and the extra inputs beside it.
+        """Return the input of the network's first stage, and the side inputs of later ones.
 
         Raises:
             ConfigError: networks of this task are not cut into stages.
@@ -296,19 +304,19 @@ class Task(NamedOptions, ABC):
         """
         return (output - teacher.reshape(output.shape)).square().mean()
 
-    def told(self, output: Tensor) -> Tensor:
-        """Output as shown to those who may see no more: probabilities of a classifier's.
+    def prediction(self, output: Tensor) -> Tensor:
+        """Return what others may see of an output: the probabilities, where it is a classifier's.
 
         Default: the output itself.
         """
         return output
 
-    def heard(self, told: Tensor) -> Tensor:
-        """Return an output that says what was told; default: what was told."""
-        return told
+    def output_of(self, prediction: Tensor) -> Tensor:
+        """Return an output whose `prediction` is this one; default: the prediction itself."""
+        return prediction
 
-    def predicted(self, output: Tensor) -> Tensor:
-        """Return the class that an output says, int64 `[batch]`, for methods that need classes."""
+    def predicted_class(self, output: Tensor) -> Tensor:
+        """Return the class that every output predicts, int64 `[batch]`; for classifiers."""
         return self.class_of({self.labels[0]: output})
 
     def among(self, output: Tensor, known: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class OwnSamples(Dataset):
     learned: Annotated[int, Ge(0)] = 0
     licence: str = "the person's own"
 
-    beside: ClassVar[bool] = True
+    next_to_experiment: ClassVar[bool] = True
 
     def load(self, root: str | None = None) -> Federation:
         """Read the file.

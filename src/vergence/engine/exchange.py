@@ -310,7 +310,7 @@ class ClientExchange:
             lengths_,
             stamp=stamp,
             progress=progress,
-            templates=ask.held,
+            templates=ask.templates,
             alone=alone,
         )
         whole = Sum()
@@ -327,7 +327,7 @@ class ClientExchange:
             self._count(result, Message(SERVE), metrics)
         self._add_metrics(metrics)
         served = tuple(c for c in order if c in results and results[c].status == "ok")
-        return ServedGroups(whole.aggregate(ask.held, metrics), served)
+        return ServedGroups(whole.aggregate(ask.templates, metrics), served)
 
     def _present(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
         """Return the clients of a group whose replies arrive, in the order they are served in."""
@@ -431,7 +431,7 @@ class ClientExchange:
         client_of = {person: self.clients.lab_of.get(person, person) for person in people}
         sent = self._messages(dict.fromkeys(client_of.values()), "evaluate", server, round)
         messages = {person: sent[client] for person, client in client_of.items()}
-        beside = self.method.beside(server)
+        beside = self.method.server_part(server)
         if beside:
             messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}
         tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]

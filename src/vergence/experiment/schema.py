@@ -466,7 +466,7 @@ def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[D
             f"got {root!r}"
         )
     dataset = bind(find("data", name, Dataset), options, f"{where} ({name})")
-    if dataset.beside and root is None and home is not None:
+    if dataset.next_to_experiment and root is None and home is not None:
         root = str(home.absolute())
     return dataset, root
 

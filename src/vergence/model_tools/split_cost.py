@@ -165,7 +165,7 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
             found[BOTTLENECK].append(chosen(BOTTLENECK, (stage,), slim, beside(row[-1][0], batch)))
     for stage in inner[:-1]:
         row = [(piece, piece.module()) for piece in pieces(task, stage, inner[-1])]
-        told = task.beside if reading(pieces(task, stage, inner[-1])[1]) else ()
+        told = task.side_inputs if reading(pieces(task, stage, inner[-1])[1]) else ()
         if set(told) <= set(task.public):
             sent = width(batch, told)
             found[U_SHAPE].append(chosen(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))

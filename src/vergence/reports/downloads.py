@@ -43,7 +43,7 @@ class Downloads:
 def downloads(method: Method, task: Task) -> Downloads:
     """The downloads of a method's clients."""
     server = method.server(task)
-    offered, beside = method.offer(server, ""), method.beside(server)
+    offered, beside = method.offer(server, ""), method.server_part(server)
     down = [tree for exposed in method.exposure.values() for tree in exposed.down or ()]
     kinds = {name: method.tree(name).kind for name in (*offered, *down)}
     sent = [tree for tree in dict.fromkeys(down) if tree not in offered and kinds[tree] != "own"]

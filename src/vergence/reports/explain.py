@@ -159,7 +159,7 @@ def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> st
             f"  server --- {down or 'nothing'} ---> client        [{verb}]",
             f"  server <-- {upwards(exposed, server, method, task, privacy, labs)} --- client",
         ]
-    beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
+    beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.server_part(server).items())
     if beside:
         lines.append(
             f"  stays with the server: {beside}; in a deployment it goes to each client that is "
@@ -266,7 +266,7 @@ def learns(
     for text, who in ((each.text, each.who) for each in said if each.part == "closing table"):
         table.add_row(who, text)
     sent = {kind for exposed in method.exposure.values() for kind in kinds(method, exposed)}
-    columns = (*task.labels, *task.beside) if "labels" in sent else ()
+    columns = (*task.labels, *task.side_inputs) if "labels" in sent else ()
     if columns:
         table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
     if "smashed" in sent:

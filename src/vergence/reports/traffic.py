@@ -96,7 +96,7 @@ def named(method: Method, task: Task, tree: str, up: bool = False) -> str:
     if up and told.kind == "groups":
         return "update of the group's model"
     columns = {"labels": task.labels, "public": task.public}
-    columns["columns"] = (*task.labels, *task.beside)
+    columns["columns"] = (*task.labels, *task.side_inputs)
     title = told.title.format_map({name: ", ".join(each) for name, each in columns.items()})
     return f"update of {title}" if up and told.kind == "update" else title
 

@@ -1,7 +1,8 @@
-"""Base of tasks whose outputs may depend on a prior of each person's own."""
+"""Base of tasks whose outputs may depend on each person's own prior."""
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,15 @@ from vergence.metrics.personal_priors import suited
 
 
 class PriorTask(Task):
-    """Base of tasks with the option `personal_prior`: 0 for none, an amount, or `chosen`."""
+    """Base of tasks with the option `personal_prior`: 0 for none, an amount, or `auto`."""
 
     personal_prior: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # The record keeps the former word: digests of old experiments contain it.
+        if self.personal_prior == "chosen":
+            warnings.warn('personal_prior = "chosen" is written "auto" now', FutureWarning, 2)
 
     @property
     def own_prior(self) -> bool:
@@ -26,18 +33,18 @@ class PriorTask(Task):
     @property
     def own_choice(self) -> bool:
         """True if a person's validation data choose how much of the prior is used."""
-        return self.personal_prior == "chosen"
+        return self.personal_prior in ("auto", "chosen")
 
     @abstractmethod
     def with_prior(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return a network's outputs with the prior of the batch, where one is wanted."""
+        """Return a network's outputs with the batch's priors applied, if the task has priors."""
 
     def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """A person's data with as much of the prior as their validation data choose for a model."""
+        """Return a person's data with the amount of prior that suits their validation data best."""
         if not self.own_choice:
             return splits
         return suited(splits, outputs(splits.val), self.loss_with_prior)
 
     def loss_with_prior(self, output: Tensor, batch: Batch) -> Tensor:
-        """Loss of outputs that have no prior yet, with that of the batch."""
+        """Return the loss of outputs without a prior, after the batch's priors are applied."""
         return self.loss(self.with_prior(output, batch), batch)

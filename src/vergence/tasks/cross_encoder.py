@@ -38,7 +38,7 @@ class CrossEncoderTask(Task):
 
     input_columns: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
-    beside: ClassVar[tuple[str, ...]] = ("whose",)
+    side_inputs: ClassVar[tuple[str, ...]] = ("whose",)
     public: ClassVar[tuple[str, ...]] = ("whose",)
     stays: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"

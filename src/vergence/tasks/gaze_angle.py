@@ -54,8 +54,8 @@ class GazeAngle(PriorTask):
         hit_deg: a prediction within so many degrees counts as right in the score.
         personal_prior: how far the network's angles are moved and scaled from `CENTRE` and `SPREAD`
             to a person's own mean and spread, which stay with the person: 0 not at all, 1 wholly.
-            `chosen`: the network trains without them, and a person's validation data choose one of
-            `AMOUNTS` for each model that they predict with.
+            `auto` (formerly `chosen`): the network trains without them, and a person's validation
+            data choose one of `AMOUNTS` for each model that they predict with.
         augment: random changes of the crops in training, see `EyeChanges`.
         prior_in: `training`, where the loss sees the moved angles, or only `prediction`.
         correction: of the network's angles for one person, as `vergence adapt` finds it.
@@ -65,7 +65,7 @@ class GazeAngle(PriorTask):
 
     criterion: Literal["l1", "mse", "angular"] = "l1"
     hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
-    personal_prior: Share | Literal["chosen"] = 0.0
+    personal_prior: Share | Literal["auto", "chosen"] = 0.0
     prior_in: Literal["training", "prediction"] = "training"
     augment: EyeChanges = EyeChanges()
     correction: AngleCorrection = AngleCorrection()
@@ -73,7 +73,7 @@ class GazeAngle(PriorTask):
     classes: ClassVar[int] = 16
     input_columns: ClassVar[tuple[str, ...]] = ("image", "pose")
     labels: ClassVar[tuple[str, ...]] = ("gaze",)
-    beside: ClassVar[tuple[str, ...]] = ("pose",)
+    side_inputs: ClassVar[tuple[str, ...]] = ("pose",)
     headline: ClassVar[str] = "angle_error_deg"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
@@ -83,7 +83,7 @@ class GazeAngle(PriorTask):
         super().__post_init__()
         if self.own_choice and self.correction:
             raise ConfigError(
-                "gaze_angle: personal_prior = 'chosen' is chosen for angles without a correction; "
+                "gaze_angle: personal_prior = 'auto' is not for angles with a correction; "
                 "set personal_prior to a number, or leave task.correction out"
             )
 

@@ -71,9 +71,9 @@ class GazeMap(PriorTask):
         score_from: the metric that is the score. On images with many fixations hit@0.7 ranks a
             good map no higher than a static one, whose peak is broad; `f1_best` tells them apart.
         personal_prior: exponent of a person's own prior, by which the network's map is multiplied:
-            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person. `chosen`: the
-            network trains without it, and a person's validation data choose one of `EXPONENTS`
-            for each model that they predict with.
+            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person. `auto` (formerly
+            `chosen`): the network trains without it, and a person's validation data choose one of
+            `EXPONENTS` for each model that they predict with.
         prior_in: `training`, where the loss sees the product, or only `prediction`.
         look_ahead: number of following frames of the sample whose gaze is mixed into the label of a
             frame: half is the frame's own, half the mean of theirs. Losses alone look ahead, also
@@ -89,7 +89,7 @@ class GazeMap(PriorTask):
     field_of_view_deg: Annotated[float, Interval(gt=0, lt=180)] = 60.0
     hit_average: Literal["clips", "frames"] = "clips"
     score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
-    personal_prior: Annotated[float, Interval(ge=0, le=4)] | Literal["chosen"] = 0.0
+    personal_prior: Annotated[float, Interval(ge=0, le=4)] | Literal["auto", "chosen"] = 0.0
     prior_in: Literal["training", "prediction"] = "training"
     look_ahead: Annotated[int, Ge(0)] = 0
 

@@ -41,7 +41,7 @@ class ToyTask(Task):
         """Return 1 where y is above zero, else 0."""
         return (batch["y"] > 0).long()
 
-    def predicted(self, output: Tensor) -> Tensor:
+    def predicted_class(self, output: Tensor) -> Tensor:
         """Return 1 where an output is above zero, else 0."""
         return (output.reshape(len(output)) > 0).long()
 

@@ -120,7 +120,7 @@ def test_the_rest_of_a_model_stays_where_it_is_said_to(name):
         return
     server = method.server(task)
     offered = sum(tree.flat.numel() for tree in method.offer(server, "").values())
-    beside = sum(tree.flat.numel() for tree in method.beside(server).values())
+    beside = sum(tree.flat.numel() for tree in method.server_part(server).values())
     sees, size = dict(plan["sees"]), task.init().layout.n
     at_home = offered > 0 and offered + beside < size
     assert ("stays on their device" in sees["other participants"]) is at_home

@@ -83,7 +83,7 @@ class Synthesis(JudgedTask):
             return loss
         said, task = judged(self.judge, batch[STUDENT], output), self.judge.task
         if SCORES in batch:
-            return loss + distance(task.told(said), batch[SCORES])
+            return loss + distance(task.prediction(said), batch[SCORES])
         return loss + task.loss(said, task.labelled(batch[KIND]))
 
 
@@ -96,7 +96,7 @@ class Distillation(Piece):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the mean squared distance of what both say, summed over classes."""
-        return distance(self.task.told(output), batch[SCORES])
+        return distance(self.task.prediction(output), batch[SCORES])
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class Verification(Piece):
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return losses and 1 where the class is the one said, `[samples, 2]`."""
         task, kinds = self.task, batch[KIND]
-        output = task.heard(batch[SCORES])
-        right = (task.predicted(output) == kinds).float()
+        output = task.output_of(batch[SCORES])
+        right = (task.predicted_class(output) == kinds).float()
         return torch.stack([each(task, output, task.labelled(kinds)), right], 1)
 
 

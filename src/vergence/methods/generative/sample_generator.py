@@ -144,10 +144,10 @@ def classifier(task: Task, features: bool = False) -> Piece:
     if features:
         stages = stages_of(task.network)
         whole = pieces(task, stages[-2])[1] if len(stages) > 1 else whole
-    if task.beside and reading(whole):
+    if task.side_inputs and reading(whole):
         raise ConfigError(
             f"what a generator makes enters the network alone, and this one also takes "
-            f"{' and '.join(task.beside)}; set model.pose = false, or take another network"
+            f"{' and '.join(task.side_inputs)}; set model.pose = false, or take another network"
         )
     return whole
 

@@ -138,7 +138,7 @@ class TeacherMethod(Taught[Owner]):
         if c.teacher is None or c.known is None:
             return c, Reply(self.silence(msg, site.task), 0.0)
         output = yield from forward(c.teacher, {SMASHED: made}, on=self.judge)
-        scores = site.task.told(site.task.among(output, c.known["classes"]))
+        scores = site.task.prediction(site.task.among(output, c.known["classes"]))
         return c, reply(scores=Params.named(scores=scores))
 
     def on_guide(
@@ -187,7 +187,7 @@ class TeacherMethod(Taught[Owner]):
     def silence(self, msg: Message, task: Task) -> dict[str, Params]:
         """Trees in the reply of an owner without a teacher: zeros, erased."""
         made = msg["made"]
-        shape = task.told(torch.zeros(len(made["made"]), *self.server(task).said)).shape
+        shape = task.prediction(torch.zeros(len(made["made"]), *self.server(task).said)).shape
         found = {"scores": Params.zeros(Params.named(scores=torch.zeros(shape)).layout)}
         if "gradients" in self.exposure[msg.verb].trees:
             found["gradients"] = made * 0.0

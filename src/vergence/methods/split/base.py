@@ -170,7 +170,7 @@ class Cutting(Method[P, H]):
         """Send the first layers."""
         return {"front": s.front}
 
-    def beside(self, s: P) -> Mapping[str, Params]:
+    def server_part(self, s: P) -> Mapping[str, Params]:
         """Predict with the server's layers behind the client's."""
         return {"tail": s.tail}
 
@@ -300,7 +300,7 @@ def nth(data: Samples, local: LocalTraining, site: ClientContext, at: int) -> Te
 
 def needs(back: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's layers and their loss need."""
-    return back.task.labels + (back.task.beside if reading(back) else ())
+    return back.task.labels + (back.task.side_inputs if reading(back) else ())
 
 
 def labels(batch: Batch, back: Piece) -> Params:

@@ -106,9 +106,11 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         """Start from the task's initial model and a fresh probe."""
         return SplitParts(self.probing(task).init(), self.back(task).init())
 
-    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+    def serve(
+        self, clients: Sequence[ClientId], templates: Mapping[str, Params]
+    ) -> Conversation[Reply]:
         """Train one copy on what one client sends."""
-        copy = ServerBack(held["tail"].copy())
+        copy = ServerBack(templates["tail"].copy())
         client, last = clients[0], None
         said = yield from asks(client, "train", [None])
         while last is None:
@@ -126,7 +128,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
             else:
                 said = yield from asks(client, "train", [{}] * AT_ONCE)
         copy.examples = yield from examples(client, last["labels"])
-        return copy.told(self.weights, tail=copy.tail - held["tail"])
+        return copy.told(self.weights, tail=copy.tail - templates["tail"])
 
     def on_train(
         self, c: ClientFront, msg: Message, site: ClientContext

@@ -48,17 +48,21 @@ class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
         served = yield from attend([cohort], front=s.front, tail=s.tail)
         return SplitParts(s.front + served.sum.mean("front"), s.tail + served.sum.mean("tail"))
 
-    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+    def serve(
+        self, clients: Sequence[ClientId], templates: Mapping[str, Params]
+    ) -> Conversation[Reply]:
         """Train both halves with everybody; whoever falls silent leaves no trace."""
-        copy, front = ServerBack(held["tail"].copy()), held["front"]
+        copy, front = ServerBack(templates["tail"].copy()), templates["front"]
         for client in clients:
             before = copy.copy()
             try:
                 yield from self.train_copy(client, copy, {"front": front})
-                front = front + (yield from ask(client, "hand_over", {}, held))["front"]
+                front = front + (yield from ask(client, "hand_over", {}, templates))["front"]
             except NoReplyCounted:
                 copy = before
-        return copy.told("equal", front=front - held["front"], tail=copy.tail - held["tail"])
+        return copy.told(
+            "equal", front=front - templates["front"], tail=copy.tail - templates["tail"]
+        )
 
     def on_hand_over(
         self, c: ClientFront, msg: Message, site: ClientContext

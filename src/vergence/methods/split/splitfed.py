@@ -30,8 +30,10 @@ class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
     anew for every batch.
     """
 
-    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+    def serve(
+        self, clients: Sequence[ClientId], templates: Mapping[str, Params]
+    ) -> Conversation[Reply]:
         """Train one copy with one client."""
-        copy = ServerBack(held["tail"].copy())
+        copy = ServerBack(templates["tail"].copy())
         yield from self.train_copy(clients[0], copy)
-        return copy.told(self.weights, tail=copy.tail - held["tail"])
+        return copy.told(self.weights, tail=copy.tail - templates["tail"])

@@ -160,9 +160,11 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         tail = s.tail + served.sum.mean("tail")
         return Ends(s.front + got.mean("front"), tail, s.end + got.mean("end"))
 
-    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+    def serve(
+        self, clients: Sequence[ClientId], templates: Mapping[str, Params]
+    ) -> Conversation[Reply]:
         """Train one copy of the middle layers with one client."""
-        copy, client = ServerBack(held["tail"].copy()), clients[0]
+        copy, client = ServerBack(templates["tail"].copy()), clients[0]
         coming = deque((yield from asks(client, "train", [None, *[{}] * self.ahead])))
         while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
             batch = {SMASHED: smashed, **(yield from columns(client, said["public"], smashed))}
@@ -180,7 +182,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
             assert done.gradient is not None
             pull = {"gradient": closed(done.gradient, self.number)}
             coming.append((yield from ask(client, "train", pull)))
-        return copy.told(self.weights, tail=copy.tail - held["tail"])
+        return copy.told(self.weights, tail=copy.tail - templates["tail"])
 
     def on_train(
         self, c: EndHalf, msg: Message, site: ClientContext
@@ -227,7 +229,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
 
 def needed(middle: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's stages take."""
-    return middle.task.beside if reading(middle) else ()
+    return middle.task.side_inputs if reading(middle) else ()
 
 
 def alike(column: Tensor) -> Tensor:

@@ -33,13 +33,15 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
         got = yield from release("release", served.clients, self.offer(s, ""))
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
 
-    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+    def serve(
+        self, clients: Sequence[ClientId], templates: Mapping[str, Params]
+    ) -> Conversation[Reply]:
         """Train the server's layers with everybody; whoever falls silent leaves no trace."""
-        copy = ServerBack(held["tail"].copy())
+        copy = ServerBack(templates["tail"].copy())
         for client in clients:
             before = copy.copy()
             try:
                 yield from self.train_copy(client, copy)
             except NoReplyCounted:
                 copy = before
-        return copy.told("equal", tail=copy.tail - held["tail"])
+        return copy.told("equal", tail=copy.tail - templates["tail"])

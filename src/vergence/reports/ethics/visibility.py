@@ -120,7 +120,7 @@ def _server(means: PrivacyMeans) -> str:
 def _raw(means: PrivacyMeans, exposed: Iterable[Exposure]) -> list[str]:
     """The parts of replies that are made from single samples, by the names of a reader."""
     trees = dict.fromkeys(tree for e in exposed if e.raw for tree in e.trees)
-    told = f"{', '.join((*means.task.labels, *means.task.beside))} of every picture"
+    told = f"{', '.join((*means.task.labels, *means.task.side_inputs))} of every picture"
     return [
         told
         if means.method.tree(tree).kind == "labels"

@@ -373,7 +373,7 @@ def unprotected(means: PrivacyMeans) -> list[str]:
         whose = "the people of each lab have together" if means.plan.silos else "each person has"
         told.append(f"How many recordings {whose}: the server is told.")
     if "labels" in means.kinds:
-        pose = ", and the pose of the head" if "pose" in means.task.beside else ""
+        pose = ", and the pose of the head" if "pose" in means.task.side_inputs else ""
         told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
     if (start := means.task.network.start) is not None:
         many = len({(data, who) for data, people in start.learned_from for who in people})
