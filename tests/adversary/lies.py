@@ -15,7 +15,7 @@ from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.secure_sum_client import StoredRow
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sum_attempts import Answered, hold
+from vergence.engine.secure_sum_attempts import SumAnswer, hold
 from vergence.engine.secure_sums import SumQuestion, sums_for
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig, UserLevelConfig
@@ -105,7 +105,7 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
             told = Message("say", {}, facts, message.round)
             request = ClientRequest("say", name, told, stamps[name], said=said)
             answer = made.home(name).answer(pack(request))
-            found[name] = unpack(unframed(answer)[1], *get_args(Answered))
+            found[name] = unpack(unframed(answer)[1], *get_args(SumAnswer))
         return found
 
     register = made.identity().register

@@ -21,7 +21,7 @@ from vergence.core.messages import Message
 from vergence.core.tags import tag
 from vergence.deployment.main_server import SessionRequest
 from vergence.deployment.protocol import ClientRequest
-from vergence.engine.secure_sum_attempts import Asked
+from vergence.engine.secure_sum_attempts import SumRequest
 from vergence.privacy.secure_aggregation import additive_messages as shares
 from vergence.privacy.secure_aggregation.pairwise_messages import Advert, PairwiseParams
 from vergence.privacy.secure_aggregation.session import SessionParams
@@ -170,7 +170,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
         ),
     },
     **_MESSAGES,
-    **{kind: {**_of("agreed", terms=TERMS), **_TOLD[tag(kind)]} for kind in get_args(Asked)},
+    **{kind: {**_of("agreed", terms=TERMS), **_TOLD[tag(kind)]} for kind in get_args(SumRequest)},
     PairwiseParams: {},
     shares.AdditiveParams: {
         **_of(

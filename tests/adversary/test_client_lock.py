@@ -23,7 +23,7 @@ from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.remote_clients import ClientLost
-from vergence.engine.secure_sum_attempts import Answered
+from vergence.engine.secure_sum_attempts import SumAnswer
 from vergence.errors import StateError
 from vergence.privacy.secure_aggregation.pairwise_messages import Masked, RelayedShares
 
@@ -125,7 +125,7 @@ def circle(tmp_path, monkeypatch):
 
 
 def words(answer):
-    return unpack(unframed(answer)[1], *Answered.__args__)
+    return unpack(unframed(answer)[1], *SumAnswer.__args__)
 
 
 def test_two_lists_at_once_get_one_answer(circle):

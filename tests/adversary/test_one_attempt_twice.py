@@ -16,7 +16,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
-from vergence.engine.secure_sum_attempts import Answered
+from vergence.engine.secure_sum_attempts import SumAnswer
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.secure_aggregation.additive import Aggregator
@@ -60,7 +60,7 @@ class Lying:
         stamp = self.stamps.get(who, "2.1")
         request = ClientRequest("say", who, Message("say", {}, facts, 2), stamp, said=said)
         end = self.made.aggregator(who) if who in terms.aggregators else self.made.home(who)
-        return unpack(unframed(end.answer(pack(request)))[1], *get_args(Answered))
+        return unpack(unframed(end.answer(pack(request)))[1], *get_args(SumAnswer))
 
     def looked(self, ends=None):
         """One attempt, honestly, up to what the parties looked up."""

@@ -21,7 +21,7 @@ from vergence.core.messages import Message
 from vergence.core.serialization import pack, quick_digest, unpack
 from vergence.deployment.main_server import SessionRequest
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.engine.secure_sum_attempts import Answered, Asked
+from vergence.engine.secure_sum_attempts import SumAnswer, SumRequest
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams, Openings
@@ -106,7 +106,7 @@ SUMS = {
     ),
 }
 UNDER_PADS = (Advert, Roster, RelayedShares, Survivors, Agreements)
-SUM_MESSAGES = (*server_fields._MESSAGES, *typing.get_args(Asked))
+SUM_MESSAGES = (*server_fields._MESSAGES, *typing.get_args(SumRequest))
 """What is said in a sum, of whatever module; an invitation opens those under pads and on shares."""
 QUICK = ("adverts", "names", "boxes", "signatures", "bits", "opening", "looked")
 """What is lied about in the quick tests; the rest is in the slow ones."""
@@ -312,7 +312,7 @@ class AtShares:
         request = pack(ClientRequest("say", who, told, "0.1", said=said))
         made = self.made
         end = made.aggregator(who) if who in self.terms.aggregators else made.home(who)
-        return unpack(unframed(end.answer(request))[1], *typing.get_args(Answered))
+        return unpack(unframed(end.answer(request))[1], *typing.get_args(SumAnswer))
 
 
 @pytest.mark.parametrize("name", TERMS)

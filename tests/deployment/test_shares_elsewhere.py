@@ -59,7 +59,7 @@ def said(circle, kind):
     found = []
     for who, request, answer in circle.asked:
         if request.said is not None:
-            message = unpack(unframed(answer)[1], *secure_sum_attempts.Answered.__args__)
+            message = unpack(unframed(answer)[1], *secure_sum_attempts.SumAnswer.__args__)
             if isinstance(message, kind):
                 found.append((who, request.stamp, message))
     return found

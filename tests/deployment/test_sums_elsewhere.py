@@ -56,7 +56,7 @@ def said(circle, kind=None):
     found = []
     for client, request, answer in circle.asked:
         if request.said is not None:
-            message = unpack(unframed(answer)[1], *secure_sum_attempts.Answered.__args__)
+            message = unpack(unframed(answer)[1], *secure_sum_attempts.SumAnswer.__args__)
             if kind is None or isinstance(message, kind):
                 found.append((client, request.stamp, message))
     return found

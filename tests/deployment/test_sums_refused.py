@@ -13,7 +13,7 @@ from vergence.core.serialization import pack, unpack
 from vergence.core.tags import tag
 from vergence.deployment.protocol import ClientRequest
 from vergence.deployment.remote_clients import ClientLost
-from vergence.engine.secure_sum_attempts import Answered
+from vergence.engine.secure_sum_attempts import SumAnswer
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.secure_aggregation.session import Invitation
 
@@ -91,7 +91,7 @@ def spoiled(kind, change):
             if what.said is None or client != circle.names[1] or not what.stamp.startswith("1."):
                 return answer
             head = int.from_bytes(answer[:4], "little") + 4
-            message = unpack(answer[head:], *Answered.__args__)
+            message = unpack(answer[head:], *SumAnswer.__args__)
             if tag(type(message)) != kind:
                 return answer
             return answer[:head] + pack(change(message))

@@ -31,7 +31,7 @@ METHODS = ("fedavg", "fedselect", "fedcpf", "scaffold", "fedpac", "splitfed", "s
 
 
 @dataclass
-class Asked:
+class SumRequest:
     """A request as a server sends it, and its honest answer."""
 
     arguments: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Talk:
         self.folder, self.method = folder, build(name)
         self.loop = Loop(self.method, folder / "homes")
         self.said: dict[str, tuple[bytes, bytes]] = {}
-        self.heard: list[Asked] = []
+        self.heard: list[SumRequest] = []
         path = RunDirectory(folder / "server", STAMP, elsewhere=True)
         path.open()
         plan = self.loop.plan = Plan(rounds=2, evaluate_every=1, solver="sequential")
@@ -77,7 +77,7 @@ class Talk:
         def noting(*arguments: Any) -> Any:
             found = honest(*arguments)
             client = arguments[1].client
-            self.heard.append(Asked(arguments, client, *self.said[client]))
+            self.heard.append(SumRequest(arguments, client, *self.said[client]))
             return found
 
         self.loop.ask = listening
@@ -90,19 +90,19 @@ class Talk:
         self.asked = request
         return self.data
 
-    def _again(self, asked: Asked) -> Asked | None:
+    def _again(self, asked: SumRequest) -> SumRequest | None:
         """Return what is asked now that the run is over, None where the masks are forgotten."""
         self._heard(asked, b"")
         note, body = unframed(asked.answer)
         answer = framed({**note, "to": quick_digest(self.asked)}, body)
         return replace(asked, answer=answer) if self.hear(asked, answer) else None
 
-    def _heard(self, asked: Asked, data: bytes) -> Any:
+    def _heard(self, asked: SumRequest, data: bytes) -> Any:
         self.remote.spares.clear()  # else the request is another, and every answer to it stale
         self.data = data
         return self.honest(*asked.arguments)
 
-    def hear(self, asked: Asked, data: bytes) -> bool:
+    def hear(self, asked: SumRequest, data: bytes) -> bool:
         """Let the server have an answer; it must never raise, and say what tables can hold."""
         receipt, sealed = self._heard(asked, data)
         said = [receipt.status, receipt.filed, *receipt.told, *receipt.measured.items()]
@@ -114,7 +114,7 @@ class Talk:
             Sum().add(sealed)
         return receipt.status == "ok"
 
-    def carry(self, asked: Asked, data: bytes) -> bool:
+    def carry(self, asked: SumRequest, data: bytes) -> bool:
         """Let a client have a request; it must raise nothing but a `VergenceError`."""
         self.homes[asked.client].answer(data)
         return True

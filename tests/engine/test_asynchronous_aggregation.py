@@ -384,7 +384,7 @@ def test_slow_clients_take_as_many_times_as_long_and_strangers_are_refused(tmp_p
     plain, late = times
     assert late == {**plain, "p02": pytest.approx(8 * plain["p02"])}
     with pytest.raises(ConfigError, match=r"delivery: slow: no client 'p20' \(did you mean"):
-        replace(slow, slow={"p20": 8.0}).suit(["p01", "p02"])
+        replace(slow, slow={"p20": 8.0}).check_clients(["p01", "p02"])
     for never in (0.0, float("inf")):
         with pytest.raises(ConfigError, match=r"delivery: slow\.p01 must be > 0 and finite; got"):
             replace(slow, slow={"p01": never})

@@ -49,7 +49,7 @@ def test_epsilons_of_person_and_lab_worked_by_hand(user, person, lab):
     """
     plan = Plan(rounds=3, silos=LABS, privacy=Privacy(user=user))
     found = forecast(user, plan, FedAvg(), 3)
-    one, other = found.epsilon(1e-5), found.epsilon_beside(1e-5)
+    one, other = found.epsilon(1e-5), found.epsilon_of_other(1e-5)
     by_unit = {user.unit: one, "lab" if user.unit == "person" else "person": other}
     assert by_unit["person"] == pytest.approx(gaussian_epsilon(person, 1e-5))
     assert by_unit["lab"] == pytest.approx(gaussian_epsilon(lab, 1e-5))
@@ -64,7 +64,7 @@ def test_a_person_in_a_lab_that_is_drawn_is_claimed_nothing_for_the_draw():
     assert forecast(PERSON, plan, FedAvg(), 3).rate == 1
     drawn = forecast(LAB, plan, FedAvg(), 3)
     assert drawn.rate == 0.5
-    assert drawn.epsilon_beside(1e-5) == pytest.approx(gaussian_epsilon(math.sqrt(3) / 8, 1e-5))
+    assert drawn.epsilon_of_other(1e-5) == pytest.approx(gaussian_epsilon(math.sqrt(3) / 8, 1e-5))
 
 
 def sent_by_south(tmp_path, monkeypatch, user, changed):

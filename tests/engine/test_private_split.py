@@ -154,7 +154,7 @@ def test_without_noise_and_with_room_a_private_step_is_a_plain_one():
 
 def test_batches_are_drawn_by_chance_and_may_be_empty(tmp_path, monkeypatch):
     """One sample is expected: a third of the batches are empty, and come all the same."""
-    plain, sizes = ServerSession._heard, []
+    plain, sizes = ServerSession._accept, []
 
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
@@ -162,7 +162,7 @@ def test_batches_are_drawn_by_chance_and_may_be_empty(tmp_path, monkeypatch):
             sizes.append(len(opened(sealed.trees["smashed"].total)))
         return sealed
 
-    monkeypatch.setattr(ServerSession, "_heard", hears)
+    monkeypatch.setattr(ServerSession, "_accept", hears)
     people = two_people(False)
     samples = sum(len(splits.train) for splits in people.people.values())
     local = replace(PLAIN, batch=1, lr=0.01)

@@ -67,7 +67,7 @@ def same_secret(monkeypatch):
 @pytest.fixture
 def heard(monkeypatch):
     """Smashed data as they reach the server: (client, round, samples)."""
-    plain, found = ServerSession._heard, []
+    plain, found = ServerSession._accept, []
 
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
@@ -75,7 +75,7 @@ def heard(monkeypatch):
             found.append((served.task.client, self.round, opened(sealed.trees["smashed"].total)))
         return sealed
 
-    monkeypatch.setattr(ServerSession, "_heard", hears)
+    monkeypatch.setattr(ServerSession, "_accept", hears)
     return found
 
 

@@ -81,7 +81,7 @@ def test_a_server_that_ignores_labels_loses_its_clients(tmp_path):
 @pytest.mark.parametrize("method", [SplitFed, SplitFedV2, SplitLearning])
 def test_one_batch_of_a_block_has_moved_labels(method, tmp_path, monkeypatch):
     """What the server is told of a client in a round, against its pictures' own labels."""
-    plain, heard = ServerSession._heard, []
+    plain, heard = ServerSession._accept, []
 
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
@@ -89,7 +89,7 @@ def test_one_batch_of_a_block_has_moved_labels(method, tmp_path, monkeypatch):
             heard.append((served.task.client, sealed.trees["labels"].total["gaze"]))
         return sealed
 
-    monkeypatch.setattr(ServerSession, "_heard", hears)
+    monkeypatch.setattr(ServerSession, "_accept", hears)
     going = Privacy(split_guard=replace(QUICK, act="report"))
     run(tmp_path, method(local=LOCAL, ahead=1), privacy=going, rounds=1)
     for client in PEOPLE.clients:

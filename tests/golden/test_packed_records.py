@@ -32,7 +32,7 @@ from vergence.deployment import main_server
 from vergence.deployment.protocol import ClientRequest, framed
 from vergence.deployment.secure_sum_client import StoredRow
 from vergence.engine.records import ClientState, ClientTask
-from vergence.engine.secure_sum_attempts import Answered, Asked
+from vergence.engine.secure_sum_attempts import SumAnswer, SumRequest
 from vergence.engine.secure_sums import about_of, request_of
 from vergence.engine.storage.state_journal import StateJournal, StateRef
 from vergence.engine.virtual_clock import ClockState
@@ -241,7 +241,7 @@ def test_digests_stay(group, tmp_path):
 
 
 def test_every_message_of_a_sum_is_in_the_list():
-    said = {*typing.get_args(Asked), *typing.get_args(Answered)}
+    said = {*typing.get_args(SumRequest), *typing.get_args(SumAnswer)}
     assert said <= set(RECORDS)
 
 

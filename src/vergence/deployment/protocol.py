@@ -19,7 +19,7 @@ from vergence.core.serialization import plain, unpack
 from vergence.core.tags import tagged
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import ClientResult
-from vergence.engine.secure_sum_attempts import Asked
+from vergence.engine.secure_sum_attempts import SumRequest
 from vergence.engine.storage.client_states import file_of
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
@@ -69,7 +69,7 @@ class ClientRequest:
     drop: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     then: tuple[Message, ...] = ()
-    said: Asked | None = None
+    said: SumRequest | None = None
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:

@@ -16,7 +16,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, plain, quick_digest, unpack
 from vergence.deployment.protocol import SLACK, ClientRequest, framed, sound
 from vergence.deployment.secure_sum_client import SecureSumFiles
-from vergence.engine.secure_sum_attempts import Asked, PartyIdentity
+from vergence.engine.secure_sum_attempts import PartyIdentity, SumRequest
 from vergence.engine.secure_sums import SecureSum, SumQuestion, gate_of
 from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
@@ -74,7 +74,7 @@ class SecureSumAggregator:
     def _answered(self, data: bytes) -> Any:
         request = unpack(data, ClientRequest, limit=self.limit)
         message = request.said if isinstance(request, ClientRequest) and sound(request) else None
-        if message is None or request.client != self.name or not fits(message, Asked):
+        if message is None or request.client != self.name or not fits(message, SumRequest):
             raise StateError(f"this is no message of a sum for '{self.name}'")
         try:
             terms = self._terms(request.message.facts)

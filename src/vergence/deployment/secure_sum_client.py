@@ -18,7 +18,7 @@ from vergence.core.files import add_line, untorn, write_whole
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.core.tags import tagged
-from vergence.engine.secure_sum_attempts import Answered, Asked, PartyIdentity
+from vergence.engine.secure_sum_attempts import PartyIdentity, SumAnswer, SumRequest
 from vergence.engine.secure_sums import SecureSum, SumQuestion
 from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
@@ -96,14 +96,14 @@ class SecureSumClient:
         entry = Release(question.request.partition(".")[0], question.request, level.noise, 1.0, 1)
         self.book.charge(entry, self.user)
 
-    def answer(self, stamp: str, facts: Mapping[str, Any], message: Asked) -> bytes:
+    def answer(self, stamp: str, facts: Mapping[str, Any], message: SumRequest) -> bytes:
         """Answer a message of an attempt at a sum of a turn's replies, once.
 
         Raises:
             StateError: it must not be answered, and why.
         """
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
-        if not fits(message, Asked) or type(attempt) is not int or type(threshold) is not int:
+        if not fits(message, SumRequest) or type(attempt) is not int or type(threshold) is not int:
             raise StateError("this is no message of a secure sum")
         row = unpack_file(self.row, StoredRow) if self.row.exists() else None
         if not isinstance(row, StoredRow) or row.stamp != stamp:
@@ -121,10 +121,10 @@ class SecureSumClient:
         client = Contributor(
             self.client, terms, words, identity.sign, identity.register, self.spent
         )
-        answer: Answered = client.answer(message)
+        answer: SumAnswer = client.answer(message)
         return pack(answer)
 
-    def _under_pads(self, terms: PairwiseParams, words: Words, message: Asked) -> bytes:
+    def _under_pads(self, terms: PairwiseParams, words: Words, message: SumRequest) -> bytes:
         """Take the next step of an attempt."""
         identity = self.identity
         assert identity.sign is not None
@@ -138,7 +138,7 @@ class SecureSumClient:
             if kept.terms != terms:
                 raise StateError("round: this is of another attempt, or on other terms")
             resume(client, kept)
-        answer: Answered = client.answer(message)
+        answer: SumAnswer = client.answer(message)
         kept = pending(client)
         if kept.step < len(STEPS):
             write_whole(self.attempt, pack(kept), lasting=self.lasting, secret=True)

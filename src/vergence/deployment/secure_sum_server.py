@@ -12,9 +12,9 @@ from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import ClientResult, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import (
-    Answered,
-    Asked,
     PartyIdentity,
+    SumAnswer,
+    SumRequest,
     on_shares,
     under_pads,
     with_opened_sum,
@@ -102,14 +102,16 @@ class SecureSumServer:
             found = dict(zip(asked, said, strict=True))
         return {name: answer for name, answer in found.items() if answer is not None}
 
-    def _say(self, batch: TaskBatch, sent: Message, client: str, message: Asked) -> Answered | None:
+    def _say(
+        self, batch: TaskBatch, sent: Message, client: str, message: SumRequest
+    ) -> SumAnswer | None:
         """Answer of one node; None if that is no valid one."""
         request = pack(ClientRequest("say", client, sent, batch.stamp, said=message))
         data = self.remote.carried(client, request)
         try:
             note, body = unframed(data or b"")
-            answer = unpack(body, *get_args(Answered), limit=self.remote.limit)
-            if note["to"] == quick_digest(request) and fits(answer, Answered):
+            answer = unpack(body, *get_args(SumAnswer), limit=self.remote.limit)
+            if note["to"] == quick_digest(request) and fits(answer, SumAnswer):
                 return answer
         except (StateError, *UNREADABLE):
             return None

@@ -1,4 +1,4 @@
-"""Rules for the replies a round waits for: everybody's, so many, so long, or whatever is next."""
+"""Rules for the replies that a round waits for: all, a number, a time, or whichever is next."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from vergence.core.task import Task
 from vergence.engine.participation import suggest
 from vergence.errors import ConfigError, DataError
 
+# An update from a model that is more versions old is dropped: else a checkpoint would have to hold
+# every model that some slow client still works with.
 OLDEST = 16
-"""An update from a model that is more versions old than this is dropped."""
 SUITS: Mapping[str, tuple[str, ...]] = {
     "replies": ("quorum", "fedbuff"),
     "seconds": ("deadline",),
     "a": ("fedasync",),
     "staleness": ("fedasync",),
 }
-"""Options that only some deliveries look at."""
+"""Options that only some deliveries use."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Delivery:
         for client, times in self.slow.items():
             if not 0 < times < math.inf:
                 raise ConfigError(f"delivery: slow.{client} must be > 0 and finite; got {times:g}")
+        # An option without an effect would look as if it had one, so it is refused.
         for f in fields(self):
             default = f.default if f.default_factory is MISSING else f.default_factory()
             if getattr(self, f.name) == default:
@@ -91,16 +93,16 @@ class Delivery:
 
     @property
     def timed(self) -> bool:
-        """True if there is a virtual clock."""
+        """Whether there is a virtual clock."""
         return self.clock or self.name != "all"
 
     @property
     def asynchronous(self) -> bool:
-        """True if clients go on without waiting for a round to end."""
+        """Whether clients go on without waiting for a round to end."""
         return self.name in ("fedbuff", "fedasync")
 
     def scale(self, age: int) -> float:
-        """Factor for an update that was made from a model so many versions old.
+        """Return the factor for an update that was made from a model so many versions old.
 
         Examples:
             >>> Delivery("fedbuff").scale(3), Delivery("fedasync", staleness="hinge").scale(6)
@@ -120,7 +122,7 @@ class Delivery:
         """Check that every client named here exists.
 
         Raises:
-            ConfigError: `slow` names a stranger.
+            ConfigError: `slow` names a client that does not exist.
         """
         for client in self.slow:
             if client not in clients:
@@ -136,14 +138,15 @@ class Delivery:
             raise DataError(f"delivery: no log to replay at {self.replay}")
 
     def torn(self, method: Method, task: Task) -> str:
-        """Reason why a method's rounds cannot be taken apart, "" if they can."""
+        """Return why a method's rounds cannot be delivered update by update; empty: they can."""
         if method.pooled:
             return "everybody's data lies in one place, and nothing arrives late"
+        # A round is tried with two clients that do not exist: only what it asks for matters.
         server, client = method.server(task), "a"
         conversation = method.round(server, (client, "b"))
         asked = next(conversation, None)
         while isinstance(asked, Request) and method.exposure[asked.verb].joining:
-            asked = conversation.send({})  # nobody answers
+            asked = conversation.send({})
         if not isinstance(asked, Request):
             return "its rounds do not begin by asking clients for turns"
         if asked.reveal == "each":
@@ -154,11 +157,12 @@ class Delivery:
                 f"its updates of {' and '.join(trees)} belong together, and clients keep what the "
                 "server must add up in full; scaled by their age, the two drift apart"
             )
-        given = asked.to.get(client)
-        sent = method.offer(server, client) if given is None else given.trees
-        sent = {**asked.like, **sent}
+        message = asked.to.get(client)
+        offered = method.offer(server, client) if message is None else message.trees
+        sent = {**asked.like, **offered}
         if absent := [tree for tree in trees if tree not in sent]:
             return f"its clients send '{absent[0]}', which they are not sent"
+        # A round that ends with the first sum is one that can go on whenever updates arrive.
         try:
             conversation.send(Sum().aggregate({tree: sent[tree] for tree in trees}, {}))
         except StopIteration:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 @cache
 def code_digest() -> str:
-    """Return the SHA-256 over the source files of this package, as it was when first asked for."""
+    """Return the SHA-256 over the source files of this package."""
+    # Once per process: files that change while it runs are not the code that runs.
     package = Path(__file__).parent.parent
     whole = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

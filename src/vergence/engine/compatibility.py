@@ -1,7 +1,7 @@
 """Table of what may not be combined in a run, with the reason for every rule.
 
-A row names two things that do not go together, and says why. What the words of a plan mean is said
-below the rows, what those of a method mean in `compatibility_check`.
+A row names two things that do not go together, and says why. Below the rows, `SETTINGS` says when a
+plan has such a thing; `METHODS` in `compatibility_check` says it for methods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from vergence.wire.codecs import Compression
 
 
 class Incompatibility(NamedTuple):
-    """Two things that do not go together; `why` may name what a `Case` knows."""
+    """Two things that do not go together.
+
+    Attributes:
+        one: name of a setting, a key of `SETTINGS`.
+        other: name of another setting, or of a property of methods.
+        why: the message, in which `{...}` may name attributes of `CheckedSettings`.
+    """
 
     one: str
     other: str
@@ -273,7 +279,7 @@ AMONG_SETTINGS = (
         "him; deploy with `vergence deploy init`, or leave it out",
     ),
 )
-"""What a plan refuses whatever its method is."""
+"""Pairs that a plan refuses, whatever its method is."""
 
 WITH_METHODS = (
     Incompatibility(
@@ -457,11 +463,13 @@ WITH_METHODS = (
         "makes, and not in a Flower app; deploy with `init`, or simulate",
     ),
 )
-"""What a plan refuses of some methods."""
+"""Pairs that a plan refuses with some methods."""
 
 
 class RunSettings(Protocol):
-    """Settings of a plan that the table looks at; a plan is checked when it is made."""
+    """Settings of a plan that the table looks at."""
+
+    # A protocol, as `Plan` checks itself when it is made and so imports this module.
 
     @property
     def engine(self) -> str:
@@ -521,9 +529,12 @@ class RunSettings(Protocol):
 
 @dataclass(frozen=True)
 class CheckedSettings:
-    """Settings that a plan asks for, in the words of the table.
+    """Settings of a plan, in the words of the table.
 
-    `app`: it runs as an app of Flower's own programs, without what `deployment` adds to them.
+    Attributes:
+        plan: the plan.
+        app: whether it runs as an app of Flower's own programs, without the keys, folders and
+            checks that `deployment` adds to them.
     """
 
     plan: RunSettings
@@ -551,12 +562,12 @@ class CheckedSettings:
 
     @property
     def least(self) -> int:
-        """Smallest number of people that a secure sum needs, whoever takes part."""
+        """Smallest number of people in a secure sum."""
         return self.plan.privacy.least or 1
 
     @property
     def together(self) -> str:
-        """The key of `run` that asks for clients trained together, or somewhere else."""
+        """The first key of `run` that asks for stacks, another device or Ray; else empty."""
         plan = self.plan
         asked = {
             "engine": plan.engine == "ray",
@@ -567,7 +578,7 @@ class CheckedSettings:
 
     @property
     def elsewhere(self) -> str:
-        """The key of `run` that asks for what DP-SGD and service batch by batch do not do."""
+        """The first key of `run` that asks for what DP-SGD and split learning cannot do."""
         plan = self.plan
         asked = {
             "device": plan.device not in ("auto", "cpu"),
@@ -635,26 +646,27 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
 
 
 class InvalidCombination(ConfigError):
-    """A refusal, with the row it comes from."""
+    """A refused combination, with the row of the table that it comes from."""
 
     clash: Incompatibility
 
     @classmethod
-    def of(cls, clash: Incompatibility, asked: CheckedSettings) -> InvalidCombination:
-        """The refusal of these settings; like every other error it is made of its text alone."""
-        made = cls(clash.why.format_map(_Words(asked)))
-        made.clash = clash
-        return made
+    def of(cls, clash: Incompatibility, settings: CheckedSettings) -> InvalidCombination:
+        """Make the error for settings that break a row."""
+        # Like every other error it is made of its text alone, so that it can be pickled.
+        error = cls(clash.why.format_map(_Words(settings)))
+        error.clash = clash
+        return error
 
 
 class _Words(dict[str, object]):
-    """Words that a sentence may name."""
+    """Values for the names in a message: attributes of the checked settings."""
 
-    def __init__(self, asked: CheckedSettings) -> None:
-        self.asked = asked
+    def __init__(self, settings: CheckedSettings) -> None:
+        self.settings = settings
 
     def __missing__(self, key: str) -> object:
-        return getattr(self.asked, key)
+        return getattr(self.settings, key)
 
 
 def agree(plan: RunSettings, app: bool = False) -> None:
@@ -663,22 +675,22 @@ def agree(plan: RunSettings, app: bool = False) -> None:
     Raises:
         InvalidCombination: the sentence of the first row that they break.
     """
-    asked = CheckedSettings(plan, app=app)
+    settings = CheckedSettings(plan, app=app)
     for clash in AMONG_SETTINGS:
-        if SETTINGS[clash.one](asked) and SETTINGS[clash.other](asked):
-            raise InvalidCombination.of(clash, asked)
+        if SETTINGS[clash.one](settings) and SETTINGS[clash.other](settings):
+            raise InvalidCombination.of(clash, settings)
     for own in plan.privacy.own:
-        _agree_with(own, asked)
+        _agree_with(own, settings)
 
 
-def _agree_with(own: Protection, asked: CheckedSettings) -> None:
-    """Refuse what a protection of somebody's own does not go together with."""
+def _agree_with(own: Protection, settings: CheckedSettings) -> None:
+    """Refuse settings that a protection of the user's own does not go together with."""
     name = type(own).__name__
     for setting, why in own.refuses.items():
         if setting not in SETTINGS:
             near = nearest(setting, SETTINGS)
             raise ConfigError(f"privacy.own: {name} refuses '{setting}', no setting{near}")
-        if SETTINGS[setting](asked):
+        if SETTINGS[setting](settings):
             raise InvalidCombination.of(
-                Incompatibility(name, setting, f"privacy.own: {why}"), asked
+                Incompatibility(name, setting, f"privacy.own: {why}"), settings
             )

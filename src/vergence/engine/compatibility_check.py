@@ -1,6 +1,6 @@
 """Check of a method against the table of incompatibilities, before anything runs.
 
-What follows from the number of people is looked at once they are known: `check_privacy`.
+What depends on the number of people is checked once it is known: `check_privacy`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ from vergence.methods.split.base import BatchwiseSplit, Cutting
 
 @dataclass(frozen=True)
 class Combination(CheckedSettings):
-    """A plan beside a method; without a `task`, what only a network tells is not looked at."""
+    """A plan together with a method.
+
+    Attributes:
+        method: the method.
+        task: the task; None: rules that need a network are not checked.
+    """
 
     method: Method
     task: Task | None = None
 
     @property
     def name(self) -> str:
-        """The method's class."""
+        """The name of the method's class."""
         return type(self.method).__name__
 
     @property
@@ -48,10 +53,9 @@ class Combination(CheckedSettings):
 
     @cached_property
     def single(self) -> str:
-        """The first verb that shows single updates.
-
-        What a split method shows its server sample by sample is not summed with or without.
-        """
+        """The first verb with which the server sees single updates."""
+        # The smashed data of split learning are no updates: no sum would hide them. Its updates of
+        # clients' layers may be summed.
         table = self.method.exposure
         summed = any(e.trees for e in table.values() if e.reveal == "aggregate")
         shown = (v for v, e in table.items() if e.reveal == "each" and not (e.raw and summed))
@@ -59,19 +63,19 @@ class Combination(CheckedSettings):
 
     @cached_property
     def unbounded(self) -> str:
-        """The first verb that shows single replies, or what is made from single samples."""
+        """The first verb whose replies are seen one by one, or are made from single samples."""
         table = self.method.exposure.items()
         return next((verb for verb, e in table if e.reveal == "each" or e.raw), "")
 
     @cached_property
     def trees(self) -> str:
-        """Trees that one reply holds side by side."""
+        """Names of trees that one reply holds together."""
         several = [e.trees for e in self.method.exposure.values() if len(e.trees) > 1]
         return " and ".join(several[0]) if several else ""
 
     @cached_property
     def weighed(self) -> str:
-        """The first verb in which every entry has a weight of its own."""
+        """The first verb whose replies have a weight for every entry."""
         table = self.method.exposure.items()
         return next((verb for verb, e in table if e.trees and e.weight == "per entry"), "")
 
@@ -82,12 +86,12 @@ class Combination(CheckedSettings):
 
     @cached_property
     def torn(self) -> str:
-        """Reason why the method's rounds cannot be taken apart."""
+        """Why the method's rounds cannot be delivered update by update; empty: they can."""
         return "" if self.task is None else self.plan.delivery.torn(self.method, self.task)
 
     @cached_property
     def unprotected(self) -> str:
-        """Reason why DP-SGD does not protect what the method sends."""
+        """Why DP-SGD does not protect what the method sends; empty: it does."""
         return "" if self.task is None else unprotected(self.method, self.task)
 
 

@@ -18,7 +18,7 @@ from vergence.data.io.delimited_text import text_form, text_lines
 from vergence.errors import ConfigError, DataError, nearest
 
 COLUMNS = ("client", "round", "idle", "charging")
-# A search for similar names compares with every client; among more than so many it takes seconds.
+# A search for similar names compares with every client, which takes long among many.
 SEARCHED = 1000
 
 

@@ -116,8 +116,8 @@ class Plan(NamedOptions):
         policy = self.privacy.aggregation
         if policy is None:
             return None
-        # Clients add shares of the noise. If two sums of one round were opened over different
-        # people, their difference would have less noise than was counted: so each must hold most.
+        # A person in two sums of one round would be charged once, and the noise of both averaged
+        # away. Each client helps to open one sum only, so two of more than half cannot both open.
         if policy.name == "pairwise" and self.privacy.user is not None:
             return policy.most_of(people, self.asked(people))
         return policy.among(self.asked(people))

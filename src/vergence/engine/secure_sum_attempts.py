@@ -1,13 +1,13 @@
-"""Attempts at a secure sum: protocols run to their end, however their messages travel."""
+"""Attempts at a secure sum: runs of a protocol, however its messages travel."""
 
 from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -51,9 +51,10 @@ from vergence.privacy.secure_aggregation.session import (
     signing_pair,
 )
 
+# A sum is begun anew, with fresh keys, without the clients that vanished. Where clients keep
+# vanishing, a round without this sum is better than one that never ends.
 ATTEMPTS = 3
-"""How often a sum is begun anew, with fresh keys, with those who were left."""
-Asked = (
+SumRequest = (
     Invitation
     | Roster
     | RelayedShares
@@ -65,8 +66,8 @@ Asked = (
     | shares.Relayed
     | shares.Lookups
 )
-"""What a client or an aggregator is told in a sum."""
-Answered = (
+"""Message of the server to a client or an aggregator in a sum."""
+SumAnswer = (
     Advert
     | Shares
     | Masked
@@ -80,15 +81,35 @@ Answered = (
     | shares.LookedUp
     | shares.OpenedShare
 )
-"""What it says."""
+"""Answer of a client or an aggregator."""
 T = TypeVar("T", PairwiseParams, AdditiveParams)
-Ask = Callable[[T, Mapping[str, Any]], Mapping[str, Any]]
-"""Tells some ends something each, and returns what those said who answered."""
+Outcome = TypeVar("Outcome")
+Record = TypeVar("Record")
+Requests = Mapping[str, SumRequest]
+"""Messages to parties, by name."""
+Answers = Mapping[str, SumAnswer]
+"""Answers of those parties that answered, by name."""
+Ask = Callable[[T, Requests], Answers]
+"""Sends messages to parties and returns their answers."""
+
+
+class Party(Protocol):
+    """A client or an aggregator, which answers messages of the server."""
+
+    def answer(self, asked: Any, /) -> SumAnswer:
+        """Answer one message."""
+        ...
 
 
 @dataclass(frozen=True)
 class PartyIdentity:
-    """Speaker in the sums of a run: its name, everybody's long-lived keys, and one's own."""
+    """Identity of a party in the sums of a run.
+
+    Attributes:
+        run: name of the run.
+        register: long-lived public keys of all parties, by name.
+        sign: signs with this party's own key; None: it signs nothing.
+    """
 
     run: str
     register: Register
@@ -97,28 +118,35 @@ class PartyIdentity:
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """A sum of rows, and why some who gave one are not in it."""
+    """A sum of encoded replies that was opened.
+
+    Attributes:
+        sum: the sum.
+        out: why some clients that replied are not in it, by client.
+    """
 
     sum: Sum = field(default_factory=Sum)
     out: Mapping[str, str] = field(default_factory=dict)
 
 
-def hold(talk: Any, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
-    """Hold a conversation to its end.
+def hold(
+    protocol: Generator[Requests, Answers, Outcome], ask: Callable[[Requests], Answers]
+) -> Outcome:
+    """Run a protocol to its end and return its outcome.
 
     Raises:
         Aborted: nobody learns the sum.
     """
-    asked = next(talk)
+    messages = next(protocol)
     while True:
         try:
-            asked = talk.send(ask(asked))
+            messages = protocol.send(ask(messages))
         except StopIteration as end:
             return end.value
 
 
 def of_rows(words: Words, people: int) -> Sum:
-    """Return words as the sum of so many people's rows."""
+    """Return words as the sum of so many people's encoded replies."""
     whole = Sum()
     whole.add(PackedReply.of(words))
     whole.count = people
@@ -128,7 +156,7 @@ def of_rows(words: Words, people: int) -> Sum:
 def with_opened_sum(
     done: Sequence[tuple[int, GroupResult]], opened: OpenedSum
 ) -> Iterator[tuple[int, GroupResult]]:
-    """Yield the results of groups; the sum comes with the last."""
+    """Yield the groups with a sum that was opened over all of them, which comes with the last."""
     for number, result in done:
         results = [
             left_out(r, opened.out[r.client]) if r.client in opened.out else r
@@ -139,7 +167,7 @@ def with_opened_sum(
 
 
 def nothing_to_hide(form: ReplyLayout, names: Collection[str]) -> OpenedSum:
-    """Empty sum, counting who gave, for too few people or nothing to add up: no message needed."""
+    """Return an empty sum: for replies without words, and for too few people, no protocol runs."""
     return OpenedSum(of_rows(np.zeros(form.words, np.uint64), len(names)))
 
 
@@ -151,30 +179,32 @@ def under_pads(
     identity: PartyIdentity,
     ask: Ask[PairwiseParams],
 ) -> OpenedSum:
-    """Hold attempts at a sum of the replies to a message; none after something was unmasked."""
-    left, out = sorted(names), {}
-    if len(left) < sums.policy.threshold or not form.words:
+    """Attempt a sum of the replies to a message by pairwise masking."""
+    clients, out = sorted(names), {}
+    if len(clients) < sums.policy.threshold or not form.words:
         return nothing_to_hide(form, names)
     for _ in range(ATTEMPTS):
-        if len(left) < sums.policy.threshold:
+        if len(clients) < sums.policy.threshold:
             break
-        terms = sums.terms(form, message, identity.run, secrets.randbits(62), len(left))
+        terms = sums.terms(form, message, identity.run, secrets.randbits(62), len(clients))
         assert isinstance(terms, PairwiseParams)
-        server = PairwiseServer(terms, {name: identity.register[name] for name in left})
+        server = PairwiseServer(terms, {name: identity.register[name] for name in clients})
         try:
             total = hold(converse(server), partial(ask, terms))
         except Aborted as why:
-            said = str(why)
+            reason = str(why)
         else:
-            out |= _missing(left, total.names, server.refused)
+            out |= _missing(clients, total.names, server.refused)
             return OpenedSum(of_rows(total.words, len(total.names)), out)
-        still = sorted(server.heard)
-        out |= _missing(left, still, server.refused)
-        if server.step == len(STEPS) - 1 or len(still) == len(left):
-            return OpenedSum(Sum(), {**dict.fromkeys(left, f"lost: no sum: {said}"), **out})
-        left = still
-    few = f"lost: {len(left)} of {len(names)} are left in the sum, which is not opened"
-    return OpenedSum(Sum(), {**dict.fromkeys(left, few), **out})
+        present = sorted(server.heard)
+        out |= _missing(clients, present, server.refused)
+        # After the last step some clients have unmasked words, and unmask none a second time. Where
+        # nobody vanished, another attempt would fail in the same way.
+        if server.step == len(STEPS) - 1 or len(present) == len(clients):
+            return OpenedSum(Sum(), {**dict.fromkeys(clients, f"lost: no sum: {reason}"), **out})
+        clients = present
+    few = f"lost: {len(clients)} of {len(names)} are left in the sum, which is not opened"
+    return OpenedSum(Sum(), {**dict.fromkeys(clients, few), **out})
 
 
 def on_shares(
@@ -185,49 +215,46 @@ def on_shares(
     identity: PartyIdentity,
     ask: Ask[AdditiveParams],
 ) -> OpenedSum:
-    """Hold attempts at a sum that aggregators open; none where one is missing from the beginning.
-
-    One that lost an attempt, as it was started anew, may have another: it opens one sum of a
-    contribution, whatever the attempt.
-    """
-    left, out = sorted(names), {}
-    if len(left) < sums.policy.threshold or not form.words:
+    """Attempt a sum of the replies to a message, secret-shared among aggregators that open it."""
+    clients, out = sorted(names), {}
+    if len(clients) < sums.policy.threshold or not form.words:
         return nothing_to_hide(form, names)
-    said = ""
+    status = ""
     for _ in range(ATTEMPTS):
-        terms = sums.terms(form, message, identity.run, secrets.randbits(62), len(left))
+        terms = sums.terms(form, message, identity.run, secrets.randbits(62), len(clients))
         assert isinstance(terms, AdditiveParams)
-        coordinator = Coordinator(terms, tuple(left), identity.register, identity.sign, SERVER)
+        coordinator = Coordinator(terms, tuple(clients), identity.register, identity.sign, SERVER)
         try:
             total = hold(coordinator.converse(), partial(ask, terms))
         except (Aborted, Refused) as why:
-            said = f"lost: no sum: {why}"
-            out |= _missing(left, coordinator.clients, coordinator.refused)
-            left = sorted(coordinator.clients)
-            if not coordinator.openings or len(left) < sums.policy.threshold:
+            status = f"lost: no sum: {why}"
+            out |= _missing(clients, coordinator.clients, coordinator.refused)
+            clients = sorted(coordinator.clients)
+            # An aggregator that was restarted during an attempt may have another one, as it opens
+            # one sum of a contribution only. One that never answered ends the sum.
+            if not coordinator.openings or len(clients) < sums.policy.threshold:
                 break
         else:
-            out |= _missing(left, total.names, coordinator.refused)
+            out |= _missing(clients, total.names, coordinator.refused)
             return OpenedSum(of_rows(total.words, len(total.names)), out)
-    return OpenedSum(Sum(), {**dict.fromkeys(left, said), **out})
+    return OpenedSum(Sum(), {**dict.fromkeys(clients, status), **out})
 
 
 def _missing(
-    asked: Collection[str], there: Collection[str], refused: Mapping[str, str]
+    asked: Collection[str], present: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Reasons why some who were asked are not in a sum."""
+    """Return why clients that were asked are not in a sum, by client."""
     return {
         name: f"quarantined: {refused[name]}" if name in refused else "lost: left the sum"
         for name in asked
-        if name not in there
+        if name not in present
     }
 
 
 class InProcessProtocol:
-    """All parties of a run's sums in this process, with a key each; messages are bytes.
+    """All parties of a run's sums in this process, with a key each; messages travel as bytes."""
 
-    For trying a protocol out: who has this process's memory sees every row.
-    """
+    # It is for trying a protocol out, and hides nothing: this process has every row in memory.
 
     def __init__(self, sums: SecureSum) -> None:
         self.sums = sums
@@ -235,58 +262,65 @@ class InProcessProtocol:
         self.spent: dict[str, UsedContributions] = defaultdict(UsedContributions)
 
     def total(self, form: ReplyLayout, message: Message, rows: Mapping[str, Words]) -> OpenedSum:
-        """Return the sum of some rows, the replies to a message."""
+        """Return the sum of the encoded replies to a message."""
         if len(rows) < self.sums.policy.threshold or not form.words:
             return nothing_to_hide(form, rows)
         if self.sums.policy.name == "pairwise":
-            ends: dict[str, Any] = {}
-            ask = partial(self._ask, ends, rows)
+            clients: dict[str, PairwiseClient] = {}
+            ask = partial(self._ask, clients, rows)
             identity = PartyIdentity("here", self._register(rows))
             return under_pads(self.sums, form, message, rows, identity, ask)
         terms = self.sums.terms(form, message, "here", secrets.randbits(62), len(rows))
         assert isinstance(terms, AdditiveParams)
         register = self._register([*rows, *terms.aggregators, SERVER])
-        ends = {
+        parties: dict[str, Contributor | Aggregator] = {
             n: Contributor(n, terms, row, self._key(n)[0], register, self.spent[n])
             for n, row in rows.items()
         }
-        ends |= {
+        parties |= {
             n: Aggregator(n, terms, self._key(n)[0], register, self.spent[n])
             for n in terms.aggregators
         }
         coordinator = Coordinator(terms, tuple(rows), register, self._key(SERVER)[0], SERVER)
-        total = hold(coordinator.converse(), partial(self._carry, ends))
+        total = hold(coordinator.converse(), partial(self._carry, parties))
         return OpenedSum(
             of_rows(total.words, len(total.names)), _missing(rows, total.names, coordinator.refused)
         )
 
     def _key(self, name: str) -> tuple[Sign, Genuine]:
+        """Return the long-lived key pair of a party."""
         if name not in self.keys:
             self.keys[name] = signing_pair()
         return self.keys[name]
 
     def _register(self, names: Collection[str]) -> Register:
+        """Return the public keys of these parties."""
         return {name: self._key(name)[1] for name in names}
 
     def _ask(
         self,
-        ends: dict[str, Any],
+        clients: dict[str, PairwiseClient],
         rows: Mapping[str, Words],
         terms: PairwiseParams,
-        asked: Mapping[str, Any],
-    ) -> Mapping[str, Any]:
-        for name, message in asked.items():
+        messages: Requests,
+    ) -> Answers:
+        """Answer the server's messages; an invitation makes a client for a new attempt."""
+        for name, message in messages.items():
             if isinstance(message, Invitation):
                 sign, register = self._key(name)[0], self._register(rows)
-                ends[name] = PairwiseClient(
+                clients[name] = PairwiseClient(
                     name, terms, rows[name], sign, register, self.spent[name]
                 )
-        return self._carry(ends, asked)
+        return self._carry(clients, messages)
 
-    def _carry(self, ends: Mapping[str, Any], asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {name: thawed(ends[name].answer(thawed(message))) for name, message in asked.items()}
+    def _carry(self, parties: Mapping[str, Party], messages: Requests) -> Answers:
+        """Take messages to their parties and answers back, as bytes."""
+        return {
+            name: through_bytes(parties[name].answer(through_bytes(message)))
+            for name, message in messages.items()
+        }
 
 
-def thawed(message: Any) -> Any:
+def through_bytes(message: Record) -> Record:
     """Return a message as it is after it travelled as bytes."""
     return unpack(pack(message), type(message))

@@ -1,8 +1,8 @@
-"""Secure sums of replies, which become rows of words; the server sees no single term.
+"""Secure sums of replies, which are encoded as whole numbers; the server sees no single term.
 
-At a client's edge a reply becomes a row of whole numbers (`reply_layout.py`), a tree like any
-other: workers add rows up without knowing. Where no client is elsewhere the rows are simply added;
-else a protocol adds them (`secure_sum_attempts.py`). Both give the same bits, in whatever order.
+A client encodes its reply as a row of words (`reply_layout.py`), which workers add up like any
+other tree. In a simulation rows are simply added; in a deployment a protocol adds them
+(`secure_sum_attempts.py`). Both give the same bits, in whatever order.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout, ValueL
 from vergence.privacy.secure_aggregation.threshold import MOST_BITS
 
 WORDS = "words"
-"""The tree that a reply becomes."""
+"""Name of the only tree in an encoded reply."""
+# With fewer bits after the point, 32-bit entries would add up in steps that are too coarse.
 FINE = 16
-"""Bits after the point that entries of 32 bits keep at least."""
 SERVER = "server"
-"""Who deals the tables of a threshold where there are only two aggregators: in simulations."""
+"""Dealer of the tables for a threshold with two aggregators, which is for simulations only."""
 
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Secure sums of a run's replies; `people` are all clients who may ever be in a sum.
+    """Secure sums of a run's replies.
 
-    `most` people are in one reply at most, those of a lab. With a `level` every reply is bounded,
-    and its client adds a share of the noise to its row.
+    Attributes:
+        policy: settings of `privacy.aggregation`.
+        people: number of clients who may ever be in a sum.
+        level: bound of every reply, and the share of noise that its client adds; None: no noise.
+        most: largest number of people behind one reply: those of a lab, else 1.
     """
 
     policy: SecureAggregationConfig
@@ -68,9 +71,12 @@ class SecureSum:
             )
 
     def form(self, method: Method, verb: str, like: Mapping[str, Params]) -> ReplyLayout | None:
-        """Form by which replies to a verb become words; None where single replies are shown.
+        """Return how replies to a verb are encoded; None: the server sees single replies.
 
-        `like` are trees of which replies have the layouts.
+        Args:
+            method: the method.
+            verb: the verb.
+            like: trees with the layouts of those in replies.
 
         Raises:
             ConfigError: the layout of a reply is not known beforehand.
@@ -78,7 +84,8 @@ class SecureSum:
         exposed = method.exposure[verb]
         if exposed.reveal == "each":
             return None
-        if self.level is not None:  # everybody counts once, and metrics have no noise
+        # Under user-level privacy everybody counts once, and metrics have no noise: both stay out.
+        if self.level is not None:
             exposed = replace(exposed, weight="number", metrics=())
         like = {name: like[name] for name in exposed.trees if name in like}
         if missing := [name for name in exposed.trees if name not in like]:
@@ -91,6 +98,7 @@ class SecureSum:
         return form
 
     def _check_halves(self, method: Method, form: ReplyLayout) -> None:
+        """Refuse entries of 32 bits, two in a word, where they are too coarse or have weights."""
         if not form.halved:
             return
         if form.counted and form.trees:
@@ -113,11 +121,12 @@ class SecureSum:
         messages: Mapping[str, Message],
         like: Mapping[str, Params],
     ) -> ReplyLayout | None:
-        """Form by which replies to these messages become words.
+        """Return how replies to these messages are encoded.
 
         Raises:
             ConfigError: people are sent different messages.
         """
+        # Equal messages are one object (`ClientExchange._messages`).
         if len({id(message) for message in messages.values()}) > 1:
             raise ConfigError(
                 f"privacy.aggregation: {type(method).__name__} sends people different messages for "
@@ -126,11 +135,12 @@ class SecureSum:
         return self.form(method, verb, like)
 
     def _ranges(self, method: Method, exposed: Exposure) -> ValueLimits:
-        """Return the largest numbers; masks count 0 or 1 where a method weighs people equally."""
+        """Return the largest numbers that a reply may hold."""
         if self.level is not None:
             return ValueLimits(self.people, self.level.reach, self.most)
+        # A mask counts 0 or 1 where people weigh the same, and as many as share it for a lab.
         alike = getattr(method, "weights", "equal") == "equal"
-        counts = exposed.weight == "mask" and alike  # a lab tells how many of its people share
+        counts = exposed.weight == "mask" and alike
         weight = float(self.most) if counts else self.policy.weight
         total, bits = self.policy.range * weight, self.policy.entry_bits
         return ValueLimits(self.people, total, weight, self.policy.metric, bits)
@@ -138,14 +148,20 @@ class SecureSum:
     def encode(
         self, form: ReplyLayout, sealed: SealedReply, secret: Callable[[], NoiseKey]
     ) -> PackedReply:
-        """Contribution of a client to a sum: a row of words, with its share of the noise.
+        """Return a client's contribution to a sum: a row of words, with its share of the noise.
 
-        The same reply gets the same noise from a `secret` of the client's, and no other does.
+        Args:
+            form: how the reply is encoded.
+            sealed: the reply.
+            secret: gives the secret of the client's noise; it is asked only where there is noise.
 
         Raises:
             RangeFault: a number is too large for a word.
         """
         words = form.row(sealed)
+        # The noise is named by round and reply. The same reply sent twice gets the same noise, so
+        # that repeating a round tells nothing new; another reply must not get it, or the difference
+        # of two sums would show both without noise.
         if self.level is not None:
             own = secret().child(sealed.round, digest(words.tobytes()))
             for name, packing in form.trees.items():
@@ -157,8 +173,10 @@ class SecureSum:
     def terms(
         self, form: ReplyLayout, message: Message, run: str, attempt: int, asked: int
     ) -> PairwiseParams | AdditiveParams:
-        """Terms of an attempt at a sum over `asked` people, as the server proposes them."""
+        """Return the server's terms of an attempt at a sum over `asked` people."""
         threshold = self.policy.threshold
+        # With threshold t of n clients, a server that lies learns both secrets of one of them only
+        # with the help of 2t - n others: here of more than a third of those asked.
         if self.policy.name == "pairwise":
             threshold = max(2 * asked // 3 + 1, threshold)
         question = SumQuestion.of(form, message)
@@ -167,12 +185,14 @@ class SecureSum:
     def terms_of(
         self, question: SumQuestion, run: str, attempt: int, threshold: int, cipher: object
     ) -> PairwiseParams | AdditiveParams:
-        """Terms of an attempt at the sum of replies to a question.
+        """Return the terms of an attempt at the sum of replies to a question.
 
         Raises:
-            StateError: the threshold that is proposed is below this end's own bound, or the cipher
-                of pads is another one than this end's.
+            StateError: the proposed threshold is below this end's own bound, or the proposed cipher
+                of pads is not this end's.
         """
+        # A server that lies could propose a weaker cipher, or a threshold of 1, which would open
+        # one person's reply.
         if cipher != self.policy.cipher:
             raise StateError(
                 f"cipher: pads by '{plain(cipher)}' are proposed, and this end draws them by "
@@ -192,10 +212,11 @@ class SecureSum:
         return AdditiveParams(*asked, names, question.gated, question.count_bits, dealer)
 
     def total(self, form: ReplyLayout, whole: Sum) -> Aggregate:
-        """Aggregate that the server learns of a sum of rows; of too few people, nothing."""
+        """Return what the server learns from a sum of rows; from one of too few people, nothing."""
         words, count = np.zeros(form.words, np.uint64), 0
         if whole.count >= self.policy.threshold:
             words, count = unpack_words(whole.totals[WORDS]), whole.count
+        # Entries that too few people share would show one person's values: they are closed.
         if form.counted:
             words = words.copy()
             for name, packing in form.trees.items():
@@ -204,7 +225,7 @@ class SecureSum:
         return form.aggregate(words, count)
 
     def final_results(self, results: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
-        """Return results as they are where enough people gave; else nobody's reply counts."""
+        """Return the results as they are if enough people replied; else no reply counts."""
         ok = [client for client, result in results.items() if result.status == "ok"]
         if len(ok) >= self.policy.threshold:
             return dict(results)
@@ -226,11 +247,11 @@ class SumQuestion:
     """A question whose replies are summed.
 
     Attributes:
-        request: what the sum is called: round, verb, and a batch's number where a method has them.
-        about: digest of what was asked and how replies to it become words (`about_of`).
-        words: how many words a reply is.
-        gated: so many of them hold numbers of contributors that may be too few.
-        count_bits: in so many bits.
+        request: name of the sum: round, verb, and a batch's number where a method has several.
+        about: digest of the question and of how replies to it are encoded (`about_of`).
+        words: number of words in a reply.
+        gated: number of words with a count of contributors, which may be too small to open.
+        count_bits: number of bits of such a count.
     """
 
     request: str
@@ -241,20 +262,19 @@ class SumQuestion:
 
     @classmethod
     def of(cls, form: ReplyLayout, message: Message) -> SumQuestion:
-        """The question that a message asks, to which replies have this form."""
+        """Make the question of a message to which replies have this form."""
         gated, bits = gate_of(form)
         return cls(request_of(form, message), about_of(form, message), form.words, gated, bits)
 
 
 def request_of(form: ReplyLayout, message: Message) -> str:
-    """Name of a sum: the same question in the same round is the same sum.
-
-    Not by the stamp of a batch, nor by facts that change no reply: a server could give two to one
-    question, and learn the difference of two sums.
+    """Return the name of a sum: the same question in the same round is the same sum.
 
     Raises:
-        StateError: a number of the question is none.
+        StateError: a fact that numbers the question is no whole number.
     """
+    # The name has no stamp of a batch, and no facts that change no reply: a server could give two
+    # names to one question, and learn from the difference of two sums.
     numbers = [message.facts.get(name) for name in form.exposed.numbered]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise StateError(f"'{message.verb}' is numbered by {numbers}, which are no whole numbers")
@@ -262,10 +282,10 @@ def request_of(form: ReplyLayout, message: Message) -> str:
 
 
 def about_of(form: ReplyLayout, message: Message) -> bytes:
-    """Return a digest of what was asked and how replies to it become words.
+    """Return a digest of a question and of how replies to it are encoded.
 
-    People are in one sum only if all of them were sent the same: a server that sends a model that
-    learns nothing to all but one would learn the update of that one.
+    People are in one sum only if all of them were sent the same. A server that sent a model that
+    learns nothing to all but one person would learn that person's update.
 
     Source: Pasquini et al., "Eluding secure aggregation in federated learning via model
     inconsistency", CCS 2022.
@@ -286,55 +306,51 @@ def left_out(result: ClientResult, why: str) -> ClientResult:
 
 
 class PackedReply(SealedReply):
-    """A reply as a row of words: 64-bit whole numbers, which wrap around.
+    """A reply encoded as words: 64-bit whole numbers, whose sums wrap around."""
 
-    Workers carry and add it up as they do any reply: the words are its only tree.
-    """
+    # A subclass with the words as its only tree: workers carry it and add it up as any reply.
 
     @classmethod
     def of(cls, words: Words, round: int = 0) -> PackedReply:
-        """Reply that is these words."""
+        """Make a reply of these words."""
         layout = Layout((WORDS,), ((len(words),),))
         tree = Params(torch.from_numpy(words.view(np.int64)), layout)
         return cls(round, {WORDS: SealedTree(tree, 1.0)}, {})
 
     @property
     def words(self) -> Words:
-        """The row."""
+        """The words."""
         return unpack_words(self.trees[WORDS].total)
 
 
 def unpack_words(tree: Params) -> Words:
-    """Words of the tree of a packed reply, or of the sum of some."""
+    """Return the words in the tree of an encoded reply, or of a sum of such replies."""
     return tree.flat.numpy().view(np.uint64)
 
 
 def redact(result: ClientResult, form: ReplyLayout) -> ClientResult:
-    """Return a result without what a sum hides: metrics, weights, examples, steps, masks."""
+    """Return a result without what a secure sum hides: metrics, weights, examples, steps, masks."""
     up = {WORDS: 8 * form.words} if result.status == "ok" and form.words else {}
     return replace(result, up=up, weight={}, examples=0.0, steps=0, metrics={}, share=None)
 
 
 def masked(method: Method, privacy: Privacy) -> bool:
-    """True if people share different entries, and how many share one is added up, too."""
+    """Return whether people share different entries, so that counts per entry are summed, too."""
     return not privacy.bounded and any(
         e.trees and e.weight != "number" for e in method.exposure.values()
     )
 
 
 def server_deals(method: Method, privacy: Privacy) -> bool:
-    """True if the server makes the tables that close entries which few people share.
-
-    One that lies could then have them opened.
-    """
+    """Return whether the server deals the tables that close entries which few people share."""
+    # A dealer that lies could have such entries opened. With three aggregators one of them deals.
     return masked(method, privacy) and len(privacy.aggregators) == 2
 
 
 def steered(method: Method) -> tuple[str, ...]:
-    """Names of what a server sends people one by one, in no digest, before their sum is made.
-
-    With gradients of zero for all but one of them the sum is that person's.
-    """
+    """Return the trees that a server sends people one by one before their sum, under no digest."""
+    # In split learning these are gradients. A server that sends zeros to all but one person gets
+    # that person's update as the sum, so reports must say what is assumed.
     exposed = method.exposure.values()
     if not any(e.trees and e.reveal != "each" for e in exposed):
         return ()
@@ -344,7 +360,7 @@ def steered(method: Method) -> tuple[str, ...]:
 
 
 def smallest(plan: Plan) -> SecureSum | None:
-    """Secure sums of the fewest people that a plan allows: as large as a reply always is."""
+    """Return secure sums over the fewest people that a plan allows, for the size of replies."""
     if plan.privacy.aggregation is None:
         return None
     policy, user = plan.privacy.aggregation.among(0), plan.privacy.user
@@ -353,10 +369,10 @@ def smallest(plan: Plan) -> SecureSum | None:
 
 
 def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
-    """Secure sums by which the replies of so many clients are summed; None: as they are.
+    """Return the secure sums for replies of so many clients; None: the server sees plain sums.
 
     Raises:
-        ConfigError: they cannot be.
+        ConfigError: the plan or the method does not allow secure sums over so many.
     """
     policy = plan.secrecy(people)
     if policy is None:

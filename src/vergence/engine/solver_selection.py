@@ -1,4 +1,4 @@
-"""Selection of a run's device, and of its solver: clients trained one by one or in stacks."""
+"""Selection of a run's device, precision and solver (clients trained one by one or in stacks)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from vergence.training.solver_trial import CHUNK, choose
 
 
 def device_for(method: Method, plan: Plan) -> torch.device:
-    """Device on which a method trains.
+    """Return the device on which a method trains.
 
     Raises:
         ConfigError: the plan asks for Ray, and it is not installed.
     """
     if plan.engine == "ray":
         installed()
+    # DP-SGD clips the gradient of every sample, split learning computes batch by batch, and labs
+    # train person by person: none of it is written for a GPU.
     if plan.privacy.solver is not None or method.served or plan.silos.labs:
         return torch.device("cpu")
     return pick("cpu" if plan.engine == "ray" else plan.device)
@@ -61,24 +63,22 @@ def solver_for(
     plan: Plan,
     device: torch.device,
 ) -> SolverChoice:
-    """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
+    """Choose the training settings, by a short trial where `run.solver` is "auto"."""
     precision, why = precision_for(method, task, plan, device)
     choice = _solver_for(method, task, federation, cohort, plan, device, precision)
     return choice._replace(reason=f"{choice.reason}; {precision}: {why}") if why else choice
 
 
 class PrecisionChoice(NamedTuple):
-    """A precision of training, and why "auto" is that one; empty where it was named."""
+    """A precision of training, and why "auto" chose it; the reason is empty where it was named."""
 
     name: Precision
     reason: str
 
 
 def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) -> PrecisionChoice:
-    """Choose the precision of training: the one that is named, or what "auto" is here.
-
-    It depends on the run and on this machine's instructions; nothing is measured.
-    """
+    """Choose the precision of training: the one that is named, or what "auto" means here."""
+    # Nothing is measured: the same run on the same kind of machine must choose the same.
     if plan.precision != "auto":
         return PrecisionChoice(plan.precision, "")
     if plan.privacy.solver is not None:
@@ -89,12 +89,12 @@ def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) 
         return PrecisionChoice(
             "fp32", "the network has no 2-d convolutions, which half makes faster"
         )
-    found, kind = instructions(device), "GPU" if device.type == "cuda" else "processor"
-    if not found:
+    names, kind = instructions(device), "GPU" if device.type == "cuda" else "processor"
+    if not names:
         return PrecisionChoice(
             "fp32", f"this {kind} has no bfloat16 instructions that torch knows of"
         )
-    return PrecisionChoice("half", f"this {kind} has {found}")
+    return PrecisionChoice("half", f"this {kind} has {names}")
 
 
 def _solver_for(
@@ -106,19 +106,21 @@ def _solver_for(
     device: torch.device,
     precision: Precision,
 ) -> SolverChoice:
-    wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
+    """Choose the training settings in this precision."""
+    wanted, records = plan.solver, known_records(*method.state_records(task)).values()
     if plan.privacy.solver is not None:
         return SolverChoice("sequential", 1, precision, device.type, ONE_BY_ONE)
     if plan.silos.labs:
         reason = "people of a lab take their turns one after the other"
         return SolverChoice("sequential", 1, precision, device.type, reason)
-    if wanted == "auto" and OptimizerState in kept:
+    if wanted == "auto" and OptimizerState in records:
         reason = "clients keep their optimiser's state, which a stack does not hand back"
         return SolverChoice("sequential", 1, precision, device.type, reason)
     known = loads(federation)
     few = [federation.people[client].train for client in cohort[:CHUNK]]
     sizes = [int(known.get(client, len(few[0]))) for client in cohort]
-    # Where a GPU is seen and not used: autograd's threads for it, once started, forbid the fork.
+    # No trial where torch sees a GPU that is not used: it would start autograd's threads for the
+    # GPU, and a process with these cannot be forked.
     tried = [] if device.type == "cpu" and torch.cuda.is_available() else few
     choice = choose(task, method.local, sizes, tried, wanted, device, precision)
     chunk = max(choice.chunk, STREAMS if device.type != "cpu" else 1)
@@ -126,7 +128,8 @@ def _solver_for(
 
 
 def loads(federation: Federation) -> dict[str, float]:
-    """Return everybody's amount of work; unknown for people made on demand."""
+    """Return each client's amount of work, in training samples."""
+    # People who are made on demand may be millions: counting their samples would make all of them.
     if isinstance(federation.people, Population):
         return {}
     return {client: float(len(s.train)) for client, s in federation.people.items()}

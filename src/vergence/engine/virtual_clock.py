@@ -22,13 +22,23 @@ from vergence.engine.participation import Participation, round_half_up
 from vergence.errors import DataError
 from vergence.wire.size import size
 
+# Names in checkpoints, which older runs have, too.
 CLOCK, BASE = "agenda", "base"
 
 
 @tagged("Flight")
 @dataclass(frozen=True)
 class PendingUpdate:
-    """A client at work: since which version of the model, with which message, until when."""
+    """The update of a client at work, which has not arrived yet.
+
+    Attributes:
+        client: the client.
+        due: virtual time of its arrival.
+        turn: number of the client's turn.
+        version: version of the model that the client was sent.
+        progress: share of the run's rounds that were done.
+        offer: name of the message that the client was sent.
+    """
 
     client: str
     due: float
@@ -41,7 +51,7 @@ class PendingUpdate:
 @tagged("Agenda", pending="flights")
 @dataclass(frozen=True)
 class ClockState:
-    """State of the clock in a checkpoint: its time, turns begun per client, who is at work."""
+    """State of the clock in a checkpoint: the time, turns begun per client, pending updates."""
 
     clock: float
     turns: Mapping[str, int]
@@ -49,10 +59,19 @@ class ClockState:
 
 
 class VirtualClock:
-    """Arrival times of replies, and a log of what happened.
+    """Simulates when replies arrive, and logs what happened.
 
-    `work` is a client's work per turn, in samples. `rows` are lines for events.csv, less the seed;
-    whoever writes them clears them.
+    Attributes:
+        delivery: rule for the replies that a round waits for.
+        presence: which clients are there.
+        stream: random numbers of the run.
+        work: gives a client's work per turn, in samples.
+        log: seconds of every turn, by client, in a run that is replayed; None: speeds are drawn.
+        clock: the virtual time, in seconds.
+        turns: number of turns begun, by client.
+        pending: updates of clients at work, a heap by arrival.
+        offers: messages that clients at work were sent, by name.
+        rows: lines for events.csv, less the seed; whoever writes them clears them.
     """
 
     def __init__(
@@ -69,24 +88,28 @@ class VirtualClock:
         self.turns: Counter[str] = Counter()
         self.pending: list[tuple[float, str, PendingUpdate]] = []
         self.offers: dict[str, Message] = {}
-        self.rows: list[tuple[Any, ...]] = []
+        self.rows: list[tuple[str | int, ...]] = []
 
-    def engine_state(self) -> dict[str, Any]:
-        """State that a checkpoint needs; a message stays the same object while it is kept."""
+    def engine_state(self) -> dict[str, object]:
+        """Return the parts of the state that a checkpoint needs, by name."""
+        # Messages stay the same objects, so that a checkpoint writes each only once.
         pending = tuple(update for *_, update in sorted(self.pending, key=lambda f: f[:2]))
         return {CLOCK: ClockState(self.clock, dict(self.turns), pending), **self.offers}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go back to what a checkpoint kept."""
-        state = kept[CLOCK]
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Go back to the state in a checkpoint."""
+        state = parts[CLOCK]
         self.clock, self.turns = state.clock, Counter(state.turns)
         self.pending = [(update.due, update.client, update) for update in state.pending]
-        self.offers = {name: message for name, message in kept.items() if name != CLOCK}
+        self.offers = {name: message for name, message in parts.items() if name != CLOCK}
 
     def gather(self, asked: Mapping[str, Message], lost: Collection[str], at: int) -> set[str]:
-        """Wait for the replies of a round; move the clock to its end and return who is late.
+        """Wait for the replies of a round, move the clock to its end, and return the late clients.
 
-        Nobody waits for a lost reply, but a deadline passes.
+        Args:
+            asked: messages that clients were sent.
+            lost: clients whose reply never arrives.
+            at: number of the round.
         """
         start, turns, due = self.clock, {}, {}
         for client, message in asked.items():
@@ -101,6 +124,8 @@ class VirtualClock:
             within = [arrival for arrival in coming if arrival[0] <= limit]
         for time, client in within:
             self._note(at, time, client, turns[client], at, "arrived")
+        # Nobody waits for a reply that is lost. But the server does not know that it is: where a
+        # reply is missing, a round with a deadline lasts until then.
         missed = self.delivery.name == "deadline" and len(within) < len(asked)
         self.clock = limit if missed else within[-1][0] if within else start
         late = {client for _, client in coming[len(within) :]}
@@ -116,12 +141,19 @@ class VirtualClock:
         progress: float,
         base: Mapping[str, Params] = MappingProxyType({}),
     ) -> list[tuple[PendingUpdate, str]]:
-        """Let the clock run until enough replies are there; return what landed, and how.
+        """Let the clock run until enough replies have arrived.
 
-        `messages` are what clients are sent from now on, version `at`, and `base` what their
-        updates are added to where it is not sent. Of what happens at one moment, arrivals come
-        first, in the order of client ids; then idle clients are sent a message. Fewer replies come
-        only where nobody is at work any more.
+        Of what happens at one moment, arrivals come first, in the order of client ids; then idle
+        clients are sent a message. Fewer replies come only where nobody is at work any more.
+
+        Args:
+            messages: what clients are sent from now on.
+            at: version of the model in these messages.
+            progress: share of the run's rounds that are done.
+            base: trees that updates are added to, where they are not sent.
+
+        Returns:
+            Each update that ended, with "arrived", "lost" or "dropped".
         """
         self.forget(at)
         if base and self.delivery.name == "fedasync":
@@ -143,6 +175,7 @@ class VirtualClock:
         return landed
 
     def _fate(self, update: PendingUpdate, at: int) -> str:
+        """Return what happens to an update: it arrived, is lost, dropped, or its client is gone."""
         if not self.presence.stays(update.client, at):
             return "gone"
         if self.presence.loses(update.client, update.turn, self.stream):
@@ -152,7 +185,7 @@ class VirtualClock:
     def _dispatch(
         self, here: Sequence[str], messages: Mapping[str, Message], at: int, progress: float
     ) -> None:
-        """Send messages to idle clients, as many as may be at work; drawn where not all may."""
+        """Send messages to idle clients; a random choice where not all may be at work at once."""
         flying = {client for _, client, _ in self.pending}
         idle = [client for client in here if client not in flying]
         cohort = self.presence.cohort
@@ -160,8 +193,8 @@ class VirtualClock:
         room = max(most - len(flying), 0)
         if room < len(idle):
             generator = self.stream.child("next", self.turns.total()).numpy()
-            drawn: list[int] = generator.choice(len(idle), room, replace=False).tolist()
-            idle = [idle[i] for i in sorted(drawn)]
+            places: list[int] = generator.choice(len(idle), room, replace=False).tolist()
+            idle = [idle[i] for i in sorted(places)]
         names = {id(message): name for name, message in self.offers.items()}
         for client in idle:
             message = messages[client]
@@ -173,20 +206,20 @@ class VirtualClock:
             self._note(at, self.clock, client, turn, at, "sent", took)
 
     def opened(self, update: PendingUpdate) -> Message:
-        """Return the message a client was sent, in the round of its own turn.
-
-        A fast client may be sent the same version twice: it draws other batches the second time.
-        """
+        """Return the message that a client was sent, with the number of its turn as the round."""
+        # A fast client may be sent the same version twice: it must draw other batches then.
         return replace(self.offers[update.offer], round=update.turn)
 
     def aged(
         self, sealed: SealedReply, update: PendingUpdate, at: int, now: Mapping[str, Params]
     ) -> SealedReply:
-        """Return a reply as it counts for version `at`, whose trees are `now`."""
+        """Return a reply as it counts for version `at` of the model, whose trees are `now`."""
         age = at - update.version
         factor, trees = self.delivery.scale(age), {}
         for name, tree in sealed.trees.items():
             total = tree.total
+            # FedAsync mixes the client's model into the present one, so the update is measured from
+            # the present trees; FedBuff adds updates as they are.
             if age and self.delivery.name == "fedasync":
                 sent = self.offers[update.offer].trees.get(name)
                 base = self.offers[f"{BASE}{update.version}"][name] if sent is None else sent
@@ -196,7 +229,7 @@ class VirtualClock:
         return replace(sealed, trees=trees)
 
     def forget(self, at: int) -> None:
-        """Forget the messages that nobody is at work with whose update would count from now on."""
+        """Forget messages of which no pending update would count from version `at` on."""
         young = [f for *_, f in self.pending if at - f.version <= OLDEST]
         alive = {name for f in young for name in (f.offer, f"{BASE}{f.version}")}
         self.offers = {name: offer for name, offer in self.offers.items() if name in alive}
@@ -208,20 +241,23 @@ class VirtualClock:
         return turn, self._seconds(client, turn, message)
 
     def _seconds(self, client: str, turn: int, message: Message) -> float:
-        of = self.delivery
+        """Return the virtual seconds of a turn: computation, download and upload."""
+        delivery = self.delivery
         if self.log is not None:
-            told = self.log.get(client, ())
-            if turn >= len(told):
+            logged = self.log.get(client, ())
+            if turn >= len(logged):
                 raise DataError(
-                    f"{of.replay}: it holds {len(told)} turns of '{client}', and more are asked "
-                    "for; replay it with the delivery, seed and rounds that it was made with"
+                    f"{delivery.replay}: it holds {len(logged)} turns of '{client}', and more are "
+                    "asked for; replay it with the delivery, seed and rounds that it was made with"
                 )
-            return told[turn]
-        drawn = float(self.stream.child("speed", client).numpy().standard_normal())
-        seconds = self.work(client) / (of.pace * math.exp(of.sigma * drawn))
-        seconds *= of.slow.get(client, 1.0)
-        if of.bandwidth:
-            seconds += 2 * size({t: p.flat for t, p in message.trees.items()}) / of.bandwidth
+            return logged[turn]
+        # Speeds are log-normal over clients, and the same in every turn of a client.
+        normal = float(self.stream.child("speed", client).numpy().standard_normal())
+        seconds = self.work(client) / (delivery.pace * math.exp(delivery.sigma * normal))
+        seconds *= delivery.slow.get(client, 1.0)
+        if delivery.bandwidth:
+            transferred = 2 * size({t: p.flat for t, p in message.trees.items()})
+            seconds += transferred / delivery.bandwidth
         return seconds
 
     def _note(
@@ -234,39 +270,41 @@ class VirtualClock:
         event: str,
         took: float | None = None,
     ) -> None:
+        """Add a line to the log; `repr` keeps every bit of a time, so that a replay is exact."""
         seconds = "" if took is None else repr(took)
         self.rows.append((at + 1, repr(time), client, turn, version, at - version, event, seconds))
 
 
 def waves(updates: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
-    """Put turns together that can be taken at once: from one version, nobody's second one yet."""
-    found: dict[tuple[int, int], list[PendingUpdate]] = {}
+    """Group turns that can be taken at once: from the same version, and one of each client."""
+    # A client's second turn goes on from the state that its first one leaves.
+    groups: dict[tuple[int, int], list[PendingUpdate]] = {}
     times: Counter[str] = Counter()
     for update in updates:
-        found.setdefault((times[update.client], update.version), []).append(update)
+        groups.setdefault((times[update.client], update.version), []).append(update)
         times[update.client] += 1
-    return [found[key] for key in sorted(found)]
+    return [groups[key] for key in sorted(groups)]
 
 
 def weighed(params: Params, weight: Weight) -> Params:
-    """Return weight * params, as a reply is weighed."""
+    """Return the product of parameters and a reply's weight."""
     return weight.keep(params) if isinstance(weight, Mask) else params * weight
 
 
 def read_log(path: Path | str, seed: int) -> dict[str, list[float]]:
-    """Virtual seconds that every client's turns took, in their order, from an events.csv.
+    """Read the virtual seconds of every client's turns from an events.csv.
 
     Raises:
-        DataError: it cannot be read, or holds nothing of this seed.
+        DataError: the file cannot be read, or holds nothing of this seed.
     """
-    found: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row["event"] == "sent" and int(row["seed"]) == seed:
-                    found.setdefault(row["client"], []).append(float(row["took"]))
+                    seconds.setdefault(row["client"], []).append(float(row["took"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no log of events ({error}); give a run's events.csv") from None
-    if not found:
+    if not seconds:
         raise DataError(f"{path}: no event of seed {seed}; replay a log of the same seeds")
-    return found
+    return seconds

@@ -1,4 +1,4 @@
-"""Bases of the protections that settings of `privacy` ask for, with a budget or without."""
+"""Base classes of built-in protections, with a privacy budget or without."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 Charges = tuple[tuple[float, float, int], ...]
-"""Noise, sampling rate and number of releases; of masks the epsilon of a draw stands for noise, of
-pictures what the dearest one has cost."""
+"""Noise, sampling rate and number of releases. For masks the epsilon of a draw stands in the place
+of noise, for pictures the cost of the one with the highest cost."""
 
 
 class Spending(NamedTuple):
-    """Spending in one run: its unit (person, sample, mask, picture, pixel), and its owner."""
+    """Budget spent in one run.
+
+    Attributes:
+        unit: unit of data: person, lab, sample, mask, picture or pixel.
+        who: client whose budget it is; empty for the budget of a seed.
+        charges: the releases.
+    """
 
     unit: str
     who: str
@@ -30,10 +36,10 @@ class Spending(NamedTuple):
 
 @dataclass(frozen=True)
 class BuiltInProtection(Protection):
-    """A protection of one setting of `privacy`.
+    """Base of protections that stand for one setting of `privacy`.
 
     Attributes:
-        plan: of the run.
+        plan: the plan.
         policy: value of the setting.
     """
 
@@ -41,16 +47,16 @@ class BuiltInProtection(Protection):
     policy: Any
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse what cannot be forecast."""
+        """Refuse a run that cannot be forecast."""
         self.forecast(run)
 
 
 class BudgetedProtection(BuiltInProtection):
-    """A protection whose releases stand in logs, one of a client or of a seed.
+    """Base of protections with a budget, whose releases are logged for a client or for a seed.
 
     Attributes:
-        unit: of data that it hides.
-        kind: of its logs, as their names say it.
+        unit: unit of data that it hides.
+        kind: word in the names of its logs.
     """
 
     unit: ClassVar[str] = ""
@@ -58,28 +64,28 @@ class BudgetedProtection(BuiltInProtection):
 
     @property
     def delta(self) -> float:
-        """Delta at which it is counted."""
+        """Delta at which epsilon is counted."""
         return getattr(self.policy, "delta", 0.0)
 
     def logs(self, folder: Path) -> list[Path]:
-        """Logs of a run that lie in a folder; in a deployment they lie with the clients."""
+        """Return a run's logs in a folder; in a deployment they are on the clients' machines."""
         return sorted(folder.glob(f"seed*.{self.kind}.*.csv"))
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Charges of a run of one seed, by the logs in a folder."""
+        """Return the charges of one seed, by the logs in a folder."""
         return [self.entered(owner(path), path) for path in self.logs_of(folder, seed)]
 
     def logs_of(self, folder: Path, seed: int) -> list[Path]:
-        """Logs of one seed."""
+        """Return the logs of one seed."""
         return [path for path in self.logs(folder) if path.name.startswith(f"seed{seed}.")]
 
     def entered(self, who: str, path: Path) -> Spending:
-        """Charges that a log holds."""
+        """Return the charges in a log."""
         charges = ReleaseLog(path).ledger.charges
         return Spending(self.unit, who, tuple((c.noise, c.rate, c.steps) for c in charges))
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Epsilon of such charges together, whichever runs they are of."""
+        """Return the epsilon of all these charges together, from one run or several."""
         alike: Counter[tuple[float, float]] = Counter()
         for noise, rate, steps in charges:
             alike[noise, rate] += steps
@@ -88,5 +94,5 @@ class BudgetedProtection(BuiltInProtection):
 
 
 def owner(path: Path) -> str:
-    """Client whose log lies at a path."""
+    """Return the client of the log at a path."""
     return path.name.split(".", 2)[2].removesuffix(".csv")

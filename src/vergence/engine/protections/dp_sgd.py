@@ -1,4 +1,4 @@
-"""DP-SGD in a run: the solver that stands in for all others, and what a run of it spends."""
+"""DP-SGD in a run: its solver takes the place of others; a budget is forecast, checked and kept."""
 
 from __future__ import annotations
 
@@ -38,17 +38,23 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
-"""Why clients with private solvers are trained one after the other."""
+"""Reason to train clients with private solvers one after the other."""
 FRAME = "the same samples of a client, one of them left out"
+# The forecast looks at the first clients only: one that reads everybody's samples would take longer
+# than people wait for `vergence explain`.
 LOOKED_AT = 100
-"""Of so many clients, the first, the epsilon is forecast."""
+# Tasks and samples that passed the check for mixing: the start of a run asks for it twice.
 PROBED: deque[tuple[Task, ref[Samples]]] = deque(maxlen=64)
-"""Tasks and samples that were found not to mix, so that a start does not look twice."""
 
 
 @dataclass(frozen=True)
 class DpSgdHooks(ClientHooks):
-    """Trains by DP-SGD, and answers nothing else about a client's training samples."""
+    """Trains by DP-SGD, and refuses anything else that looks at a client's training samples.
+
+    Attributes:
+        policy: clip bound, and noise or a budget.
+        solver: trains with noise; None: the clients, and so their samples, are on other machines.
+    """
 
     policy: DpSgd
     solver: DpSolver | None
@@ -56,7 +62,7 @@ class DpSgdHooks(ClientHooks):
     answers = (Fit, Mean, Compute)
 
     def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
-        """Result of a training or a mean, with noise; of the rest, about validation data only.
+        """Return the result of a training or a mean with noise; other requests see no samples.
 
         Raises:
             ConfigError: something else would look at training samples.
@@ -68,20 +74,21 @@ class DpSgdHooks(ClientHooks):
             return self.solver.mean(turn.site, ask)
         if isinstance(ask, Fit):
             return self.solver.train(turn.site, ask, turn.batches(), turn.progress)
+        # No promise is made for validation samples, so a method may look at them freely.
         if getattr(ask, "data", None) is not turn.site.val:
             raise uncovered(turn.message.verb, ask)
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Reply without metrics, which nothing hides."""
+        """Return a reply without metrics: they are made of samples, and no noise hides them."""
         return self.policy.leaving(reply)
 
 
 def refuse_own_prior(task: Task) -> None:
-    """Refuse a task whose samples are trained with what was made of the person's other samples.
+    """Refuse a task in which each sample is trained with a prior made of all the person's samples.
 
     Raises:
-        ConfigError: it is one, and the noise for single samples would hide nothing.
+        ConfigError: it is such a task: noise for one sample would not hide it in the others.
     """
     if task.own_prior:
         raise ConfigError(
@@ -92,7 +99,7 @@ def refuse_own_prior(task: Task) -> None:
 
 
 def refuse_overlap(federation: Federation) -> None:
-    """Refuse windows that overlap: a frame would be in several samples, and is counted in one.
+    """Refuse windows that overlap: a frame would be in several samples, but is counted once.
 
     Raises:
         ConfigError: names somebody with such samples.
@@ -109,25 +116,26 @@ def refuse_overlap(federation: Federation) -> None:
 
 
 def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPass]) -> None:
-    """Refuse a network or a loss that mixes samples; once for a task and the same samples.
+    """Refuse a network or a loss that mixes the samples of a batch.
 
     Raises:
         ConfigError: names the layer, or the loss.
     """
     clients = (federation.people[who].train for who in federation.clients[:LOOKED_AT])
+    # All seeds of a task have the same layers and loss.
     most, task = max(clients, key=len), replace(task, seed=0)
     if not len(most) or any(known == task and seen() is most for known, seen in PROBED):
         return
-    batch = max((each.local.batch for each in passes if each.local is not None), default=1)
+    batch = max((one.local.batch for one in passes if one.local is not None), default=1)
     refuse_mixing(task, most, batch)
     PROBED.append((task, ref(most)))
 
 
 def refuse_elsewhere(run: ProtectedRun) -> None:
-    """Refuse a deployment of a cut network: its server would have to add noise of its own.
+    """Refuse a deployment of split learning: its server would have to add noise of its own.
 
     Raises:
-        ConfigError: people's data are elsewhere, and the network is cut.
+        ConfigError: the run is a deployment, and the network is cut.
     """
     if run.method.served and not run.here:
         raise ConfigError(
@@ -139,16 +147,17 @@ def refuse_elsewhere(run: ProtectedRun) -> None:
 def check_solver(
     policy: DpSgd, method: Method, task: Task, federation: Federation, plan: Plan
 ) -> tuple[TrainingPass, ...]:
-    """The trainings that a run of DP-SGD asks of every client, once it is known what they spend.
+    """Return the trainings that a run of DP-SGD asks of every client, after checking their cost.
 
     Raises:
-        ConfigError: it is more than is counted, delta allows to publish a sample, or a sample is
-            trained with what was made of others.
+        ConfigError: they spend more than the budget, delta is so large that a sample could be
+            published, or a sample is trained with something made of others.
     """
     refuse_own_prior(task)
     refuse_overlap(federation)
     passes = dry_run(method, task, federation, plan.rounds)
     federation.refuse_many("finding the noise of DP-SGD")
+    # Whoever has the fewest samples has the highest sampling rate, and so the highest epsilon.
     sizes = {len(splits.train) for splits in federation.people.values()} - {0}
     if sizes:
         policy.refuse_delta(max(sizes), "training samples of a client")
@@ -160,21 +169,18 @@ def check_solver(
 
 
 class DpSgdProtection(BudgetedProtection):
-    """Training with noise that hides single samples of a client."""
+    """The protection of `privacy.solver`: training with noise that hides single samples."""
 
     policy: DpSgd
     kind, unit = "client", "sample"
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a method, or a task, that looks at samples in other ways, or mixes them."""
+        """Refuse a method or a task that looks at samples in other ways, or mixes them."""
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
         refuse_mixed(run.task, run.federation, passes)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
-        """Hooks that train; elsewhere they only leave metrics out.
-
-        The noise of everybody is found here, before workers begin: it takes seconds.
-        """
+        """Return the hooks that train; on the server of a deployment they only remove metrics."""
         refuse_elsewhere(run)
         if not run.here:
             return DpSgdHooks(self.policy, None)
@@ -182,6 +188,8 @@ class DpSgdProtection(BudgetedProtection):
         refuse_mixed(run.task, run.federation, passes)
         solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
         sizes = {who: len(splits.train) for who, splits in run.federation.people.items()}
+        # Finding the noise for a budget takes seconds: once here, before workers are forked, and
+        # not in each of them.
         for size in set(sizes.values()):
             solver.noise(size)
         if run.method.served:
@@ -189,15 +197,16 @@ class DpSgdProtection(BudgetedProtection):
         return DpSgdHooks(self.policy, solver)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Steps, noise and epsilon of those who have the fewest and the most samples."""
-        policy, people, told = self.policy, run.federation, []
-        most = math.inf if policy.epsilon is None else policy.epsilon  # each client keeps to it
+        """Say which steps, noise and epsilon the clients with fewest and most samples have."""
+        policy, people, texts = self.policy, run.federation, []
+        # In a deployment each client keeps to the budget by itself.
+        most = math.inf if policy.epsilon is None else policy.epsilon
         served = run.method.served
         against = AGAINST if served else "whoever sees what the device sends"
-        found = Guarantee("sample", most, policy.delta, FRAME, against)
+        guarantee = Guarantee("sample", most, policy.delta, FRAME, against)
         refuse_elsewhere(run)
         if not run.here:
-            return [Promise("", guarantee=found)]
+            return [Promise("", guarantee=guarantee)]
         passes = check_solver(policy, run.method, run.task, people, self.plan)
         sizes = sorted({len(splits.train) for splits in people.people.values()})
         kind = people.people[people.clients[0]].train.kind
@@ -205,7 +214,7 @@ class DpSgdProtection(BudgetedProtection):
             whole = training_schedule(passes, size)
             spent = whole.ledger(policy).epsilon(policy.delta)
             means = f", {whole.means} mean of its samples with noise {whole.mean_noise(policy):.4g}"
-            told.append(
+            texts.append(
                 f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
                 f"{whole.rate:.3g}, gradients {'of both halves ' if served else ''}cut to "
                 f"{policy.clip:g}, noise "
@@ -215,17 +224,17 @@ class DpSgdProtection(BudgetedProtection):
             )
         some = {len(people.people[client].train) for client in people.clients[:LOOKED_AT]}
         most = max(training_schedule(passes, n).ledger(policy).epsilon(policy.delta) for n in some)
-        first, *rest = told
-        return [Promise(first, guarantee=found._replace(epsilon=most)), *map(Promise, rest)]
+        first, *rest = texts
+        return [Promise(first, guarantee=guarantee._replace(epsilon=most)), *map(Promise, rest)]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Noise in an update that crosses, and the limits of the promise."""
-        beside = [
+        """Say that updates have noise, and what the promise does not cover."""
+        to_server = [
             Statement("unprotected", f"{{Samples}} are hidden {NOT_AGAINST}."),
         ]
         return [
             Statement("update", "made by noised training"),
-            *(beside if run.method.served else []),
+            *(to_server if run.method.served else []),
             Statement(
                 "unprotected",
                 "People under a promise about {samples}: a person's {samples} are alike. "
@@ -233,8 +242,8 @@ class DpSgdProtection(BudgetedProtection):
             ),
         ]
 
-    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
-        """Budget of samples that a run spent: of the client that spent most."""
+    def spent(self, run: ProtectedRun) -> Mapping[str, object]:
+        """Return the block of results.json on the client that spent most."""
         policy, paths = self.policy, self.logs(run.state / FOLDER)
         if not paths:
             return {}

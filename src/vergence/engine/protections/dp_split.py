@@ -1,11 +1,10 @@
-"""DP-SGD of a cut network: both halves take private steps, on batches drawn by chance.
+"""DP-SGD of a cut network: both halves take private steps, on randomly drawn batches."""
 
-A step of a client and its server is one release, of both halves' gradients of the same batch. Each
-half cuts a sample's gradient to clip / sqrt(2), so that both together are at most `clip` long, and
-adds noise for `clip`: what the accountant counts for a whole network. Noise on the clients' layers
-alone would promise nothing: the server's layers, trained without, carry a sample into the gradients
-that later batches get back.
-"""
+# A step of a client and its server is one release, of both halves' gradients of the same batch.
+# Each half cuts a sample's gradient to clip / sqrt(2), so that both together are at most `clip`
+# long, and adds noise for `clip`: what the accountant counts for a whole network. Noise on the
+# clients' layers alone would promise nothing: the server's layers, trained without, carry a sample
+# into the gradients that later batches get back.
 
 from __future__ import annotations
 
@@ -66,19 +65,21 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
 
 
 def _both_step(method: BatchwiseSplit) -> bool:
+    """Return whether both halves step on each batch: labels go up, and a gradient comes back."""
     exposed = method.exposure["train"]
     return "labels" in exposed.trees and BACK in (exposed.down or ())
 
 
 @dataclass(frozen=True)
 class SplitDpHooks(ClientHooks):
-    """Draws a client's batches by chance, and makes the steps of both halves private.
+    """Draws a client's batches at random, and makes the steps of both halves private.
 
     Attributes:
-        policy: clip, and noise or a budget.
-        solver: holds the secret and the books.
-        method: of the run.
-        sizes: how many training samples each client has.
+        policy: clip bound, and noise or a budget.
+        solver: has the secret and the release logs.
+        method: the method.
+        sizes: number of training samples of each client.
+        entered: rounds of clients that are in the release logs already.
     """
 
     policy: DpSgd
@@ -90,10 +91,11 @@ class SplitDpHooks(ClientHooks):
     answers = (Step, Fit, Mean, Compute)
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Context whose batches are drawn by chance."""
+        """Return a client's context, with batches that are drawn at random."""
         return replace(site, draw=partial(self._batch, site))
 
     def _batch(self, site: ClientContext, at: int) -> Tensor | None:
+        """Return the samples of a round's batch by Poisson sampling; None: the round is over."""
         local, samples = self.method.local, len(site.train)
         if at >= taken(local, samples):
             return None
@@ -101,7 +103,7 @@ class SplitDpHooks(ClientHooks):
         return poisson(samples, rate_of(local, samples), key.draws())
 
     def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
-        """Result of a private step; of the rest, about validation data only.
+        """Return the result of a private step; other requests see no training samples.
 
         Raises:
             ConfigError: something else would look at training samples.
@@ -115,15 +117,15 @@ class SplitDpHooks(ClientHooks):
         return then(self._private(ask, turn.site.id, "front"))
 
     def serving(self, ask: Any, client: str) -> Any:
-        """Request of the server's half, whose steps are private too."""
+        """Return a request of the server's half, with private steps too."""
         return self._private(ask, client, "tail") if isinstance(ask, Step) else ask
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Reply without metrics, which nothing hides."""
+        """Return a reply without metrics: they are made of samples, and no noise hides them."""
         return self.policy.leaving(reply)
 
     def _enter(self, site: ClientContext, round: int) -> None:
-        """Write a round of steps into the client's book, once, before the first of them."""
+        """Charge all steps of a round to the client's budget, once, before the first of them."""
         if (site.id, round) in self.entered:
             return
         local, samples = self.method.local, len(site.train)
@@ -133,6 +135,7 @@ class SplitDpHooks(ClientHooks):
         self.entered.add((site.id, round))
 
     def _private(self, ask: Step, client: str, half: str) -> Step:
+        """Return a step with clipped and noised gradients in place of the mean loss's."""
         samples = self.sizes[client]
         gradients = PrivateGradients(
             clip=self.policy.clip / math.sqrt(2),

@@ -1,8 +1,6 @@
-"""Dry run of clients' turns: the trainings that a run would ask for, without training."""
+"""Dry run of clients' turns: finds out which trainings a run asks for, without training."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
@@ -24,7 +22,7 @@ from vergence.training.sequential import Solver
 
 TRAIN, VAL, TEST = (Samples({"nothing": torch.zeros(8, 1)}) for _ in range(3))
 BLANK = Federation("blank", {"nobody": Splits(TRAIN, VAL, TEST)})
-"""Data without a column that a task could look at."""
+"""Made-up data without a column that a task could use."""
 
 
 def dry_run(
@@ -34,9 +32,6 @@ def dry_run(
 
     The first verb of a method is counted in every round, the others once.
 
-    A turn is held twice, as some methods look at more once they have been there; the second one is
-    counted like the first.
-
     Raises:
         ConfigError: something else than training would look at training samples, or the network
             mixes samples: DP-SGD does not protect that.
@@ -44,19 +39,22 @@ def dry_run(
     refuse(task.module())
     if method.served:
         return split_passes(method, rounds)
-    return tuple(_turns_of(method, task, federation, rounds, _TrainingRecorder))
+    passes = _turns_of(method, task, federation, rounds, _TrainingRecorder)
+    return tuple(one for one in passes if isinstance(one, TrainingPass))
 
 
 def processor_work(method: Method, task: Task, federation: Federation) -> str:
-    """Name the work of a method that stays on the processor where a GPU trains; "": none."""
+    """Name the work of a method that stays on the processor where a GPU trains; empty: none."""
     server = ["what its server learns from public data"] if method.borrows else []
+    # A turn that answers questions of the server cannot be tried, and may compute anything.
     try:
-        found = _turns_of(method, task, federation, 1, _ProcessorRecorder)
-    except ConfigError:  # its server asks what cannot be made up
-        found = ["what its server asks for"]
+        work = _turns_of(method, task, federation, 1, _ProcessorRecorder)
+    except ConfigError:
+        work = ["what its server asks for"]
+    # What a dry run cannot go through is left to the run itself.
     except (KeyError, ValueError, RuntimeError):
-        found = []
-    return ", ".join(dict.fromkeys([*(each for each in found if isinstance(each, str)), *server]))
+        work = []
+    return ", ".join(dict.fromkeys([*(item for item in work if isinstance(item, str)), *server]))
 
 
 def _turns_of(
@@ -65,27 +63,33 @@ def _turns_of(
     federation: Federation,
     rounds: int,
     kind: type[_TrainingRecorder],
-) -> list[Any]:
-    """Let a client take every turn twice; return what recorders of this kind noted in the first."""
+) -> list[TrainingPass | str]:
+    """Let a client take every turn twice; return what a recorder noted in the first ones."""
     client = federation.clients[0]
-    data, server, found = federation.people[client], method.server(task), []
+    data, server = federation.people[client], method.server(task)
+    passes: list[TrainingPass | str] = []
     for number, (verb, exposed) in enumerate(method.exposure.items()):
-        if exposed.blind or exposed.beyond:  # it is given no samples, or said to go beyond
+        # A blind turn sees no samples; one that goes beyond the budget says so in its exposure.
+        if exposed.blind or exposed.beyond:
             continue
         trees = {} if exposed.down == () else dict(method.offer(server, client))
-        if set(exposed.down or ()) - set(trees):  # a question, which cannot be made up here
+        # The server's questions cannot be made up here, and so not what a turn does with them.
+        if set(exposed.down or ()) - set(trees):
             raise uncovered(verb, exposed)
         site = ClientContext(client, data.train, data.val, task, 0, RandomStream("rehearsal"))
         recorder = kind(called(method), verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
         state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
-        found += recorder.passes
+        passes += recorder.passes
+        # A second time from the new state: some methods ask for more once they have a state. It
+        # must ask for nothing that is refused; each round is counted like the first.
         drive(handler(state, Message(verb, trees), site), recorder.answer)
-    return found
+    return passes
 
 
 def unprotected(method: Method, task: Task) -> str:
-    """Reason why DP-SGD does not protect a method, "" if it does, or if only data can tell."""
+    """Return why DP-SGD does not protect a method; empty: it does, or only data can tell."""
+    # Without data, an error about missing columns says nothing: `check_privacy` looks again.
     try:
         dry_run(method, task, BLANK, 1)
     except ConfigError as error:
@@ -96,14 +100,14 @@ def unprotected(method: Method, task: Task) -> str:
 
 
 class _TrainingRecorder:
-    """Answers what a turn asks for, and notes what it would train."""
+    """Answers the requests of a turn without training, and notes what it would train."""
 
     def __init__(self, name: str, verb: str, site: ClientContext, times: int) -> None:
         self.name, self.verb, self.site, self.times = name, verb, site, times
-        self.passes: list[Any] = []
+        self.passes: list[TrainingPass | str] = []
 
-    def answer(self, ask: Any) -> Any:
-        """Answer one ask."""
+    def answer(self, ask: object) -> object:
+        """Answer one request."""
         if isinstance(ask, Fit):
             return self._fitted(ask)
         if isinstance(ask, Mean):
@@ -114,6 +118,7 @@ class _TrainingRecorder:
         raise uncovered(self.verb, ask)
 
     def _fitted(self, ask: Fit) -> FitResult:
+        """Note a training, and return the parameters as they are."""
         if ask.objective is not None:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
@@ -123,10 +128,10 @@ class _TrainingRecorder:
 
 
 class _ProcessorRecorder(_TrainingRecorder):
-    """Answers what a turn asks for, and notes what no GPU computes."""
+    """Answers the requests of a turn, and notes what is not computed on a GPU."""
 
-    def answer(self, ask: Any) -> Any:
-        """Answer one ask."""
+    def answer(self, ask: object) -> object:
+        """Answer one request."""
         if isinstance(ask, Compute):
             self.passes.append(f"the {ask.want} of samples")
             return Solver(self.site.task).compute(ask)

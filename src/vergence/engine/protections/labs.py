@@ -1,4 +1,4 @@
-"""Labs in a run, for reports: who sees what of the people inside, and whom that counts on."""
+"""Labs in reports: who sees what of the people inside, and who is trusted with it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vergence.privacy.hooks import ProtectedRun, Protection, Statement
 
 @dataclass(frozen=True)
 class LabsProtection(Protection):
-    """Sums that labs make of their people's replies: whoever runs the server sees no single one.
+    """Labs as a protection: each sends a sum over its people, so the server sees no single reply.
 
     Attributes:
-        plan: of the run.
+        plan: the plan.
     """
 
     plan: Plan
     forecasts: ClassVar[bool] = False
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """Sentences on a lab, which sees its people one by one, and a server, which does not."""
+        """Say what a lab sees of its people, and what a server sees of labs."""
         labs, privacy = self.plan.silos.labs, self.plan.privacy
         few = min(map(len, labs.values()))
         alone = [lab for lab, people in labs.items() if len(people) == 1]
@@ -32,7 +32,7 @@ class LabsProtection(Protection):
             if privacy.least
             else f"each lab's sum over its people, {few} or more"
         )
-        told = [
+        statements = [
             Statement(
                 "closing table",
                 "its own people's data, states and replies, one by one; of other labs what any "
@@ -56,7 +56,7 @@ class LabsProtection(Protection):
             ),
         ]
         if not privacy.bounded:
-            told.append(
+            statements.append(
                 Statement(
                     "residual",
                     "A lab that lies can send any sum in its people's name, or the one person's "
@@ -64,10 +64,10 @@ class LabsProtection(Protection):
                 )
             )
         if alone and not privacy.least:
-            told.append(
+            statements.append(
                 Statement(
                     "residual",
                     f"The only person of a lab ({', '.join(alone)}): the lab's sum is theirs.",
                 )
             )
-        return told
+        return statements

@@ -27,23 +27,24 @@ from vergence.privacy.split.output_range import OutputRange, Span
 from vergence.training.steps import Trainer
 
 FRONT = "front"
+# Pictures of the root that pass each new state of the clients' layers: more would take the server
+# time in every round, and change the range little.
 MOST = 256
-"""Pictures of the root that are looked at, for each state of the layers that clients start from."""
 
 
 class SmashedRangeCheck:
-    """Compares what clients send with what the root's pictures give, through the layers they had.
-
-    The root's client would tell three numbers; the simulator has its pictures.
+    """Compares clients' smashed data with those of a trusted person's pictures (the root).
 
     Args:
-        policy: whose pictures, and how much wider than theirs the range is.
-        method: cuts the network.
-        task: of the run.
+        policy: names the root, and says how much wider than its range the allowed range is.
+        method: the method, which cuts the network.
+        task: the task.
         root: the root's training samples.
-        noisy: layers and a batch -> what leaves a client under a defence at the cut; None: what
-            the layers make of it.
+        noisy: makes of layers and a batch what leaves a client under a defence at the cut; None:
+            there is no defence.
     """
+
+    # In a deployment the root's client would send three numbers; the simulator has its pictures.
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class SmashedRangeCheck:
         self.known: tuple[str, Span] | None = None
 
     def span(self, front: Params) -> Span:
-        """Return the range for clients that start from these layers."""
+        """Return the allowed range for clients that start from these layers."""
         mark = version(front)
         if self.known is None or self.known[0] != mark:
             layers = front.only(self.names).copy()
@@ -74,16 +75,16 @@ class SmashedRangeCheck:
         return self.known[1]
 
     def fault(self, span: Span | None, sealed: SealedReply) -> str | None:
-        """Reason not to compute with what a client sent, None if it may be computed with."""
-        told = sealed.trees.get(SMASHED)
-        if span is None or told is None or "values" not in told.total:
+        """Return why the server must not compute with what a client sent; None: it may."""
+        smashed = sealed.trees.get(SMASHED)
+        if span is None or smashed is None or "values" not in smashed.total:
             return None
-        return span.fault(SMASHED, opened(told.total))
+        return span.fault(SMASHED, opened(smashed.total))
 
 
 @dataclass(frozen=True)
 class OutputRangeHooks(ClientHooks):
-    """Lets the server look at smashed data before it computes with them."""
+    """Lets the server check smashed data before it computes with them."""
 
     policy: OutputRange
     method: Method
@@ -93,15 +94,16 @@ class OutputRangeHooks(ClientHooks):
 
     @cached_property
     def ranges(self) -> SmashedRangeCheck:
-        """Ranges of the root's pictures, through the layers that clients start from."""
+        """Check against the root's smashed data."""
         root = self.trained_on.people[self.policy.root].train
         return SmashedRangeCheck(self.policy, self.method, self.task, root, self.noisy)
 
     def receiving(self) -> Check:
-        """Check of one client's smashed data while it is served."""
+        """Return the check of one client's smashed data while it is served."""
         span: Span | None = None
 
         def check(message: Message, sealed: SealedReply) -> str | None:
+            """Return the fault of a client's answer; a message with new layers sets the range."""
             nonlocal span
             if FRONT in message.trees:
                 span = self.ranges.span(message[FRONT])
@@ -111,7 +113,7 @@ class OutputRangeHooks(ClientHooks):
 
 
 class OutputRangeProtection(BuiltInProtection):
-    """A range in which the server of split learning expects smashed data."""
+    """The protection of `privacy.output_range`: a range that smashed data must lie in."""
 
     policy: OutputRange
     forecasts = False
@@ -129,12 +131,12 @@ class OutputRangeProtection(BuiltInProtection):
             )
 
     def client(self, run: ProtectedRun) -> OutputRangeHooks:
-        """Hooks that look at smashed data, which a defence before them may have changed."""
+        """Return the hooks that check smashed data, which a defence may have changed before."""
         defended = (hook.noisy_output for hook in run.hooks if isinstance(hook, DefendedTrainer))
         noisy = next(defended, None)
         return OutputRangeHooks(self.policy, run.method, run.task, run.federation, noisy)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Row on what the server learns of its root."""
+        """Say what the server learns about its root."""
         text = f"in which range {self.policy.root}'s smashed data lie, in every round"
         return [Statement("closing table", text, "server (range)")]

@@ -1,4 +1,4 @@
-"""Privacy budget of masks in a run: a forecast of how it is spread over the choices."""
+"""Private choice of masks in a run: a forecast of how its budget is spread over the choices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
@@ -32,28 +32,27 @@ from vergence.privacy.secure_aggregation.masking import SEED
 if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
+# A dry run chooses masks without looking at data: its noise hides nothing and needs no secret.
 NOBODY = NoiseKey(bytes(SEED))
-"""Of the noise of a dry run, which hides nothing."""
 
 
 @dataclass(frozen=True)
 class MaskForecast:
-    """Forecast of a run's requests to every client: how many choices, and draws in all."""
+    """Forecast of the choices of masks in a client's run: their number, and that of all draws."""
 
     choices: int
     draws: int
 
 
 def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> MaskForecast:
-    """Forecast of a run, made by holding a client's turns without training.
-
-    Its masks grow by other groups in truth; a client whose turn is more than was foreseen keeps the
-    mask it has.
+    """Forecast a run by taking a client's turns without training.
 
     Raises:
         ConfigError: the method's options choose no mask by what data say, or in another way, or
             let a turn ask more of the data than training.
     """
+    # Without training, masks grow by other groups than in the run. A client whose turn asks for
+    # more than was forecast keeps the mask that it has.
     policy, verb = plan.privacy.mask, next(iter(method.exposure))
     assert policy is not None
     counter = _MaskChoiceCounter(policy, task)
@@ -72,7 +71,7 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
 
 
 def _nothing(name: str, of: str, room: int) -> str:
-    """Reason why nothing is chosen, where at most `room` entries were asked for at a time."""
+    """Return why nothing is chosen, where at most `room` entries were asked for at a time."""
     if room:
         return (
             f"privacy.mask: '{name}' makes at most {room:,} entries personal in a round, and every "
@@ -86,18 +85,20 @@ def _nothing(name: str, of: str, room: int) -> str:
 
 
 class _MaskChoiceCounter:
-    """Answers what turns ask for, and counts what they would draw."""
+    """Answers the requests of turns without training, and counts the draws for their masks."""
 
     def __init__(self, policy: MaskBudget, task: Task) -> None:
         self.policy, self.task = policy, task
         self.choices = self.draws = self.room = 0
 
-    def answer(self, ask: Any) -> Any:
-        """Answer one ask.
+    def answer(self, ask: object) -> FitResult:
+        """Answer one request of a turn.
 
         Raises:
-            ConfigError: it asks for what could decide whether a mask grows, which a server sees.
+            ConfigError: the turn asks for more than training.
         """
+        # Whatever else a turn computes from data could decide whether a mask grows, which a server
+        # sees.
         if not isinstance(ask, Fit):
             raise ConfigError(
                 "privacy.mask: with these options a turn looks at a person's data beside its "
@@ -108,7 +109,7 @@ class _MaskChoiceCounter:
         return FitResult(ask.params, self.task.weigh(ask.data), 0, ask.optimiser, metrics)
 
     def choose(self, round: int, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """Choose blindly."""
+        """Choose a mask as a client would, without scores of data."""
         room, by = whole(k), groups(score.layout, self.policy.of)
         self.room = max(room, self.room)
         open = by.open(room, among)
@@ -124,12 +125,12 @@ class _MaskChoiceCounter:
 
 @dataclass(frozen=True)
 class MaskHooks(ClientHooks):
-    """Lets a client choose masks under its budget alone."""
+    """Lets clients choose masks only under their budgets."""
 
     chooser: PrivateMaskSelector
 
     def context(self, site: ClientContext) -> ClientContext:
-        """A client's place with choices under its budget."""
+        """Return a client's context with a choice of masks under its budget."""
         return self.chooser.at(site)
 
 
@@ -139,20 +140,20 @@ ONLY = " in the choice of masks alone, not in the updates beside them"
 
 
 class MaskProtection(BudgetedProtection):
-    """Masks chosen with noise, which hides a person in their choice."""
+    """The protection of `privacy.mask`: masks are chosen with noise, which hides a person."""
 
     policy: MaskBudget
     kind = unit = "mask"
 
     def client(self, run: ProtectedRun) -> MaskHooks | None:
-        """Hooks that choose masks under a budget, where people are here."""
+        """Return the hooks that choose masks under a budget, where people's data are here."""
         if not run.here or not run.federation.clients:
             return None
         each = self.policy.each(foreseen(self.plan, run.method, run.task, run.federation).draws)
         return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Choices of a run, and the epsilon that they will spend."""
+        """Say how many choices a run makes, and which epsilon they will spend."""
         if not run.here:
             return []
         seen = foreseen(self.plan, run.method, run.task, run.federation)
@@ -170,8 +171,8 @@ class MaskProtection(BudgetedProtection):
         heading = "How the parts of the model that stay personal are chosen."
         return [Promise(text, heading, "how a mask is chosen")]
 
-    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
-        """Budget that choices of masks spent: of the person for whom they spent most."""
+    def spent(self, run: ProtectedRun) -> Mapping[str, object]:
+        """Return the block of results.json on the person whose choices spent most."""
         policy, paths = self.policy, self.logs(run.state / FOLDER)
         if not paths:
             return {}
@@ -189,5 +190,5 @@ class MaskProtection(BudgetedProtection):
         }
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Epsilon of draws."""
+        """Return the epsilon of draws."""
         return self.policy.amounts((each, times) for each, _, times in charges)

@@ -1,4 +1,4 @@
-"""Robust aggregation in a run: replies poisoned for an experiment, and judged by a rule."""
+"""Robust aggregation in a run, and malicious clients that an experiment simulates."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 @dataclass(frozen=True)
 class RobustAggregator(ServerHooks):
-    """Sees the replies of an `aggregate` request one by one; the method gets an `Aggregate`.
+    """Combines the replies to an `aggregate` request by a robust rule instead of a sum.
 
     Attributes:
-        rule: stands in for the sum; None: it is a sum, with lies in it.
-        poison: how `liars` change their replies.
-        liars: who lies, for an experiment.
-        sums: secure sums, of whose groups the rule judges.
-        presence: who is there in a round.
-        stream: of the run.
+        rule: the rule; None: replies are summed, those of malicious clients too.
+        poison: how malicious clients change their replies.
+        liars: the malicious clients of an experiment.
+        sums: secure sums over groups of clients, which the rule compares; None: it compares single
+            replies.
+        presence: which clients are there in a round.
+        stream: random numbers of the run.
     """
 
     rule: RobustRule | None = None
@@ -57,24 +58,27 @@ class RobustAggregator(ServerHooks):
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Clients that were drawn, and the one that the rule trusts, who has no vote."""
+        """Return the clients that were drawn, and the root that the rule trusts."""
+        # The root only serves for comparison; its update is not in the aggregate.
         asked, root = draw(clients, round), "" if self.rule is None else self.rule.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
             return sorted([*asked, root], key=clients.index)
         return asked
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """True where updates would be summed."""
+        """Return whether updates would be summed, which the rule does instead."""
         return exposed.reveal == "aggregate" and bool(exposed.trees)
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
-        """Poison, guard again, and add up as the rule says."""
+        """Let malicious clients change their replies, check these again, and apply the rule."""
         if replies.form is not None:
             return self._combine_groups(replies, replies.form)
         came, statuses = dict(replies.came), {}
         root = None if self.rule is None else came.pop(self.rule.trusted, None)
         if self.poison is not None:
             came = self.poison.apply(came, self.liars)
+        # A client's own machine checked the honest reply. The poisoned one is checked here, as a
+        # server would check it, so that an attack cannot win by NaN or by a wrong shape.
         for client in [c for c in self.liars if c in came]:
             message = replies.messages[client]
             offered = {**replies.held, **message.trees}
@@ -87,32 +91,33 @@ class RobustAggregator(ServerHooks):
         left_out = {c: f"{LEFT_OUT}: {reason}" for c, reason in verdict.left_out.items()}
         return CombinedReplies(verdict.aggregate, {**statuses, **left_out})
 
-    def _combine_groups(self, given: SingleReplies, form: ReplyLayout) -> CombinedReplies:
-        """Deal those asked into groups; the rule takes each group's sum for one reply."""
+    def _combine_groups(self, single: SingleReplies, form: ReplyLayout) -> CombinedReplies:
+        """Divide the clients into random groups, and apply the rule to the groups' sums."""
         assert self.sums is not None
         assert self.rule is not None
-        policy, statuses, asked = self.sums.policy, {}, list(given.messages)
-        replies: dict[str, SealedReply] = {}
+        policy, statuses, asked = self.sums.policy, {}, list(single.messages)
+        sums: dict[str, SealedReply] = {}
         members: dict[str, list[str]] = {}
-        dealt = deal(asked, policy.groups, given.stream) if len(asked) >= policy.groups else [asked]
-        for number, group in enumerate(dealt, 1):
-            whole, there = Sum(), [client for client in group if client in given.came]
+        enough = len(asked) >= policy.groups
+        groups = deal(asked, policy.groups, single.stream) if enough else [asked]
+        for number, group in enumerate(groups, 1):
+            whole, there = Sum(), [client for client in group if client in single.came]
             for client in there:
-                whole.add(given.came[client])
+                whole.add(single.came[client])
             if len(there) < policy.threshold:
                 statuses |= dict.fromkeys(there, too_few(len(there), policy))
                 continue
-            learned = self.sums.total(form, whole)
-            replies[f"group {number}"] = as_reply(learned, given.came[there[0]].round)
+            total = self.sums.total(form, whole)
+            sums[f"group {number}"] = as_reply(total, single.came[there[0]].round)
             members[f"group {number}"] = there
-        if not replies:
-            return CombinedReplies(add_up([], given.shapes), statuses)
-        rule = among_groups(self.rule, len(asked), len(replies))
+        if not sums:
+            return CombinedReplies(add_up([], single.shapes), statuses)
+        rule = among_groups(self.rule, len(asked), len(sums))
         if rule is None:
-            why = f"too few: {len(replies)} groups, and liars may be in half of them"
-            verdict = nothing(replies, given.shapes, why)
+            why = f"too few: {len(sums)} groups, and liars may be in half of them"
+            verdict = nothing(sums, single.shapes, why)
         else:
-            verdict = self._verdict(rule, replies, None, given.stream)
+            verdict = self._verdict(rule, sums, None, single.stream)
         for name, reason in verdict.left_out.items():
             statuses |= dict.fromkeys(members[name], f"{LEFT_OUT}: {name}: {reason}")
         return CombinedReplies(verdict.aggregate, statuses)
@@ -124,6 +129,7 @@ class RobustAggregator(ServerHooks):
         root: SealedReply | None,
         stream: RandomStream,
     ) -> Verdict:
+        """Apply a rule to replies; `root` is the reply of the person that it trusts."""
         first = next(iter(replies.values()))
         like = {name: tree.total for name, tree in first.trees.items()}
         if not rule.rooted:
@@ -136,9 +142,9 @@ class RobustAggregator(ServerHooks):
 
 
 def among_groups(rule: RobustRule, people: int, groups: int) -> RobustRule | None:
-    """Return a rule that stands as many liars among people, each in another group.
+    """Return a rule that withstands as many malicious clients, each in another group.
 
-    None where they could be in half of the groups.
+    None: they could be in half of the groups, which no rule withstands.
     """
     share = getattr(rule, "attackers", None)
     if share is None:
@@ -148,7 +154,7 @@ def among_groups(rule: RobustRule, people: int, groups: int) -> RobustRule | Non
 
 
 def check(plan: Plan, clients: Sequence[str]) -> None:
-    """Refuse what does not suit these people, before anything is trained.
+    """Refuse a rule that does not suit these clients, before anything is trained.
 
     Raises:
         ConfigError: names what does not fit, and why.
@@ -167,6 +173,7 @@ def check(plan: Plan, clients: Sequence[str]) -> None:
 
 
 def _check_root(rule: RobustRule, poison: Poison | None, clients: Sequence[str]) -> None:
+    """Refuse a rule whose root is not named, does not exist, or is a malicious client."""
     root = rule.trusted
     if not root:
         raise ConfigError(
@@ -183,7 +190,7 @@ def _check_root(rule: RobustRule, poison: Poison | None, clients: Sequence[str])
 
 
 def replies(plan: Plan, people: int) -> int:
-    """Number of replies that a round gets where none is lost and nobody is away."""
+    """Return the number of replies in a round if none is lost and nobody is away."""
     cohort, delivery = plan.presence.cohort, plan.delivery
     asked = cohort if isinstance(cohort, int) else max(round_half_up(cohort * people), 1)
     waited = delivery.replies if delivery.name == "quorum" else people
@@ -191,7 +198,7 @@ def replies(plan: Plan, people: int) -> int:
 
 
 class RobustProtection(BuiltInProtection):
-    """A robust rule in place of the sum, and liars whom an experiment puts before it."""
+    """A robust rule in place of the sum, and the malicious clients that an experiment adds."""
 
     policy: RobustRule | None
     forecasts = False
@@ -201,7 +208,7 @@ class RobustProtection(BuiltInProtection):
         check(self.plan, run.federation.clients)
 
     def server(self, run: ProtectedRun) -> RobustAggregator | None:
-        """Hooks that look at single replies; None where there is no rule and nobody lies."""
+        """Return the hooks that look at single replies; None: no rule, and no malicious client."""
         plan, federation, liars = self.plan, run.federation, tuple[str, ...]()
         self.check(run)
         if plan.poison is not None and plan.poison.share:
@@ -214,19 +221,19 @@ class RobustProtection(BuiltInProtection):
         return RobustAggregator(self.policy, plan.poison, liars, sums, plan.presence, stream)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Rows on the comparison of updates, and on how many may lie."""
+        """Say that updates are compared, and how many participants may be malicious."""
         rule, policy = self.policy, self.plan.privacy.aggregation
         if rule is None or not any(e.trees for e in run.method.exposure.values()):
             return []
         groups = 0 if policy is None else policy.groups
         seen = f"the sum of every group of {groups}" if groups else "every single update"
         stands = f"Some participants may send false updates: {rule.name} stands that"
-        found = [
+        statements = [
             Statement("table", f"{seen}: {rule.name} compares them", "server (robust rule)"),
             Statement("table", f"{rule.assumes}; else {rule.name} promises nothing", "assumed"),
             Statement("participants", f"{stands} if {rule.assumes}."),
         ]
         if rule.trusted:
-            way = f"which way {rule.trusted}'s update points, in every round"
-            found.append(Statement("table", way, "server"))
-        return found
+            direction = f"which way {rule.trusted}'s update points, in every round"
+            statements.append(Statement("table", direction, "server"))
+        return statements

@@ -1,4 +1,4 @@
-"""Secure sums in a run: whether its people are enough, and who learns what of their replies."""
+"""Secure sums in a run: a check of the number of people, and who learns what of their replies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vergence.privacy.secure_aggregation.packing import BITS
 from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
 
 SUBTRACT = "who subtract themselves"
-"""What all others in a sum can do together, to see the one that is left."""
+"""What all other clients in a sum can do together to see the reply of the last one."""
 
 
 class SecureSumProtection(BuiltInProtection):
-    """Sums of replies that nobody sees one of; clients send rows of words in their place."""
+    """The protection of `privacy.aggregation`: sums of which nobody sees a single reply."""
 
     policy: SecureAggregationConfig
     forecasts = False
@@ -29,7 +29,7 @@ class SecureSumProtection(BuiltInProtection):
         sums_for(self.plan, run.method, self.plan.silos.count(len(run.federation.clients)))
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Rows and sentences on sums, on collusion, and on the cost of a dropout."""
+        """Say who learns what of sums, who must collude for more, and what a dropout costs."""
         return [
             Statement("size", self._sizes(run)),
             *self._rows(run),
@@ -38,27 +38,28 @@ class SecureSumProtection(BuiltInProtection):
         ]
 
     def _sizes(self, run: ProtectedRun) -> str:
-        """Line on the size of what goes up, to stand below the flow of data."""
+        """Return a line on the size of what clients send."""
         policy, sums, method = self.policy, smallest(self.plan), run.method
         assert sums is not None
-        offered, told = method.offer(method.server(run.task), ""), list[str]()
+        offered, sizes = method.offer(method.server(run.task), ""), list[str]()
         for verb in method.exposure:
+            # The size of smashed data depends on the batch.
             try:
                 form = sums.form(method, verb, offered)
-            except ConfigError:  # how much it is, only the run knows
-                told.append(f"as much as a batch is [{verb}]")
+            except ConfigError:
+                sizes.append(f"as much as a batch is [{verb}]")
                 continue
             if form is not None and form.words:
-                told.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
+                sizes.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
         how = f"{len(STEPS)} messages" if policy.name == "pairwise" else "one message"
-        held = "" if policy.entry_bits == BITS else ", two entries in each,"
+        halves = "" if policy.entry_bits == BITS else ", two entries in each,"
         return (
-            f"up goes as whole numbers of {BITS} bits{held} that tell nothing alone: "
-            f"{', '.join(told)}, in {how} with some kB of keys"
+            f"up goes as whole numbers of {BITS} bits{halves} that tell nothing alone: "
+            f"{', '.join(sizes)}, in {how} with some kB of keys"
         )
 
     def _rows(self, run: ProtectedRun) -> list[Statement]:
-        """Rows on who learns what of sums, who must collude for more, and what a dropout costs."""
+        """Return rows of the closing table: who learns what, collusion, dropouts, ranges."""
         privacy, policy = self.plan.privacy, self.policy
         people = self.plan.silos.count(len(run.federation.clients))
         method, least = run.method, privacy.least
@@ -98,7 +99,7 @@ class SecureSumProtection(BuiltInProtection):
                 dealer = policy.aggregators[-1]
                 more += f"; for how many share an entry, {dealer} with one of the others"
             gone = "who vanishes is left out; without one of the aggregators there is no sum"
-        told = [
+        rows = [
             (
                 "who runs or taps the server",
                 f"{hidden}; who is in a sum; each {each}'s test metrics where the experiment "
@@ -115,11 +116,11 @@ class SecureSumProtection(BuiltInProtection):
             ),
             ("beware", "a sum is still a model: it tells about people what models tell"),
         ]
-        return [Statement("closing table", what, who) for who, what in told]
+        return [Statement("closing table", text, who) for who, text in rows]
 
 
 def _assumed(method: Method) -> list[tuple[str, str]]:
-    """Row on what the sums of a method assume of the server beside the protocol."""
+    """Return a row on what must be assumed of the server beside the protocol, if anything."""
     if not (sent := steered(method)):
         return []
     summed = dict.fromkeys(
@@ -137,37 +138,42 @@ def _assumed(method: Method) -> list[tuple[str, str]]:
 
 
 def senders(plan: Plan) -> tuple[str, str]:
-    """Nouns of those whom a sum counts, many and one: labs where there are any, else people."""
+    """Return the nouns for contributors to a sum, plural and singular: labs, else people."""
     return ("labs", "lab") if plan.silos else ("people", "person")
 
 
 def _fewest_colluders(people: int, least: int) -> tuple[int, str, int]:
-    """Fewest clients that help a lying server see one reply, of whom, and see it in two sums."""
+    """Return how few clients help a malicious server to see one reply.
+
+    Returns:
+        Their number; the words " of N" where N is known; the number that help to see the reply in
+        two sums of a round.
+    """
     of = f" of {people}" if people else ""
     return colluders(people or 2 * least, least), of, max(2 * least - people, 1)
 
 
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
-    """Trust in people not to help a server that lies, by the numbers of the closing table."""
+    """Say how many people must not help a malicious server, as in the closing table."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
     few, of, twice = _fewest_colluders(people, least)
     unit, alone = (
         ("lab", "one lab's sum of updates") if plan.silos else ("device", "one person's update")
     )
-    told = [
+    texts = [
         f"The server may be curious, and may break the rules with fewer than {few}{of} {unit}s. "
         f"With {plural(few, unit)}{of} it can see {alone}."
     ]
     if people and plan.privacy.bounded:
-        told.append(
+        texts.append(
             f"With {plural(twice, unit)}{of} it can have {alone} in two sums of a round, under the "
             "same noise; two sums together tell more than one."
         )
-    return told
+    return texts
 
 
 def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
-    """Trust that the server and the helpers are given."""
+    """Say what the server and the helpers are trusted with."""
     method = run.method
     if any(SMASHED in e.trees and e.reveal == "each" for e in method.exposure.values()):
         steering = (
@@ -177,34 +183,34 @@ def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
         )
         return [steering] if steered(method) else []
     parties = ", ".join(plan.privacy.aggregators)
-    told = [
+    texts = [
         f"The helpers ({parties}) have different owners, follow the rules, and at least "
         "one of them keeps what it has to itself.",
         "Each helper is run by somebody else, and none by who runs the server.",
     ]
     if not parties:
-        told = _colluding(plan, run)
+        texts = _colluding(plan, run)
     if server_deals(method, plan.privacy):
-        told.append(
+        texts.append(
             "The server follows the rules as well: with two helpers alone it prepares how "
             f"they find out which numbers of the model too few {senders(plan)[0]} share."
         )
-    return told
+    return texts
 
 
 def _residual(plan: Plan, method: Method) -> list[str]:
-    """Information in sums, and in who makes them."""
-    parties, told = plan.privacy.aggregators, list[str]()
+    """Say what can still be learned from sums, and from who takes part in them."""
+    parties, texts = plan.privacy.aggregators, list[str]()
     unit, each = senders(plan)
     if parties and masked(method, plan.privacy):
         two = "the server and a helper" if len(parties) == 2 else "two of the helpers"
-        told.append(
+        texts.append(
             f"How many {unit} share each number of the model: {two} can find it out together."
         )
     if server_deals(method, plan.privacy):
-        told.append(
+        texts.append(
             f"Numbers of the model that one {each} alone shares: a server that breaks the "
             "rules can see them, unless there are three helpers. Deployments want three; "
             "with two this is for simulations."
         )
-    return [*told, f"Two sums over nearly the same {unit} differ by one {each}'s part."]
+    return [*texts, f"Two sums over nearly the same {unit} differ by one {each}'s part."]

@@ -1,4 +1,4 @@
-"""Protections of a run: the hooks that its table `privacy` asks for, and what it refuses."""
+"""Setup of a run's protections: the hooks and checks that its table `privacy` asks for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUILT_IN: dict[str, type[BuiltInProtection]] = {
 
 
 def protections(plan: Plan) -> tuple[Protection, ...]:
-    """Protections that a plan asks for; hooks are asked in this order, outermost first."""
+    """Return the protections that a plan asks for, in the order of their hooks, outermost first."""
     policies = {key: getattr(plan.privacy, key) for key in BUILT_IN}
     named = [BUILT_IN[key](plan, it) for key, it in policies.items() if it is not None]
     labs = [LabsProtection(plan)] if plan.silos.labs else []
@@ -53,20 +53,20 @@ def client_hooks(
     tell: Callable[[str], None] = nobody,
     here: bool = True,
 ) -> tuple[ClientHooks, ...]:
-    """Hooks of clients' turns in a run, in the order in which they are asked.
-
-    Of clients that are not `here` only those that hold no secret and no book.
+    """Return the hooks of clients' turns, in the order in which they are asked.
 
     Args:
-        plan: the run's.
-        method: of the run.
-        task: of the run.
-        federation: the people who train here.
-        state: folder of states, where secrets and books lie.
-        tell: is given lines for the operator of the clients' machine, and for nobody else.
-        here: whether people's data are at hand.
+        plan: the plan.
+        method: the method.
+        task: the task.
+        federation: people whose turns are taken here.
+        state: folder of states, with secrets and release logs.
+        tell: called with lines for the operator of the clients' machine, and for nobody else.
+        here: whether people's data are on this machine; else only hooks without a secret and
+            without a log are returned.
     """
     run = ProtectedRun(method, task, federation, plan.rounds, state, here, tell)
+    # Each protection sees the hooks before it: a range check needs the noise of the defence.
     for protection in protections(plan):
         if (hook := protection.client(run)) is not None:
             run = replace(run, hooks=(*run.hooks, hook))
@@ -74,37 +74,38 @@ def client_hooks(
 
 
 def pruning_hooks(plan: Plan, task: Task) -> tuple[ClientHooks, ...]:
-    """Hooks of pruning, the outermost of clients' turns."""
+    """Return the hooks of pruning, which are the outermost."""
     return (PruningHooks(plan.pruning, task),) if plan.pruning.amount else ()
 
 
 def server_hooks(
     plan: Plan, method: Method, task: Task, federation: Federation, state: Path
 ) -> tuple[ServerHooks, ...]:
-    """Hooks of a run's server, in the order in which they are asked.
+    """Return the hooks of a run's server, in the order in which they are asked.
 
     Raises:
-        ConfigError: one of `privacy.own` looks at single replies.
+        ConfigError: a protection of `privacy.own` looks at single replies.
     """
-    run, found = ProtectedRun(method, task, federation, plan.rounds, state), []
+    run, hooks = ProtectedRun(method, task, federation, plan.rounds, state), []
     for protection in protections(plan):
         if (hook := protection.server(run)) is None:
             continue
-        # Sums, their noise and a robust rule's verdict would be passed over without a word.
+        # Only the first hook that looks at single replies combines them: secure sums, noise and a
+        # robust rule would be skipped without a word.
         if protection in plan.privacy.own and type(hook).looks_at is not ServerHooks.looks_at:
             raise ConfigError(
                 f"privacy.own: {type(protection).__name__} looks at single replies, which is left "
                 "to robust rules: name it as privacy.robust, or leave out `looks_at`"
             )
-        found.append(hook)
-    return tuple(found)
+        hooks.append(hook)
+    return tuple(hooks)
 
 
 def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
-    """Refuse what these people's data or their number does not allow, before anything is trained.
+    """Refuse protections that do not suit these people, before anything is trained.
 
     Raises:
-        ConfigError: says why.
+        ConfigError: their data, or their number, do not allow a protection.
     """
     run = ProtectedRun(method, task, federation, plan.rounds)
     for protection in protections(plan):

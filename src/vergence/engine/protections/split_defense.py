@@ -1,4 +1,4 @@
-"""Defence at the cut in a run: training of a client's layers, and noise on what leaves them."""
+"""Defence at the cut of split learning: a client's layers train with it, and outputs get noise."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 BACK = "gradient"
-"""The tree in which a client's layers get what they learn from."""
+"""Name of the tree with the gradient that a client's layers learn from."""
 PICTURE = "the same pictures of a client, one replaced by any other"
 PIXEL = "the same pictures of a client, one changed by 1 in L1: a pixel from black to white"
 AGAINST = "whoever sees smashed data, the server too"
@@ -55,16 +55,22 @@ SENT = "labels and whatever else is sent beside smashed data"
 
 @dataclass(frozen=True)
 class DefenseForecast:
-    """Forecast of a run at its cut: how often it releases a picture, with which noise."""
+    """Forecast of a run at its cut.
+
+    Attributes:
+        releases: how often the run sends a picture.
+        noise_spec: noise on smashed data; None: the defence adds none.
+        still: whether the clients' layers are never trained, so that a picture is sent in the same
+            form each time, which counts as one release.
+    """
 
     releases: int
     noise_spec: NoiseSpec | None
     still: bool = False
-    """Whether the clients' layers are never trained: the same picture is the same release."""
 
 
 def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> DefenseForecast:
-    """Forecast of a run, the same for all its clients: as for who has fewest samples.
+    """Forecast a run at its cut, the same for all its clients.
 
     Raises:
         ConfigError: the network is not cut where the defence holds, or the run spends too much.
@@ -74,6 +80,8 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
     assert isinstance(method, Cutting)
     defence.check(method.front(task))
     few, local = federation.clients[:1], method.local
+    # With epochs everybody sends a picture equally often. With steps, whoever has the fewest
+    # samples sends each most often, and the noise must do for them.
     still = defence.still or method.fixed
     if local.steps is not None and not still:
         federation.refuse_many("counting how often a picture is sent")
@@ -95,19 +103,17 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
 
 
 def sweeps(local: LocalTraining, samples: int) -> int:
-    """Largest number of times a client with so many samples sends one of them in a round."""
+    """Return how often, at most, a client with so many samples sends one of them in a round."""
     if local.steps is None:
         return local.epochs
     return math.ceil(local.steps / math.ceil(samples / local.batch))
 
 
 class DefendedTrainer(ClientHooks):
-    """Answers what a client asks of its own layers, and lets predictions pass the cut.
+    """Computes with a client's own layers, and applies the defence to what leaves them."""
 
-    The secret and the books lie in the folder of states; neither goes with a checkpoint, so that
-    whatever is done again is the same release, or a further one that counts.
-    """
-
+    # The secret and the release logs lie in the folder of states and do not go back with a
+    # checkpoint: a repeated turn is the same release again, or a further one that is counted.
     answers = (Step, Forward)
 
     def __init__(
@@ -129,24 +135,25 @@ class DefendedTrainer(ClientHooks):
         self.draws = self.secret and self.secret.child("predictions").draws()
 
     def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
-        """Answer what a client asks of its own layers.
+        """Compute with a client's own layers.
 
         Raises:
-            DpSgdBudgetSpent: a picture's budget does not allow that it is sent again.
+            DpSgdBudgetSpent: a picture's budget does not allow to send it again.
         """
         site = turn.site
+        # In a U-shaped split a client has the last layers, too, which the defence leaves alone.
         if ask.on(self.task) != self.front:
             return self.others.answer(ask, site.progress)
         if isinstance(ask, Forward):
-            return self._released(ask, site)
+            return self._release(ask, site)
         if self.defence.still:
             return StepResult(ask.params, ask.optimiser, 0.0)
-        done = self.trainer.step(ask, site.progress)
+        result = self.trainer.step(ask, site.progress)
         self.guarded.keep(self.trainer.module, ask.batch)
-        return done
+        return result
 
-    def _released(self, ask: Forward, site: ClientContext) -> Tensor:
-        """Smashed data of a batch as they leave a client, written down before they do."""
+    def _release(self, ask: Forward, site: ClientContext) -> Tensor:
+        """Return smashed data of a batch as they leave a client, after charging the budget."""
         smashed, noise_spec = self.trainer.forward(ask), self.outlook.noise_spec
         if noise_spec is None:
             return smashed
@@ -158,7 +165,14 @@ class DefendedTrainer(ClientHooks):
         return noise_spec.bound(smashed, images, self.secret.child(site.id, mark))
 
     def _spend(self, client: str, images: list[int], mark: str, multiple: float) -> None:
-        """Write a release into the client's log, if the pictures' budget allows it."""
+        """Write a release into the client's log, if the pictures' budget allows it.
+
+        Args:
+            client: the client.
+            images: numbers of its pictures.
+            mark: digest of the layers; the same picture through the same layers is one release.
+            multiple: noise, as a multiple of the clip bound.
+        """
         book = self.books.get(client)
         if book is None or not book.current:
             path = self.folder / book_of(self.task.seed, client)
@@ -177,33 +191,33 @@ class DefendedTrainer(ClientHooks):
         book.enter(new, mark, multiple)
 
     def noisy_output(self, params: Params, batch: Batch) -> Tensor:
-        """Output that some layers would give for a batch, with noise that is nobody's."""
+        """Return the output of layers for a batch, with fresh noise that belongs to no client."""
         smashed = self.trainer.forward(Forward(params, batch, lambda task: task))
         return self._noisy(smashed)
 
     def measuring(self, client: str, round: int) -> None:
-        """Draw the noise of a client's predictions anew."""
+        """Start the noise of a client's predictions anew, the same each time it is measured."""
         if self.secret is not None:
             self.draws = self.secret.child("predictions", client, round).draws()
 
     def attach(self, network: nn.Module) -> None:
-        """Let what a whole network predicts pass the cut as it does in training.
-
-        Nobody but the server has its layers, so that this is what predictions are made of.
-        """
+        """Apply the defence to the predictions of a whole network, as in training."""
         assert isinstance(network, Staged)
         assert isinstance(self.front.network, CutPoint)
-        mine, plain = self.front.network.of, network.stage
+        own_stages, plain = self.front.network.of, network.stage
 
-        def stage(name: str, x: Tensor, *beside: Tensor) -> Tensor:
-            if name == mine[0]:
-                self.defence.keep(held(network, mine), *x.shape[-2:])
-            found = plain(name, x, *beside)
-            return self._noisy(self.defence.shaped(found)) if name == mine[-1] else found
+        # Only the server has its layers. So predictions, too, are made of smashed data that crossed
+        # the cut, and are measured with the defence that they would have there.
+        def stage(name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
+            if name == own_stages[0]:
+                self.defence.keep(held(network, own_stages), *x.shape[-2:])
+            output = plain(name, x, *side_inputs)
+            return self._noisy(self.defence.shaped(output)) if name == own_stages[-1] else output
 
         network.stage = stage
 
     def _noisy(self, smashed: Tensor) -> Tensor:
+        """Return smashed data with fresh noise, where the defence has noise."""
         noise_spec = self.outlook.noise_spec
         if noise_spec is None or self.draws is None:
             return smashed
@@ -213,39 +227,41 @@ class DefendedTrainer(ClientHooks):
 def defended_trainer(
     plan: Plan, method: Method, task: Task, federation: Federation, state: Path
 ) -> DefendedTrainer | None:
-    """Defence at the cut of a run, None where nothing stands there or nobody is here."""
+    """Make the defence at the cut of a run; None: the plan has none, or no data are here."""
     defence = plan.privacy.cut
     if defence is None or not federation.clients:
         return None
-    seen = outlook(plan, method, task, federation)
+    planned = outlook(plan, method, task, federation)
     assert isinstance(method, Cutting)
-    return DefendedTrainer(defence, seen, method, task, state)
+    return DefendedTrainer(defence, planned, method, task, state)
 
 
 class SplitDefenseProtection(BudgetedProtection):
-    """A defence where a network is cut."""
+    """The protection of `privacy.cut`: a defence where a network is cut."""
 
     policy: SplitDefense
     kind = "cut"
 
     @property
     def unit(self) -> str:  # type: ignore[override]
-        """Pictures, or pixels of them."""
+        """Unit of data that the defence hides: a picture, or a pixel of one."""
         return "picture" if isinstance(self.policy, BottleneckCut) else "pixel"
 
     def client(self, run: ProtectedRun) -> DefendedTrainer | None:
-        """Hooks of clients' layers, where people are here."""
-        given = (self.plan, run.method, run.task, run.federation, run.state)
-        return defended_trainer(*given) if run.here else None
+        """Return the hooks of clients' layers, where people's data are here."""
+        if not run.here:
+            return None
+        return defended_trainer(self.plan, run.method, run.task, run.federation, run.state)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Treatment of smashed data, and the epsilon that a run will spend."""
+        """Say what is done to smashed data, and which epsilon a run will spend."""
         heading = "What is done to pictures before they are sent."
         return [Promise(self._promise(run), heading)] if run.here else []
 
     def _promise(self, run: ProtectedRun) -> str:
+        """Return the promise of a defence in words."""
         defence, method = self.policy, run.method
-        seen = outlook(self.plan, method, run.task, run.federation)
+        planned = outlook(self.plan, method, run.task, run.federation)
         samples = run.federation.people[run.federation.clients[0]].train
         if isinstance(defence, NoPeekCut):
             return (
@@ -253,49 +269,64 @@ class SplitDefenseProtection(BudgetedProtection):
                 "smashed data is part of the clients' loss; this promises nothing: see `vergence "
                 "privacy audit`"
             )
-        often = f"a picture is sent {seen.releases} times, through other layers each time"
-        if seen.still:
+        often = f"a picture is sent {planned.releases} times, through other layers each time"
+        if planned.still:
             often = "clients do not train their layers, so that a picture is released once"
         if isinstance(defence, PixelCut):
             height, width = samples.columns[IMAGE].shape[-2:]
-            return f"pixels: {promise(defence.level, height, width, seen.releases)}; {often}"
+            return f"pixels: {promise(defence.level, height, width, planned.releases)}; {often}"
         assert isinstance(defence, BottleneckCut)
         assert isinstance(method, Cutting)
-        assert seen.noise_spec is not None
+        assert planned.noise_spec is not None
         front = method.front(run.task)
         ask = Forward(front.init(), samples.take(slice(0, 1)), method.front)
         features = Trainer(front).forward(ask).numel()
-        spent = defence.amounts(seen.releases * defence.cost(seen.noise_spec.multiple))
+        spent = defence.amounts(planned.releases * defence.cost(planned.noise_spec.multiple))
         return (
             f"pictures: smashed vectors ({features} features) are cut to {defence.clip:g} and get "
-            f"noise of {seen.noise_spec.scale:.4g} on every feature, drawn once per picture and "
+            f"noise of {planned.noise_spec.scale:.4g} on every feature, drawn once per picture and "
             f"state of the layers; {often}: epsilon {spent:.3g} at delta {defence.delta:g} per "
             "picture, seed and method, against any other in its place, in smashed data alone, not "
-            f"in {SENT if seen.still else LEARNT + SENT}"
+            f"in {SENT if planned.still else LEARNT + SENT}"
         )
 
-    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
-        """Budget that a run spent on its pictures: on the dearest one."""
-        defence, paths = self.policy, self.logs(run.state / FOLDER)
+    def spent(self, run: ProtectedRun) -> Mapping[str, object]:
+        """Return the block of results.json on the epsilon that a run spent on pictures."""
+        paths = self.logs(run.state / FOLDER)
         if not paths:
             return {}
-        found = defence.amounts(max(Released(path, defence.cost).most for path in paths))
+        # Epsilon is promised for every picture, so the one with the highest cost counts.
+        highest = max(Released(path, self.policy.cost).most for path in paths)
+        epsilon = self.policy.amounts(highest)
+        block = {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}
+        return {self.unit: block}
+
+    def _terms(self) -> Mapping[str, object]:
+        """Return what the epsilon of a run is counted for: neighbours, bound, delta and limits."""
+        defence = self.policy
         if isinstance(defence, PixelCut):
-            told = {"neighbours": PIXEL, "level": defence.level, "delta": 0.0, "allowed": None}
-            told["only"] = ", an obfuscation that promises nothing for a picture"
-        else:
-            assert isinstance(defence, BottleneckCut)
-            told = {"neighbours": PICTURE, "clip": defence.clip, "delta": defence.delta}
-            where = SENT if defence.still else LEARNT + SENT
-            told |= {"allowed": defence.epsilon, "only": f" in smashed data alone, not in {where}"}
-        return {self.unit: {**told, "against": AGAINST, "epsilon": found, "check": None}}
+            return {
+                "neighbours": PIXEL,
+                "level": defence.level,
+                "delta": 0.0,
+                "allowed": None,
+                "only": ", an obfuscation that promises nothing for a picture",
+            }
+        assert isinstance(defence, BottleneckCut)
+        return {
+            "neighbours": PICTURE,
+            "clip": defence.clip,
+            "delta": defence.delta,
+            "allowed": defence.epsilon,
+            "only": " in smashed data alone, not in " + (SENT if defence.still else LEARNT + SENT),
+        }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Cost of every client's dearest picture."""
+        """Return, for each client, the cost of its picture with the highest cost."""
         logs = self.logs_of(folder, seed)
         costs = [(owner(path), Released(path, self.policy.cost).most) for path in logs]
-        return [Spending(self.unit, who, ((dearest, 1.0, 1),)) for who, dearest in costs]
+        return [Spending(self.unit, client, ((cost, 1.0, 1),)) for client, cost in costs]
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Epsilon of releases of a picture."""
+        """Return the epsilon of all releases of a picture together."""
         return self.policy.amounts(sum(cost for cost, _, _ in charges))

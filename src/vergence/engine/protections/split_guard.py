@@ -1,4 +1,4 @@
-"""SplitGuard in a run: where clients of split learning lie about labels, to test their server."""
+"""SplitGuard in a run: clients of split learning send false labels to test their server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from vergence.privacy.split.split_guard import SplitGuardConfig
 from vergence.privacy.split.split_guard_client import SplitGuardClient
 
 KEY = "split_guard"
-"""The block of results.json with verdicts."""
+"""Name of the block with verdicts in results.json."""
 
 
 @dataclass(frozen=True)
 class SplitGuardHooks(ClientHooks):
-    """Sends false labels now and then, and listens to how the server answers."""
+    """Sends false labels in some batches, and compares the server's answers to these and others."""
 
     watch: SplitGuardClient
     local: LocalTraining
@@ -33,7 +33,7 @@ class SplitGuardHooks(ClientHooks):
     answers = (Step,)
 
     def answer(self, ask: Step, turn: Turn, then: Callable[[Any], Any]) -> Any:
-        """Result of a step; where the client lied about the batch, it learns nothing from it.
+        """Return the result of a step; after false labels the client's layers stay as they were.
 
         Raises:
             DpSgdBudgetSpent: the client accuses its server, and stops.
@@ -41,24 +41,25 @@ class SplitGuardHooks(ClientHooks):
         state = turn.before
         if PULL not in ask.batch or not isinstance(state, ClientFront):
             return then(ask)
-        at = self._batch(turn, state.drawn - len(state.waiting))  # the one that waited longest
+        # Answers come in the order of the batches: this one is to the batch that waited longest.
+        at = self._batch(turn, state.drawn - len(state.waiting))
         self.watch.hear(*at, ask.batch[PULL])
         return StepResult(ask.params, ask.optimiser, 0.0) if self.watch.lies(*at) else then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Reply for a batch, with false labels where the client lies."""
+        """Return the reply for a batch, with false labels if it is one of those."""
         if not isinstance(turn.after, ClientFront):
             return reply
         return self.watch.leaving(*self._batch(turn, turn.after.drawn - 1), reply)
 
     def _batch(self, turn: Turn, number: int) -> tuple[str, int, int, int]:
-        """Client of a batch, its round, the batch's number, and how many the round has."""
-        of = taken(self.local, len(turn.site.train))
-        return turn.site.id, turn.message.round, number, of
+        """Return the place of a batch: client, round, its number, number of batches in a round."""
+        batches = taken(self.local, len(turn.site.train))
+        return turn.site.id, turn.message.round, number, batches
 
 
 class SplitGuardProtection(BuiltInProtection):
-    """False labels now and then, by which clients find out whether their server learns from any."""
+    """The protection of `privacy.split_guard`: false labels show if a server learns from labels."""
 
     policy: SplitGuardConfig
 
@@ -84,7 +85,7 @@ class SplitGuardProtection(BuiltInProtection):
             )
 
     def client(self, run: ProtectedRun) -> SplitGuardHooks | None:
-        """Watch of clients who are here over their server; a verdict is told as it turns."""
+        """Return the hooks that watch the server, where people's data are here."""
         if not run.here or not run.federation.clients:
             return None
         self.check(run)
@@ -93,7 +94,7 @@ class SplitGuardProtection(BuiltInProtection):
         return SplitGuardHooks(watch, run.method.local)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Share of false labels, and consequences of a verdict."""
+        """Say which share of labels is false, and what follows from a verdict."""
         then = {
             "stop": "takes no further turn",
             "report": "goes on, and results.json says so (in a deployment, the client's own "
@@ -110,7 +111,7 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Trust in a server that is watched."""
+        """Say what clients notice about their server, and what they do not."""
         return [
             Statement(
                 "server",
@@ -120,25 +121,26 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
-        """Verdicts on a run's server, by the clients' logs."""
+        """Return the block of results.json with the clients' verdicts, by their logs."""
         policy, paths = self.policy, sorted((run.state / FOLDER).glob("seed*.guard.*.csv"))
-        if not paths:  # they lie with the clients of a deployment
+        # In a deployment the logs are on the clients' machines.
+        if not paths:
             return {}
-        told: dict[str, Any] = {"accused": {}, "trusted": 0, "open": 0, "act": policy.act}
+        accused, counts = dict[str, int](), {"trusted": 0, "open": 0}
         for path in paths:
             verdict, blocks, _ = policy.read(entry.steps for entry in ReleaseLog(path).entries)
             if verdict == "accused":
                 seed, _, client = path.name.removesuffix(".csv").split(".", 2)
-                told["accused"][f"{client}, {seed}"] = blocks * policy.every
+                accused[f"{client}, {seed}"] = blocks * policy.every
             else:
-                told[verdict] += 1
-        return {KEY: told}
+                counts[verdict] += 1
+        return {KEY: {"accused": accused, **counts, "act": policy.act}}
 
 
-def verdicts(told: Mapping[str, Any]) -> str:
-    """Verdicts on a run's server, in words."""
-    who = ", ".join(f"{name} (after {n} batches)" for name, n in told["accused"].items())
+def verdicts(block: Mapping[str, Any]) -> str:
+    """Return the verdicts of a block of results.json in words."""
+    who = ", ".join(f"{name} (after {n} batches)" for name, n in block["accused"].items())
     return (
-        f"accused by {who or 'nobody'}; trusted by {told['trusted']}; {told['open']} cannot tell "
+        f"accused by {who or 'nobody'}; trusted by {block['trusted']}; {block['open']} cannot tell "
         "yet"
     )

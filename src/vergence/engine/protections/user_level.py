@@ -1,4 +1,4 @@
-"""User-level privacy in a run: people drawn, noise on every sum, and the epsilon spent."""
+"""User-level privacy in a run: random cohorts, noise on every sum, and the epsilon spent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from vergence.core.aggregation import Aggregate
 from vergence.core.files import csv_of, make_folder
@@ -39,9 +38,10 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, account, s
 PERSON = "the same people asked, one of them contributing nothing"
 LAB = "the same labs asked, one of them contributing nothing"
 TREE = "tree"
-"""In books and purposes of secrets: noise that follows a tree over rounds."""
+"""Begins marks in release logs, and names of secrets, for noise from a tree over rounds."""
+# A random cohort is larger than so many standard deviations above its mean about once in 10^9
+# rounds: for that many people sums must fit.
 TAIL = 6.0
-"""So many standard deviations above its mean may a drawn cohort be."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class PrivacyForecast:
     """Forecast of a method's run, known before it begins.
 
     Attributes:
-        level: what bounds a person, and the noise on a sum; in shares of the clients' where sums
-            are secure: it is all there in the smallest sum that is opened.
-        rate: chance of a person to be drawn in a round, 1 where nothing may be claimed for it.
-        expected: people in a sum, on average.
-        sums: how many are shown in a round.
-        rounds: of the run.
-        squared: what one person adds to a tree of noise, at most; 0: noise is new every round.
-        each: units in a reply, on average: the people of a lab where people are hidden, else 1.
-        beside: of people in labs, the noise as it hides the other of the two, as a multiple of
-            `noise`; 0: nobody is in a lab.
+        level: bound of a person's update, and noise on a sum. Under secure sums each client adds a
+            share of the noise, so that the smallest sum that is opened has all of it.
+        rate: probability that a person is drawn in a round; 1: the accounting may not use it.
+        expected: mean number of people in a sum.
+        sums: number of sums that the server learns in a round.
+        rounds: number of rounds.
+        squared: squared sensitivity of a tree of noise to one person; 0: noise is new every round.
+        each: mean number of units in a reply: people of a lab where people are hidden, else 1.
+        other_noise: with labs, the noise as it hides the other unit (a lab where people are hidden,
+            a person where labs are), as a multiple of `noise`; 0: there are no labs.
     """
 
     level: UserLevel
@@ -76,17 +76,16 @@ class PrivacyForecast:
         return self.level.noise
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon that the whole run spends."""
+        """Return the epsilon that the whole run spends."""
         return self._spent(delta, 1.0, self.rate)
 
     def epsilon_of_other(self, delta: float) -> float:
-        """Epsilon that it spends of the other unit, a lab or a person in one.
-
-        The draw of a lab is no claim for a person: it brings the rest of the lab, too.
-        """
+        """Return the epsilon that the run spends on the other unit: a lab, or a person in one."""
+        # Rate 1: the draw of a lab hides no person in it, as it brings all others of the lab.
         return self._spent(delta, self.other_noise, 1.0)
 
     def _spent(self, delta: float, times: float, rate: float) -> float:
+        """Return the epsilon for `times` the noise, where a unit is drawn at this rate."""
         if not self.sums:
             return 0.0
         charge = Charge(self.noise * times / math.sqrt(self.sums), rate, self.rounds)
@@ -96,26 +95,22 @@ class PrivacyForecast:
 
 
 def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
-    """Noise as it hides the other of person and lab, as a multiple of what hides the unit asked.
+    """Return the noise as it hides the other unit, as a multiple of the plan's noise.
 
-    A lab adds k people's bounded updates, so its sum moves k times as far as one person does; the
-    mean that hides a lab moves 1 / k as far by one of its k people. The worst lab counts.
+    It is 0 without labs.
     """
     if not silos:
         return 0.0
+    # A lab adds k people's bounded updates, so its sum moves k times as far as one person does. The
+    # mean that hides a lab moves 1 / k as far by one of its k people. The worst lab counts.
     return 1 / silos.most if user.unit == "person" else float(silos.fewest)
 
 
 def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) -> PrivacyForecast:
-    """Forecast of a run with so many clients, which are people or labs.
-
-    Where a share of the people is asked and nobody is ever away, each is drawn by chance from the
-    run's secret. Where people come and go as they like nothing is claimed for the draw, nor where
-    sums are secure: the server, from whom they hide people too, knows who is drawn. Nor is it for a
-    person in a lab, who is drawn with the others in it.
+    """Forecast a run with so many clients, which are people or labs.
 
     Raises:
-        ConfigError: so many people, or so many rounds, cannot be protected so; says why.
+        ConfigError: so many people, or so many rounds, cannot be protected in this way.
     """
     presence, silos = plan.presence, plan.silos
     inside = bool(silos) and user.unit == "person"
@@ -123,6 +118,9 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
     share = presence.cohort if isinstance(presence.cohort, float) else presence.cohort / clients
     steady = not (presence.trace or presence.rhythm or presence.gone)
     secure = plan.secrecy(clients)
+    # Sampling makes epsilon smaller only if nobody can predict who is drawn. People who come and go
+    # as they like are no random sample; under secure sums the server, from which people are hidden
+    # too, knows the cohort; a person in a lab is drawn together with the others in it.
     rate = min(share, 1.0) if steady and secure is None and not inside else 1.0
     expected = min(share, 1.0) * units
     sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
@@ -132,16 +130,17 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
         rate, grown = 1.0, user.squared(plan.rounds)
         noise = math.sqrt(grown) * user.multiplier(1.0, 1) if user.noise is None else user.noise
     level = user.level(noise, 1 if secure is None else secure.threshold, silos.most)
-    each, beside = units / clients, other_noise_of(user, silos)
-    found = PrivacyForecast(level, rate, expected, sums, plan.rounds, grown, each, beside)
+    each, other_noise = units / clients, other_noise_of(user, silos)
+    planned = PrivacyForecast(level, rate, expected, sums, plan.rounds, grown, each, other_noise)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
-    if inside:  # the largest labs may be those that are asked
+    # The largest labs may be those that are asked.
+    if inside:
         most = silos.together(math.ceil(min(share, 1.0) * clients))
     level.fits(min(most, units) if secure is None else level.people)
     if sums:
         level.check_shares()
     user.refuse_delta(units, "labs" if user.unit == "lab" else "people")
-    spent = found.epsilon(user.delta)
+    spent = planned.epsilon(user.delta)
     user.refuse(spent, f"noise {noise:g} over {plural(plan.rounds, 'round')}")
     if user.epsilon is not None and not spent <= user.epsilon:
         raise ConfigError(
@@ -149,16 +148,14 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
             f"epsilon {spent:.3g}, and {user.epsilon:g} is allowed; take fewer rounds, or leave "
             "out noise"
         )
-    return found
+    return planned
 
 
 class UserLevelMechanism(ServerHooks):
-    """Hides people in the sums of one seed's run.
+    """Hides people in the sums of one seed's run."""
 
-    The secret and the book of releases lie in the folder of states; neither goes with a checkpoint,
-    so that whatever is done again is the same release, or a further one that counts.
-    """
-
+    # The secret and the release log lie in the folder of states and do not go back with a
+    # checkpoint: a repeated round is the same release again, or a further one that is counted.
     hides_cohort = True
 
     def __init__(
@@ -180,7 +177,7 @@ class UserLevelMechanism(ServerHooks):
 
     @property
     def draws(self) -> bool:
-        """True if cohorts are drawn here."""
+        """Whether cohorts are drawn here, by the run's secret."""
         return self.forecast.rate < 1
 
     @property
@@ -194,37 +191,39 @@ class UserLevelMechanism(ServerHooks):
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Draw each client by itself, perhaps none, or those of `draw` who have turns left."""
+        """Return a random cohort, perhaps empty, or the clients of `draw` that have turns left."""
+        # Each client is drawn by itself (Poisson sampling), which is what the accountant counts.
         if not self.draws:
             return self.admitted(lambda at: draw(clients, at), round)
         uniform = self.secret.child("cohort", round).draws().uniform(len(clients))
         return [clients[i] for i in (uniform < self.forecast.rate).nonzero()[0].tolist()]
 
     def admitted(self, ask: Callable[[int], Sequence[str]], round: int) -> Sequence[str]:
-        """Return whom a round may ask: those present who have turns left, counted anew on resume.
-
-        A turn is one whether or not its reply arrived.
-        """
+        """Return the clients that a round may ask: those present who have turns left."""
         if self.user.turns is None or not self.forecast.sums:
             return ask(round)
+        # After a resume the turns of earlier rounds are counted anew. A turn counts whether or not
+        # its reply arrived, which the cohorts alone do not tell.
         for earlier in range(self._counted, round):
             self._turns.update(self._with_turns_left(ask(earlier)))
         self._counted = max(round, self._counted)
         return self._with_turns_left(ask(round))
 
     def _with_turns_left(self, asked: Sequence[str]) -> list[str]:
+        """Return the clients that have not had all of their turns."""
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
     def metrics(self) -> Mapping[str, float]:
-        """Epsilon spent so far."""
+        """Return the epsilon spent so far."""
         return {"epsilon": self.epsilon}
 
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
-        """Return a sum with noise, as a mean over the people expected, and nothing beside it.
+        """Return a sum with noise, without metrics, as a mean over the expected number of people.
 
         Raises:
             StateError: that would spend more than the budget.
         """
+        # The expected number, and not the true one, which would tell how many were drawn.
         drawn = phase.isdigit() and self.draws
         rate, expected = 1.0, asked * self.forecast.each
         if drawn:
@@ -234,19 +233,18 @@ class UserLevelMechanism(ServerHooks):
             return replace(whole, count=round(expected), metrics={})
         if phase.isdigit() and self.user.turns is not None:
             return self._in_tree(whole, int(phase) + 1)
-        mark = f"{phase}.{number}.{_digest(whole)}"  # another sum must not get the same noise
+        # Another sum must not get the same noise: the difference would show both.
+        mark = f"{phase}.{number}.{_digest(whole)}"
         self.book.charge(Release(phase, mark, self.forecast.noise, rate, 1), self.user)
         level = self.forecast.level
-        if level.shares > 1:  # clients have added it
+        # Under secure sums the clients have added the noise.
+        if level.shares > 1:
             return level.divided(whole.totals, expected)
         most = self.silos.together(whole.count)
         return level.noised(whole, expected, self.secret.child("sum", mark), most=most)
 
     def _in_tree(self, whole: Aggregate, done: int) -> Aggregate:
-        """Return the sum of round `done`, with what it changes of the tree's noise.
-
-        It is divided by the same number in every round: only then noise that goes is that which
-        came.
+        """Return the sum of round `done`, with the noise of tree nodes that it begins or ends.
 
         Raises:
             StateError: this round was released with another sum, whose noise this one would share.
@@ -268,6 +266,8 @@ class UserLevelMechanism(ServerHooks):
             for sign, node in steps(before, done, user.restart)
         ]
         coming, going = ([s for sign, s in moved if sign == way] for way in (1, -1))
+        # Every round divides by the same number: only then noise that is taken away later is equal
+        # to the noise that was added.
         expected = max(self.forecast.expected, 1)
         most = self.silos.together(whole.count)
         return self.forecast.level.noised(whole, expected, *coming, less=going, most=most)
@@ -284,6 +284,7 @@ def covered_in(seed: int) -> str:
 
 
 def _digest(whole: Aggregate) -> str:
+    """Return a digest of all numbers in a sum."""
     parts: list[bytes] = []
     for name in sorted(whole.totals):
         total = whole.totals[name]
@@ -294,15 +295,15 @@ def _digest(whole: Aggregate) -> str:
 
 @dataclass(frozen=True)
 class UserLevelHooks(ClientHooks):
-    """Bounds a person's update where it leaves, and refuses one from elsewhere that is not.
+    """Bounds a person's update where it leaves, and refuses an unbounded one from elsewhere.
 
     Attributes:
         user: the bound.
-        folder: on this machine, with the secret of clients' noise, and a table of the turns whose
-            replies were replaced by zeros, and why.
-        tell: is given a line on each of them, for this machine's operator alone.
-        silos: the labs that people are in.
-        seed: of the run.
+        folder: folder with the secret of clients' noise, and with a table of replies that were
+            replaced by zeros; None: this is no client's machine.
+        tell: called with a line about each such reply, for this machine's operator alone.
+        silos: division of people into labs.
+        seed: seed of the run.
     """
 
     user: UserLevelConfig
@@ -312,15 +313,17 @@ class UserLevelHooks(ClientHooks):
     seed: int = 0
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Reply as a person's bound allows it."""
+        """Return a reply cut to a person's bound."""
         return self.user.leaving(reply, self.silos.inside(turn.site.id))
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Reason not to count a reply that is longer than the bound of so many people."""
+        """Return why a reply must not count: it is longer than the bound of its people."""
         return self.user.fault(sealed, self.silos.size(client))
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """True: whether a training overflows may tell of data, with no noise, at no charge."""
+        """Return True, and tell this machine's operator that zeros take the place of a reply."""
+        # A server that learned whether a training overflowed would learn about data, with no noise
+        # and at no charge.
         self.tell(
             f"'{client}' sent zeros in round {round}, with noise where there is any, instead of a "
             f"reply that cannot count ({why}); the server is not told"
@@ -332,26 +335,28 @@ class UserLevelHooks(ClientHooks):
         return True
 
     def noise_key(self, client: str) -> NoiseKey | None:
-        """Secret of a client's share of the noise in sums, of which a server knows nothing."""
+        """Return the secret of a client's share of the noise in sums; no server knows it."""
         if self.folder is None:
             return None
         return secret_in(self.folder).child("share", self.seed, client)
 
 
 def against(shares: int, labs: bool = False) -> str:
-    """Text on whom people are hidden from, by noise in so many shares of theirs, or of `labs`."""
+    """Say from whom people, or `labs`, are hidden by noise in so many shares."""
     own = ", nor against the lab that somebody is in" if labs else ""
     if shares == 1:
         return (
             f"whoever sees the models, not against the server, which adds up before the noise{own}"
         )
     who = "labs" if labs else "people"
-    kept = f"while at least {shares} {who} in every sum keep their part of the noise to themselves"
-    return f"whoever sees the models, and the server {kept}{own.replace('nor', 'not')}"
+    honest = (
+        f"while at least {shares} {who} in every sum keep their part of the noise to themselves"
+    )
+    return f"whoever sees the models, and the server {honest}{own.replace('nor', 'not')}"
 
 
 class UserLevelProtection(BudgetedProtection):
-    """A bound on every person's update, and noise on every sum."""
+    """The protection of `privacy.user`: a bound on every person's update, noise on every sum."""
 
     policy: UserLevelConfig
 
@@ -361,29 +366,29 @@ class UserLevelProtection(BudgetedProtection):
         return self.policy.unit
 
     def clients(self, run: ProtectedRun) -> int:
-        """Number of replies to a request at most: of people, or of labs."""
+        """Return the number of clients: of labs if there are any, else of people."""
         return self.plan.silos.count(len(run.federation.clients))
 
     def client(self, run: ProtectedRun) -> UserLevelHooks:
-        """Hooks that bound updates."""
+        """Return the hooks that bound updates."""
         folder = run.state / FOLDER
         return UserLevelHooks(self.policy, folder, run.tell, self.plan.silos, run.task.seed)
 
     def server(self, run: ProtectedRun) -> UserLevelMechanism:
-        """Hooks that draw people, and add noise."""
+        """Return the hooks that draw cohorts and add noise."""
         clients, seed = self.clients(run), run.task.seed
         return UserLevelMechanism(self.policy, self.plan, run.method, clients, run.state, seed)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Noise of a run, and the epsilon that it will spend."""
+        """Say how much noise a run has, and which epsilon it will spend."""
         user, plan = self.policy, self.plan
         seen = forecast(user, plan, run.method, self.clients(run))
         where = "the sum of each round"
-        drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
+        cohort = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
         if user.turns is not None:
             parts = len(nodes(plan.rounds, user.restart))
             where = "every node of a tree over rounds"
-            drawn = (
+            cohort = (
                 f"the sum of all {plan.rounds} rounds is of {parts} nodes; whoever is there, each "
                 f"in {plural(user.turns, 'round')} at most"
             )
@@ -394,10 +399,10 @@ class UserLevelProtection(BudgetedProtection):
         labs, people = bool(plan.silos), self._units(run)
         whom = against(shares, labs)
         neighbours = LAB if user.unit == "lab" else PERSON
-        found = Guarantee(user.unit, spent, user.delta, neighbours, whom, ratio, people)
+        guarantee = Guarantee(user.unit, spent, user.delta, neighbours, whom, ratio, people)
         if not seen.sums:
             text = "people: nothing of them is sent but metrics, which are left out"
-            return [Promise(text, guarantee=found)]
+            return [Promise(text, guarantee=guarantee)]
         noise = seen.noise * user.clip * more**0.5
         least = "at least " if shares > 1 else ""
         counts = "and counts once"
@@ -407,21 +412,21 @@ class UserLevelProtection(BudgetedProtection):
             Promise(
                 f"people: every update is cut to {user.clip:g} {counts}, without metrics or "
                 f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
-                f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
-                f"{plural(plan.rounds, 'round')} epsilon {spent:.3g} at delta {user.delta:g} per "
-                f"{user.unit}, seed and method, against {whom}",
-                guarantee=found,
+                f"({cohort}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); "
+                f"after {plural(plan.rounds, 'round')} epsilon {spent:.3g} at delta "
+                f"{user.delta:g} per {user.unit}, seed and method, against {whom}",
+                guarantee=guarantee,
             ),
             *([self._promise_of_other(seen, whom)] if labs else []),
         ]
 
     def _units(self, run: ProtectedRun) -> int:
-        """Number of people, or of labs, that one is hidden among."""
+        """Return the number of people, or of labs, among which one is hidden."""
         inside = self.plan.silos.lab_of if self.policy.unit == "person" else ()
         return len(inside) or self.clients(run)
 
     def _promise_of_other(self, seen: PrivacyForecast, whom: str) -> Promise:
-        """The promise that the same noise makes of a lab, or of a person in one."""
+        """Return what the same noise promises for the other unit: a lab, or a person in one."""
         user, silos = self.policy, self.plan.silos
         spent = seen.epsilon_of_other(user.delta)
         other, text = "person", f"a person in a lab of {silos.fewest} or more moves its mean by"
@@ -436,7 +441,7 @@ class UserLevelProtection(BudgetedProtection):
         )
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Bound on an update that crosses, and trust in the noise."""
+        """Say how an update is bounded, and who is trusted with the noise."""
         trusted = "The server is trusted with each person's update, and not to keep it."
         trusted += " It adds the noise, and is trusted to do so."
         if least := self.plan.privacy.least:
@@ -454,20 +459,20 @@ class UserLevelProtection(BudgetedProtection):
             Statement("server", trusted),
         ]
 
-    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
-        """Budget of people that a run spent, by the logs of its sums."""
+    def spent(self, run: ProtectedRun) -> Mapping[str, object]:
+        """Return the blocks of results.json on the budgets that a run spent, by its logs."""
         user, silos = self.policy, self.plan.silos
         books = [ReleaseLog(run.state / FOLDER / sums_of(seed)) for seed in self.plan.seeds]
         entries = [book.entries for book in books]
-        found = {user.unit: self._account(user.unit, entries)}
+        blocks = {user.unit: self._account(user.unit, entries)}
         if silos:
             other, times = "lab" if user.unit == "person" else "person", other_noise_of(user, silos)
             hidden = [[e._replace(noise=e.noise * times, rate=1.0) for e in b] for b in entries]
-            found[other] = {**self._account(other, hidden), "allowed": None}
-        return found
+            blocks[other] = {**self._account(other, hidden), "allowed": None}
+        return blocks
 
-    def _account(self, unit: str, books: Sequence[list[Release]]) -> dict[str, Any]:
-        """Block of results.json on a unit, by the releases of every seed."""
+    def _account(self, unit: str, books: Sequence[list[Release]]) -> dict[str, object]:
+        """Return the block of results.json on one unit, by the releases of every seed."""
         user = self.policy
         every = [e._replace(draw=f"{n} {e.draw}") for n, book in enumerate(books) for e in book]
         return {
@@ -477,9 +482,10 @@ class UserLevelProtection(BudgetedProtection):
             "delta": user.delta,
             "allowed": user.epsilon,
             **checked([account(book) for book in books], user.delta),
+            # All seeds trained on the same people: whoever sees them all sees every release.
             "seeds_together": account(every).epsilon(user.delta),
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Charges of one seed, by its log."""
+        """Return the charges of one seed, by its log."""
         return [self.entered("", folder / sums_of(seed))]

@@ -68,10 +68,13 @@ class ClientStateStore:
             StateError: it is not.
         """
         # Whoever can write to the folder can write any value of the records that are named.
-        genuine = isinstance(value, ClientState) and fits(value, ClientState)
-        if not genuine or not self._of_this_run(value.state, fresh):
-            raise StateError(f"{where} holds no client's state of this run; {MEND}")
-        return value
+        if (
+            isinstance(value, ClientState)
+            and fits(value, ClientState)
+            and self._of_this_run(value.state, fresh)
+        ):
+            return value
+        raise StateError(f"{where} holds no client's state of this run; {MEND}")
 
     def _of_this_run(self, state: object, fresh: object) -> bool:
         """Return whether clients of this run keep such a state: the method's, or a lab's."""

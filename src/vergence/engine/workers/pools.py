@@ -1,8 +1,7 @@
-"""Worker pools: this process, this process through bytes, forked processes, or Ray.
+"""Worker pools: this process, this process through bytes, forked processes, or Ray."""
 
-All give the same bits: a group of tasks and what comes of it are the same whoever carries it out,
-and groups are added up in their order.
-"""
+# All give the same bits: the result of a group of tasks does not depend on the worker, and groups
+# are added up in their order.
 
 from __future__ import annotations
 
@@ -35,31 +34,32 @@ from vergence.errors import PartialRun
 from vergence.system.memory import keep_freed_memory
 from vergence.system.processes import can_fork, fork_context
 
+# Below so many seconds of training, starting processes takes longer than they save.
 WORTH_FORKING = 1.0
-"""Seconds of training below which starting processes takes longer than they save."""
+# Measures of a slow core: seconds of a gradient step besides its arithmetic, multiplications and
+# additions per second.
 STEP_SECONDS, SUMS_PER_SECOND = 5e-4, 5e9
-"""Of a gradient step, whatever its size, and of the arithmetic in it: a slow core's."""
+# Up to so many entries a network's sum takes a megabyte of memory, and many sums may wait.
 SMALL = 250_000
-"""Entries of a network whose sums cost little memory: a megabyte each."""
 
 
 class WorkerPool(Protocol):
-    """Carries out a batch and yields the result of each group with its number, in any order.
+    """Carries out batches.
 
-    What a result holds is to be read before the next one is asked for.
+    A result must be read before the next one is asked for: its memory is used again.
     """
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups of a batch."""
+        """Carry out a batch; yield the number of each group and its result, in any order."""
         ...
 
     def close(self) -> None:
-        """Stop at once; what was begun counts for nothing."""
+        """Stop at once; groups that are not done count for nothing."""
         ...
 
 
 class InProcess:
-    """This process, one group after another."""
+    """Carries out groups in this process, one after another."""
 
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
@@ -70,11 +70,11 @@ class InProcess:
             yield number, self.runner.carry_out(batch, number, Sum())
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
 
 class Bytes(InProcess):
-    """This process, but every task, reply and state is frozen to bytes and thawed again."""
+    """Carries out groups in this process, with every task, reply and state turned into bytes."""
 
     def __init__(self, runner: ClientRunner) -> None:
         super().__init__(copy(runner))
@@ -82,7 +82,7 @@ class Bytes(InProcess):
         self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
+        """Carry out the groups one by one; secure sums are made by their protocol."""
         batch = replace(batch, tasks=[unpack(pack(task), ClientTask) for task in batch.tasks])
         first = batch.tasks[0].message if batch.kind == "turn" and batch.tasks else None
         form = None if first is None else self.runner.layout(first, batch.templates)
@@ -97,19 +97,19 @@ class Bytes(InProcess):
 
 
 class Forked:
-    """Forked processes, one thread each, for the whole run.
+    """Carries out groups in forked processes with one thread each, which live as long as the run.
 
-    Each has its own resident network; data is shared by copy-on-write, what is sent and the sums
-    lie in shared memory, states on disk, and only results go through a pipe. Groups are dealt to
-    whoever is free, in their order, and sums are folded in that order too: no more of them than
-    there are slots wait for one that takes longer.
+    Each process has its own network. Data are shared by copy-on-write, messages and sums lie in
+    shared memory, states on disk, and results go through a pipe. Groups go in their order to
+    whichever process is free, and are added up in that order: at most as many as there are slots
+    wait for one that takes longer.
     """
 
     def __init__(self, runner: ClientRunner, count: int) -> None:
         context = fork_context()
         self.tickets = TaskTickets(context)
-        # Every word from a worker wakes this process, which has no core of its own: where sums are
-        # small, several groups are told of at once, and as many sums may wait.
+        # Every report of a worker wakes this process, which has no core of its own: where sums are
+        # small, several groups are reported at once, and as many sums may wait.
         self.small = runner.worker.solver.layout.n <= SMALL
         slots = (4 if self.small else 2) * (count + 1)
         self.sent, *self.slots = (SharedArena(slots + 1) for _ in range(slots + 1))
@@ -152,6 +152,7 @@ class Forked:
             ) from None
 
     def _receive(self, waiting: dict[int, dict[str, Any]]) -> None:
+        """Add the reports that have come to those that wait for their turn."""
         with profiling.phase(profiling.WAITING):
             ready = self.ready.select()
         for key, _ in ready:
@@ -188,6 +189,7 @@ class Forked:
         }
 
     def _result(self, note: Mapping[str, Any], slot: SharedArena) -> GroupResult:
+        """Make the result of a group from a worker's report and the arrays in its slot."""
         results = [thawed(result) for result in note["results"]]
         result = GroupResult(results, Sum())
         result.sum.count = note["count"]
@@ -197,6 +199,7 @@ class Forked:
             result.sum.weights[name] = weight if number else slot.read(weight, self.layouts)
         for client, reply in note["replies"].items():
             trees = {}
+            # A method may keep single replies, and the slot is used again: they are copied.
             for name, (total, weight) in reply["trees"].items():
                 own = slot.read(total, self.layouts)
                 own = own.like(own.flat.clone())
@@ -205,7 +208,7 @@ class Forked:
         return result
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """Kill the processes, whatever they are doing."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -222,8 +225,9 @@ def thawed(note: dict[str, Any]) -> ClientResult:
 
 
 def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
-    """Worker pool for `run.engine` and `run.workers`; at most so many work at once."""
-    keep_freed_memory()  # here too: what is kept in one process is kept in those forked from it
+    """Make the worker pool for `run.engine` and `run.workers`, with at most `most` workers."""
+    # Before the fork: the setting of the allocator is inherited by forked processes.
+    keep_freed_memory()
     if plan.engine == "bytes":
         return Bytes(runner)
     if plan.engine == "ray":
@@ -244,7 +248,7 @@ def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
 
 @cache
 def note_one_process(asked: int) -> None:
-    """Say once that this system has one process for a run that asks for more."""
+    """Print, once, that this system has one process for a run that asks for more."""
     console.note(
         f"run.workers = {asked}: this system cannot fork processes, so one trains everybody, with "
         'the same results; run.engine = "ray" has several'
@@ -252,18 +256,18 @@ def note_one_process(asked: int) -> None:
 
 
 def training_seconds(runner: ClientRunner, plan: Plan) -> float:
-    """Estimate of what one training a turn takes: every parameter meets every number of a row.
+    """Estimate the seconds that a run trains, with one training in a turn and no evaluation.
 
-    Evaluation and further trainings in a turn are left out. Of people who are made on demand it is
-    not known, and infinite.
+    For people who are made on demand the estimate is infinite.
     """
+    # An upper bound of the arithmetic: every parameter meets every number of a sample.
     people, local = runner.worker.trained_on.people, runner.worker.method.local
     if isinstance(people, Population):
         return math.inf
     total = 0.0
     for samples in (person.train for person in people.values()):
         rows = [*samples.columns.values(), *(bank.rows for bank in samples.banks.values())]
-        numbers = sum(math.prod(each.shape[1:]) for each in rows)
+        numbers = sum(math.prod(row.shape[1:]) for row in rows)
         sums = 6 * runner.worker.solver.layout.n * numbers * local.batch
         steps = local.steps or local.epochs * math.ceil(len(samples) / local.batch)
         total += plan.rounds * steps * (STEP_SECONDS + sums / SUMS_PER_SECOND)

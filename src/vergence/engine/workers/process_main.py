@@ -1,4 +1,4 @@
-"""One forked worker process: draws groups of a batch until none is left, and reports each."""
+"""One forked worker process: carries out groups of a batch until none is left, and reports each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vergence.system.processes import die_with_parent, ignore_interrupts
 
 
 class WorkerProcess:
-    """The worker's process. It dies with the run, also if the run is killed."""
+    """Serves a run in a forked process, which dies with the run, also if the run is killed."""
 
     def __init__(
         self,
@@ -43,11 +43,15 @@ class WorkerProcess:
 
     def forever(self) -> None:
         """Serve until the run closes the pipe."""
+        # Ctrl-C reaches the whole group of processes: only the parent answers it, in order.
         ignore_interrupts()
         die_with_parent()
         torch.set_num_threads(1)
-        gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
-        gc.set_threshold(20_000, 20, 20)  # a turn makes thousands of objects, none in a cycle
+        # The collector would write into every object that is shared with the parent, and so copy
+        # its memory page by page.
+        gc.freeze()
+        # A turn makes thousands of objects, none of which is in a cycle.
+        gc.set_threshold(20_000, 20, 20)
         profiling.in_worker()
         for other in self.others:
             other.close()
@@ -56,6 +60,7 @@ class WorkerProcess:
                 note = json.loads(self.pipe.recv_bytes())
                 with profiling.phase("exchange"):
                     self._carry_out(self._batch(note), note["first"], note["many"])
+        # The run is over. No clean-up here: handlers inherited by the fork are the parent's.
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except VergenceError as error:
@@ -65,6 +70,7 @@ class WorkerProcess:
             self._say({"error": ("RuntimeError", traceback.format_exc())})
 
     def _batch(self, note: dict[str, Any]) -> TaskBatch:
+        """Make a batch from its description and the arrays in shared memory."""
         messages = [
             Message(
                 m["verb"],
@@ -89,31 +95,36 @@ class WorkerProcess:
         )
 
     def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:
-        """Draw groups until there are none left; tell of `many` at a time."""
+        """Carry out groups until none is left; report `many` at a time."""
         slots = len(self.slots)
         done: list[dict[str, Any]] = []
         while (ticket := self.tickets.draw(first + len(batch.groups))) is not None:
             number = ticket - first
-            if ticket >= self.tickets.settled + slots:  # its slot holds a sum that still waits
-                self._tell(done)
+            # The group's slot may hold a sum that still waits to be added up. What is done is
+            # reported first: the parent may wait for just that.
+            if ticket >= self.tickets.settled + slots:
+                self._report(done)
                 while ticket >= self.tickets.settled + slots:
                     with profiling.phase(profiling.WAITING):
                         time.sleep(0.0005)
             done.append(self._group(batch, number, self.slots[number % slots]))
             if len(done) == many:
-                self._tell(done)
-        self._tell(done)
+                self._report(done)
+        self._report(done)
 
-    def _tell(self, done: list[dict[str, Any]]) -> None:
+    def _report(self, done: list[dict[str, Any]]) -> None:
+        """Send the reports of groups that are done to the run."""
         if done:
             self._say({"done": done, **profiling.handed()})
             done.clear()
 
     def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> dict[str, Any]:
+        """Carry out one group, with its sum in a slot of shared memory; return the report."""
         slot.clear()
         places: dict[int, int] = {}
 
         def new(n: int, dtype: torch.dtype) -> torch.Tensor:
+            """Make a tensor in the slot, and remember where it starts."""
             start = slot.used
             tensor = slot.new(n, dtype)
             places[tensor.data_ptr()] = start
@@ -125,6 +136,7 @@ class WorkerProcess:
     def _note(
         self, result: GroupResult, slot: SharedArena, places: Mapping[int, int]
     ) -> dict[str, Any]:
+        """Describe the result of a group as plain data, with the places of arrays in the slot."""
         whole = result.sum
         sums = {}
         for name, total in whole.totals.items():
@@ -136,18 +148,19 @@ class WorkerProcess:
             client: placed(sealed, slot, self.layouts) for client, sealed in result.replies.items()
         }
         return {
-            "results": [vars(told) for told in result.results],
+            "results": [vars(client) for client in result.results],
             "count": whole.count,
             "sums": sums,
             "replies": replies,
         }
 
-    def _say(self, note: Mapping[str, Any]) -> None:
+    def _say(self, note: Mapping[str, object]) -> None:
+        """Send plain data to the run."""
         self.pipe.send_bytes(json.dumps(note).encode())
 
 
 def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> dict[str, Any]:
-    """Copy one reply into a slot and describe it."""
+    """Copy one reply into a slot, and describe it as plain data."""
     trees = {
         name: (slot.write(tree.total, layouts), slot.write_weight(tree.weight, layouts))
         for name, tree in sealed.trees.items()

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from vergence.core.aggregation import Sum
-from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sums import SecureSum
@@ -56,19 +55,22 @@ from vergence.system.processes import cpu_count
 ADDRESS = "RAY_ADDRESS"
 """The environment variable that names a running cluster; without it Ray is started here."""
 FOLDERS: list[str] = []
-"""Where the Ray lies that this process has started."""
+"""Folders of the Ray clusters that this process has started."""
 RAY_DEFAULTS = {
+    # Ray would send statistics of its use to its makers.
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every start warns of a change to come
-    "RAY_worker_niceness": "0",  # Ray's 15 leaves workers 3 % of a busy core
+    # Else every start warns of a change to come.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray's 15 leaves workers 3 % of a busy core.
+    "RAY_worker_niceness": "0",
 }
 """Variables of Ray's environment, where the user has set none."""
+# Seconds in which an actor must have started; a machine that joins a cluster loads torch first.
 START = 180.0
-"""Seconds in which an actor must be there."""
+# A group whose actor dies is begun again, but not for ever: its client may be what kills the actor.
 TRIES = 3
-"""How often a group is begun before it is given up: its client may be what kills the actor."""
+# Groups that an actor is given at a time, so that it does not wait for the next.
 AHEAD = 2
-"""Groups that an actor is given at a time, so that it does not wait for the next."""
 
 
 def installed() -> None:
@@ -84,11 +86,9 @@ def installed() -> None:
 
 
 def ready() -> Any:
-    """Return Ray, quiet, and such that nobody else may use what is started here.
-
-    Its ports are open to the network. Its own way is a token in a file of the home folder; this one
-    is in the environment of this process only.
-    """
+    """Return Ray, set up so that nobody else can use the cluster that is started here."""
+    # Ray's ports are open to the network, and whoever reaches them runs code. Ray's own protection
+    # is a token in a file of the home folder; this token is in this process's environment only.
     installed()
     for name, value in RAY_DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -99,13 +99,12 @@ def ready() -> Any:
 
 
 def begin(workers: int) -> Any:
-    """Return Ray, joined to the cluster that RAY_ADDRESS names or started on this machine.
-
-    It stays until the process ends: to start it takes as long as many a run.
+    """Return Ray, connected to the cluster that RAY_ADDRESS names or started on this machine.
 
     Raises:
         ConfigError: there is no such cluster, or it does not start.
     """
+    # It stays until the process ends: a start takes as long as many a run.
     ray, address, folder = ready(), os.environ.get(ADDRESS) or "local", None
     if FOLDERS and workers > ray.cluster_resources()["CPU"]:
         end()
@@ -114,7 +113,7 @@ def begin(workers: int) -> Any:
     options: dict[str, Any] = {}
     try:
         if address == "local":
-            # Sockets lie there, whose paths may have a hundred letters.
+            # Ray puts sockets there, whose paths may have about a hundred letters.
             short = "/tmp" if Path("/tmp").is_dir() else None
             folder = tempfile.mkdtemp(prefix="ray", dir=short)
             FOLDERS.append(folder)
@@ -126,7 +125,8 @@ def begin(workers: int) -> Any:
             }
         elif "://" in address:
             raise ValueError("a Ray client's address; give HOST:PORT of the head")
-        elif address.count(":") == 1:  # Ray itself would try for minutes
+        # Ray itself would try to connect for minutes.
+        elif address.count(":") == 1:
             host, port = address.split(":")
             socket.create_connection((host, int(port)), 10).close()
         ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
@@ -148,7 +148,8 @@ def end() -> None:
     while FOLDERS:
         importlib.import_module("ray").shutdown()
         folder = Path(FOLDERS.pop())
-        for _ in range(50):  # Ray's own processes write their last lines after it
+        # Ray's own processes write their last log lines after the shutdown.
+        for _ in range(50):
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():
                 break
@@ -156,7 +157,7 @@ def end() -> None:
 
 
 class RayWorker:
-    """An actor: one resident network, as a worker process has."""
+    """A Ray actor: carries out groups with one network in memory, as a worker process does."""
 
     def __init__(
         self, modules: Mapping[str, str], recipe: Sequence[Any], seed: int, sums: SecureSum | None
@@ -167,19 +168,19 @@ class RayWorker:
         keep_freed_memory()
         carry_tensors()
         load(modules)
-        made: Any = ray.get(recipe[0])
-        worker: ClientExecutor = made.worker()
+        spec: WorkerSpec = ray.get(recipe[0])
+        worker = spec.worker()
         self.runner = ClientRunner(worker, PayloadStateStore(Path(), seed, worker.records), sums)
         self.known: tuple[int, TaskBatch] | None = None
 
     def kind(self) -> tuple[str, dict[str, str]]:
-        """Return this machine's name, and what bits depend on here."""
+        """Return this machine's name, and the versions on it that decide last bits."""
         return platform.node(), kind(self.runner.worker)
 
     def carry_out(
         self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
     ) -> TaskPayload:
-        """Carry out a group of the `at`-th batch, which is fetched once."""
+        """Carry out a group of the `at`-th batch, which is fetched once for all its groups."""
         import ray
 
         if self.known is None or self.known[0] != at:
@@ -199,10 +200,15 @@ class RayWorker:
 
 
 class RayCluster:
-    """Carries out jobs by Ray actors: `workers` of them, at most `most`; 0: one per CPU of Ray's.
+    """Carries out batches with Ray actors.
 
-    An actor that dies, with its machine or alone, is replaced, and its groups are begun again by
-    whoever is there: a group and what comes of it are the same whoever carries it out.
+    An actor that dies, alone or with its machine, is replaced, and its groups are begun again by
+    any actor: the result of a group does not depend on the worker.
+
+    Args:
+        runner: the runner of tasks.
+        workers: number of actors; 0: one per CPU of the cluster.
+        most: largest number of actors.
     """
 
     def __init__(self, runner: ClientRunner, workers: int, most: int) -> None:
@@ -238,7 +244,7 @@ class RayCluster:
             yield number, shift.result(number)
 
     def start_missing(self) -> None:
-        """Ask for the actors that are missing."""
+        """Start actors in the place of those that are missing."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         for _ in range(self.count - len(self.hands) - len(self.coming)):
             hand = kind_of.remote(
@@ -247,11 +253,11 @@ class RayCluster:
             self.coming[hand.kind.remote()] = hand
 
     def welcome(self, ref: Any) -> None:
-        """Let an actor that is there begin.
+        """Accept an actor that has started.
 
         Raises:
-            ConfigError: its bits would be others.
-            PartialRun: it died before it could begin.
+            ConfigError: its machine has other versions, and would compute other bits.
+            PartialRun: it died before it had started.
         """
         hand = self.coming.pop(ref)
         try:
@@ -267,10 +273,10 @@ class RayCluster:
         self.hands.append(hand)
 
     def wait(self, refs: Sequence[Any], seconds: float | None) -> Any:
-        """Return the first of these that is there.
+        """Return the first of these references whose result is there.
 
         Raises:
-            PartialRun: none is, so long.
+            PartialRun: none is, after so many seconds.
         """
         ready, _ = self.ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:
@@ -297,7 +303,14 @@ class RayCluster:
 
 
 class RayBatch:
-    """One batch under way: what is to do, who does what, and what is done."""
+    """One batch in progress.
+
+    Attributes:
+        todo: numbers of groups that no actor has, a heap.
+        under_way: reference to a result -> actor and number of the group.
+        done: results that were not asked for yet.
+        tries: how often each group was begun on an actor that died.
+    """
 
     def __init__(self, cluster: RayCluster, batch: TaskBatch) -> None:
         self.cluster, self.batch, self.at = cluster, batch, cluster.jobs
@@ -308,7 +321,7 @@ class RayBatch:
         self.tries: Counter[int] = Counter()
 
     def result(self, number: int) -> GroupResult:
-        """Outcome of a group."""
+        """Return the result of a group; wait for it if it is not there."""
         cluster = self.cluster
         while number not in self.done:
             self._hand_out(number + 2 * AHEAD * cluster.count)
@@ -321,7 +334,8 @@ class RayBatch:
         return self.done.pop(number)
 
     def _hand_out(self, end: int) -> None:
-        """Give out groups below `end`, so that few results wait for one that takes longer."""
+        """Give groups below `end` to actors."""
+        # The bound keeps few results waiting in memory for a group that takes longer.
         load = Counter({id(hand): 0 for hand in self.cluster.hands})
         load.update(id(hand) for hand, _ in self.under_way.values())
         for ahead in range(AHEAD):
@@ -337,6 +351,7 @@ class RayBatch:
                 load[id(hand)] += 1
 
     def _receive(self, ref: Any) -> None:
+        """Take the result of a group, and write its states into the store."""
         cluster, (hand, number) = self.cluster, self.under_way[ref]
         errors = cluster.ray.exceptions
         try:
@@ -358,7 +373,12 @@ class RayBatch:
         self.done[number] = payload.result()
 
     def _again(self, hand: Any, error: Exception) -> None:
-        """Take back what was given to an actor that died: it was at the first, the rest waited."""
+        """Take back the groups of an actor that died.
+
+        Raises:
+            PartialRun: actors died at this group as often as it is tried.
+        """
+        # The actor worked on the first of them; the others waited and are not to blame.
         theirs = [ref for ref, (whose, _) in self.under_way.items() if whose is hand]
         first, *waiting = [self.under_way.pop(ref)[1] for ref in theirs]
         self.tries[first] += 1
@@ -369,7 +389,7 @@ class RayBatch:
                 f"{type(error).__name__}); the last checkpoint is kept: give them more memory, "
                 "then `vergence resume`"
             )
-        # Only now: Ray may wait for minutes where an actor is killed while it starts.
+        # Only after the check: Ray may wait for minutes where an actor is killed while it starts.
         self.cluster.lose(hand)
         for number in (first, *waiting):
             heapq.heappush(self.todo, number)
@@ -378,10 +398,10 @@ class RayBatch:
 def shelve(
     store: ClientStateStore, task: ClientTask, stamp: str, filed: StateRef, data: Array
 ) -> None:
-    """Write a state that came back beside the one before it.
+    """Write a client's state that an actor sent back.
 
     Raises:
-        StateError: its bytes are not those that left.
+        StateError: its bytes are not those that the actor wrote.
     """
     arrived: Any = PayloadResult(data)
     if store.write(task.client, stamp, arrived, filed.share, task.spare) != filed:
@@ -392,7 +412,7 @@ def shelve(
 
 
 def carry_tensors(yes: bool = True) -> None:
-    """Let tensors travel as arrays, which lie in the object store once for all of a machine."""
+    """Let Ray send tensors as numpy arrays, which all actors of a machine read from one copy."""
     from ray.util import serialization
 
     if yes:

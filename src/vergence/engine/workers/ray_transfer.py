@@ -1,7 +1,7 @@
-"""Data sent to a Ray actor and back: the recipe of its worker, clients' states, results.
+"""Data sent to a Ray actor and back: the recipe of its worker, clients' states, results."""
 
-All of it is pickled by Ray, within one cluster and between ends that trust each other.
-"""
+# Ray pickles all of it, within one cluster whose machines trust each other. Nothing from a client
+# of a deployment comes this way (docs/explanation/decisions/no-pickle.md).
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Recipe for a worker: its resident network is made where it works."""
+    """Recipe for a worker, whose network is built on the machine where it works."""
 
     method: Method
     task: Task
@@ -50,35 +50,40 @@ class WorkerSpec:
 
     @classmethod
     def of(cls, worker: ClientExecutor) -> WorkerSpec:
-        """Recipe for this worker."""
+        """Make the recipe of a worker, for CPUs."""
         how = replace(worker.how, device=CPU)
         return cls(worker.method, worker.task, worker.data, worker.stream, how, worker.hooks)
 
     def worker(self) -> ClientExecutor:
-        """Make one like it."""
+        """Build the worker."""
         return ClientExecutor(self.method, self.task, self.data, self.stream, self.how, self.hooks)
 
 
 @dataclass(frozen=True)
 class PayloadStateStore(ClientStateStore):
-    """A store that travels: the states that came with a group, and those it leaves."""
+    """A store of states in memory, for an actor that may have no access to the run's folder.
+
+    Attributes:
+        old_states: bytes of the states that came with a group, by file.
+        new_states: bytes of the states after the group, by file.
+    """
 
     old_states: Mapping[str, Array] = field(default_factory=dict)
     new_states: dict[str, Array] = field(default_factory=dict)
 
     def read(self, file: str, fresh: Any = None) -> ClientState:
-        """Content that came under a file's name.
+        """Read a state that came under a file's name.
 
         Raises:
             StateError: it is damaged, or no state of this run's clients.
         """
-        kept = unpack(self.old_states[file].tobytes(), ClientState, *self.records)
-        return self.genuine(kept, file, fresh)
+        state = unpack(self.old_states[file].tobytes(), ClientState, *self.records)
+        return self.genuine(state, file, fresh)
 
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
     ) -> StateRef:
-        """Keep a new state until the group is done."""
+        """Store a new state until the group is done."""
         chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
         self.new_states[file] = np.frombuffer(b"".join(chunks), np.uint8)
         return StateRef(file, quick_digest(*chunks), share)
@@ -86,12 +91,12 @@ class PayloadStateStore(ClientStateStore):
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """A state's bytes, for the store to write."""
+    """Bytes of a state that an actor sent back, which the store writes as they are."""
 
     data: Array
 
     def chunks(self) -> list[memoryview]:
-        """Return them."""
+        """Return the bytes, in one piece."""
         return [self.data.data]
 
 
@@ -107,13 +112,14 @@ class TaskPayload:
     states: Mapping[str, Array]
 
     @classmethod
-    def of(cls, found: GroupResult, states: Mapping[str, Array]) -> TaskPayload:
-        """Pack what came of a group."""
-        whole = found.sum
-        return cls(found.results, whole.totals, whole.weights, whole.count, found.replies, states)
+    def of(cls, group: GroupResult, states: Mapping[str, Array]) -> TaskPayload:
+        """Make the payload of a group's result."""
+        whole = group.sum
+        return cls(group.results, whole.totals, whole.weights, whole.count, group.replies, states)
 
     def result(self) -> GroupResult:
-        """Return it as a worker pool tells of it; what a method may keep is memory of its own."""
+        """Return the group's result."""
+        # A method may keep single replies, and Ray's memory is freed: they are copied.
         whole = Sum()
         whole.totals, whole.weights = dict(self.totals), dict(self.weights)
         whole.count = self.count
@@ -122,7 +128,7 @@ class TaskPayload:
 
 
 class SentTask(InspectLoader):
-    """Loads a module from text that was sent."""
+    """Loads a module from source text that the driver sent."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -133,38 +139,37 @@ class SentTask(InspectLoader):
 
 
 def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
-    """Facts that bits depend on beside the experiment: versions, the user's installed modules."""
+    """Return what last bits depend on besides the experiment: versions, processor, modules."""
     processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    found = {"vergence": code_digest(), "torch": torch.__version__, "processor": processor}
+    facts = {"vergence": code_digest(), "torch": torch.__version__, "processor": processor}
     for name in modules_of(worker) if worker else ():
         module = sys.modules.get(name)
         loader: Any = getattr(module, "__loader__", None)
         elsewhere = name.startswith((FROM_FILE, "vergence.")) or name in sys.stdlib_module_names
         if not elsewhere and hasattr(loader, "get_data"):
-            found[f"module {name}"] = digest(loader.get_data(str(getattr(module, "__file__", ""))))
-    return found
+            facts[f"module {name}"] = digest(loader.get_data(str(getattr(module, "__file__", ""))))
+    return facts
 
 
 def modules_of(worker: ClientExecutor) -> set[str]:
-    """The modules that define a worker's parts."""
+    """Return the modules that define a worker's method, task and network."""
     parts = (worker.method, worker.task, worker.task.network)
     return {kind.__module__ for part in parts for kind in type(part).__mro__}
 
 
 def files_of(worker: ClientExecutor) -> dict[str, str]:
-    """Return the text of the user's own files that a worker's parts are from, by module name."""
-    found = {}
+    """Return the text of the user's own files that define a worker's parts, by module name."""
+    texts = {}
+    # The loader has the text that ran, whatever the file holds now.
     for name in (name for name in modules_of(worker) if name.startswith(FROM_FILE)):
-        loader: Any = sys.modules[name].__loader__  # has the text that ran, whatever lies there now
-        found[name] = loader.get_source(name)
-    return found
+        loader: Any = sys.modules[name].__loader__
+        texts[name] = loader.get_source(name)
+    return texts
 
 
 def load(files: Mapping[str, str]) -> None:
-    """Load modules from their text, under the names they have where they were sent from.
-
-    The driver was allowed to run them, and the ends of a cluster trust each other.
-    """
+    """Load modules from their text, under the names that they have on the driver."""
+    # The user allowed the driver to run them, and the machines of a cluster trust each other.
     for name, text in files.items():
         spec = importlib.util.spec_from_loader(name, SentTask(text))
         assert spec is not None
@@ -186,14 +191,15 @@ def bytes_of(path: Path) -> Array:
 
 
 def as_array(tensor: Tensor) -> tuple[Any, str | None]:
-    """Return a tensor as an array, and its type where numpy has none."""
+    """Return a tensor as an array, and the name of its type if numpy has none for it."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy(), "bfloat16"
     return tensor.numpy(), None
 
 
-def as_tensor(given: tuple[Any, str | None]) -> Tensor:
-    """Undo `as_array`: a view, to be read only."""
-    tensor = torch.from_numpy(given[0])
-    return tensor if given[1] is None else tensor.view(getattr(torch, given[1]))
+def as_tensor(packed: tuple[Any, str | None]) -> Tensor:
+    """Undo `as_array`; the result is a view, which must not be changed."""
+    array, kind_of = packed
+    tensor = torch.from_numpy(array)
+    return tensor if kind_of is None else tensor.view(getattr(torch, kind_of))

@@ -1,4 +1,4 @@
-"""Memory that forked processes share: what is written here is not copied from one to the other."""
+"""Memory that forked processes share, so that arrays need not be copied through pipes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
 from vergence.system.memory import machine_bytes
 
+# A cache line: arrays that begin on one are read and added fastest.
 ALIGN = 64
+# Half of the 128 TiB of addresses that a process has, for all arenas together.
 ADDRESSES = 64 << 40
-"""Bytes of address space that all arenas take at most: half of what 47 bits give."""
 Note = dict[str, Any]
-"""Where parameters lie in an arena, and what they are; plain data."""
+"""Place of parameters in an arena, with their type and layout, as plain data."""
+# Addresses without this flag would count as used memory. Older versions of Python do not name it.
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class SharedArena:
-    """A stretch of addresses as long as the machine's memory; a page is taken when written.
+    """A range of addresses as long as the machine's memory, of which pages are used when written.
 
-    It has no name and no file, so nothing is left behind when the processes die. `among` is how
-    many there are: together they must fit into the addresses that a process has.
+    Args:
+        among: number of arenas, which together must fit into the addresses that a process has.
     """
+
+    # It has no name and no file, so nothing is left behind when the processes die.
 
     def __init__(self, among: int = 1) -> None:
         memory = machine_bytes()
@@ -47,7 +51,7 @@ class SharedArena:
         self.used = 0
 
     def clear(self) -> None:
-        """Start again at the beginning."""
+        """Use the memory again from its beginning."""
         self.used = 0
 
     def new(self, n: int, dtype: torch.dtype) -> Tensor:
@@ -63,18 +67,18 @@ class SharedArena:
         return torch.frombuffer(self.map, dtype=dtype, count=n, offset=start)
 
     def write(self, params: Params, layouts: Layouts) -> Note:
-        """Copy parameters in, and return where and what they are."""
+        """Copy parameters in, and return their description."""
         start = self.used
         self.new(params.layout.n, params.flat.dtype).copy_(params.flat)
         return self.note(params, start, layouts)
 
     def note(self, params: Params, start: int, layouts: Layouts) -> Note:
-        """Describe parameters that lie at an offset."""
+        """Describe parameters at an offset."""
         dtype = str(params.flat.dtype).removeprefix("torch.")
         return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
 
     def read(self, note: Mapping[str, Any], layouts: Layouts) -> Params:
-        """Return the parameters that a note describes: a view, to be read only."""
+        """Return the parameters of a description: a view, which must not be changed."""
         layout = layouts.find(note["layout"])
         return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
 
@@ -88,7 +92,7 @@ class SharedArena:
         return {**self.write(bits, layouts), "mask": True}
 
     def read_weight(self, note: Mapping[str, Any] | float, layouts: Layouts) -> Weight:
-        """Return the weight that a note describes, as memory of one's own."""
+        """Return the weight of a description, as a copy."""
         if not isinstance(note, Mapping):
             return note
         params = self.read(note, layouts)
@@ -97,11 +101,11 @@ class SharedArena:
 
 
 class Layouts:
-    """Names of layouts: a number for those known before the fork, else all that they say."""
+    """Names of layouts: a number for those known before the fork, else their names and shapes."""
 
     def __init__(self, *known: Layout) -> None:
         self.known = known
-        self.found: dict[str, Layout] = {}
+        self.cache: dict[str, Layout] = {}
 
     def name(self, layout: Layout) -> Any:
         """Return a layout as plain data."""
@@ -115,21 +119,21 @@ class Layouts:
         if isinstance(name, int):
             return self.known[name]
         key = repr(name)
-        if key not in self.found:
+        if key not in self.cache:
             names, shapes = name
-            self.found[key] = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
-        return self.found[key]
+            self.cache[key] = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
+        return self.cache[key]
 
 
 class TaskTickets:
-    """Numbers drawn one by one by all processes, and how many of them are accounted for."""
+    """Numbers of groups, which processes take one by one, and the number of groups added up."""
 
     def __init__(self, context: BaseContext) -> None:
         self.lock = context.Lock()
         self.numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
 
     def draw(self, end: int) -> int | None:
-        """Return the next number below `end`; none is drawn if there is none."""
+        """Take the next number below `end`; None: there is none."""
         with self.lock:
             number = self.numbers[0]
             if number >= end:
@@ -139,9 +143,10 @@ class TaskTickets:
 
     @property
     def settled(self) -> int:
-        """Number of tickets, from the first on, that are accounted for."""
+        """Number of groups, from the first on, that are added up."""
         return self.numbers[1]
 
     def settle(self) -> None:
-        """Account for the next one; only the process that hands out work does so."""
+        """Count one more group as added up."""
+        # No lock: only the process that hands out work writes this number.
         self.numbers[1] += 1
