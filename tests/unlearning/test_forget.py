@@ -18,7 +18,7 @@ from vergence.methods.fedpac import Collaboration
 from vergence.results.read import read
 from vergence.unlearning import forget as forgetting
 from vergence.unlearning.data_footprint import remains, stripped
-from vergence.unlearning.forget import ForgetOptions, forget, opened, without
+from vergence.unlearning.forget import ForgetOptions, experiment_without, forget, open_case
 
 SIX = SEVERAL.replace("people = 3", "people = 6").replace(
     "rounds = 3, evaluate_every = 0", "rounds = 3, seeds = [0, 1], evaluate_every = 1"
@@ -78,9 +78,9 @@ def test_a_label_poor_person_whose_data_is_gone_is_forgotten(tmp_path):
     folder = run(tmp_path, poor, "run.rounds=1")
     config = folder / "config.toml"
     config.write_text(config.read_text().replace("people = 3", "people = 2"))
-    case = opened(folder, "p02")
+    case = open_case(folder, "p02")
     assert case.everybody is None
-    assert without(case, 0).few_data.label_poor == ()
+    assert experiment_without(case, 0).few_data.label_poor == ()
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_a_patch_goes_on_by_the_same_command_alone(before, tmp_path, monkeypatch
 
     monkeypatch.setattr(forgetting, "_begin", stopped)
     with pytest.raises(PartialRun):
-        start(without(opened(before, "p05"), 2), torn)
+        start(experiment_without(open_case(before, "p05"), 2), torn)
     monkeypatch.undo()
     vergence("resume", torn).complains(2, "was begun with other")
     rest = SIX.replace("people = 6", "people = 5").replace("rounds = 3", "rounds = 2")
@@ -186,10 +186,10 @@ def test_data_that_is_gone_already_is_no_obstacle(before, retrained, tmp_path, m
     whole = load(before / "config.toml")
     fewer = type(whole.dataset)(people=5)
     monkeypatch.setattr(forgetting, "load", lambda _: forgetting.replace(whole, dataset=fewer))
-    case = opened(before, "p05")
+    case = open_case(before, "p05")
     assert case.everybody is None
     assert case.others.people == tuple(f"p0{i}" for i in range(5))
-    start(without(case, 0), tmp_path / "new")
+    start(experiment_without(case, 0), tmp_path / "new")
     assert fingerprints(tmp_path / "new") == fingerprints(retrained)
 
 
@@ -234,8 +234,8 @@ def test_a_name_in_the_plan_goes_too(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupted_retraining_goes_on_by_the_same_command(before, retrained, tmp_path):
-    case = opened(before, "p05")
-    start(without(case, 0), tmp_path / "new")
+    case = open_case(before, "p05")
+    start(experiment_without(case, 0), tmp_path / "new")
     for path in (tmp_path / "new" / "fedcpf", tmp_path / "new"):
         (path / "SHA256SUMS").unlink()
     (tmp_path / "new" / "fedcpf" / "results.json").unlink()

@@ -1,1 +1,1 @@
-"""Unlearning: forgetting a person, and what a run remembers of them."""
+"""Machine unlearning: a model without one person, and the removal of that person's data."""

@@ -1,4 +1,4 @@
-"""Data of one person in a run's folder, and their removal: states, masks, rows, pictures."""
+"""Data of one person in a run directory, and their removal: states, masks, rows, pictures."""
 
 from __future__ import annotations
 
@@ -41,53 +41,53 @@ ROWS = {
     "samples.csv": "person",
     "prior_samples.csv": "person",
 }
-"""Tables with rows about single people, and the column that names them."""
+"""Tables with rows about single people, and the column with the person's name."""
 STAYS = (
     "the models, which learned from this person, and what other people keep",
     "the means over people in rounds.csv, and the figures drawn of them",
     "scores on everybody's test samples together, where a run has them (pooled_)",
 )
-"""What is about everybody, and cannot be taken out of a folder."""
+"""Data about everybody, out of which one person's part cannot be removed."""
 
 
 def remains(run: Run, person: str) -> list[str]:
-    """Data of a person that the folder of one method's finished run keeps."""
-    folder, found = run.folder, []
+    """List the data about a person in the directory of one method's finished run."""
+    folder, items = run.folder, []
     states, books = _states(folder, person), _books(folder, person)
     for count, what in ((len(states), "state"), (len(books), "privacy account")):
-        found += [plural(count, what)] if count else []
+        items += [plural(count, what)] if count else []
     if any(_names(read_run(folder, seed).server, person) for seed in run.seeds):
-        found.append("an entry in the server's state")
+        items.append("an entry in the server's state")
     if run.masks is not None and (count := sum(who == person for _, who in run.masks.packed)):
-        found.append(plural(count, "mask"))
+        items.append(plural(count, "mask"))
     if run.maps is not None and person in run.maps.person:
-        found.append(f"{plural(run.maps.person.count(person), 'picture')} in maps.npz")
-    found += rows(folder, person)
+        items.append(f"{plural(run.maps.person.count(person), 'picture')} in maps.npz")
+    items += rows(folder, person)
     for path in _listed(folder):
         count = sum(
             _is_of(person, line)
             for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
         )
-        found += [f"{plural(count, 'line')} of {path.name}"] if count else []
-    found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
+        items += [f"{plural(count, 'line')} of {path.name}"] if count else []
+    items += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
     again = ["report.html, which a report makes again"]
-    return found + (again if (folder / "report.html").is_file() else [])
+    return items + (again if (folder / "report.html").is_file() else [])
 
 
 def rows(folder: Path, person: str) -> list[str]:
-    """Number of rows of each of a folder's tables that are about a person."""
-    found = []
+    """Number of rows about a person in each table of a directory, as phrases."""
+    phrases = []
     for path in _tables(folder):
         count = int((table(path, ROWS[path.name])[ROWS[path.name]] == person).sum())
-        found += [f"{plural(count, 'row')} of {path.name}"] if count else []
-    return found
+        phrases += [f"{plural(count, 'row')} of {path.name}"] if count else []
+    return phrases
 
 
 def erase(folder: Path, person: str) -> None:
-    """Take a person out of everything that `remains` tells of.
+    """Remove a person's data, as listed by `remains`, from a run directory.
 
-    Fingerprints, means over people and sums are computed again over who is left. Carried out again
-    after an interruption it goes on.
+    Fingerprints, means over people and sums are computed again over the remaining people. After an
+    interruption a second call completes the removal.
 
     Raises:
         StateError: a file in the folder is damaged.
@@ -99,11 +99,11 @@ def erase(folder: Path, person: str) -> None:
         _erase_pictures(run, person)
         for path in _tables(run.folder):
             _erase_rows(path, person)
-        # Let the checkpoint know what the tables hold now.
+        # The checkpoint holds lengths of tables: a resumed run would take shorter ones for damage.
         manifest = read_manifest(run.folder) | measured(run.folder)
         results.save_whole(run.folder / "state" / "checkpoint.json", sealed_manifest(manifest))
         done = read_manifest(run.folder)["done"]
-        prints = {seed: told["fingerprint"] for seed, told in done.items()}
+        prints = {seed: entry["fingerprint"] for seed, entry in done.items()}
         results.write_erased(run, person, prints)
     if study.several:
         checksums.unseal(study.folder)
@@ -119,7 +119,7 @@ def erase(folder: Path, person: str) -> None:
 
 
 def stripped(state: Any, person: str) -> Any:
-    """Return a server's state without what it holds under a person's name."""
+    """Copy a server's state without the entries under a person's name."""
     if not _names(state, person):
         return state
     if isinstance(state, Mapping):
@@ -130,12 +130,13 @@ def stripped(state: Any, person: str) -> Any:
 
 
 def _names(state: Any, person: str) -> bool:
-    if isinstance(state, Params | type):  # parameters are named by the network
+    # Names of parameters are the network's: a person who is called "weight" has no entry there.
+    if isinstance(state, Params | type):
         return False
     if isinstance(state, Mapping):
         return person in state or any(_names(each, person) for each in state.values())
-    told = fields(state) if is_dataclass(state) else ()
-    return any(_names(getattr(state, f.name), person) for f in told)
+    own = fields(state) if is_dataclass(state) else ()
+    return any(_names(getattr(state, f.name), person) for f in own)
 
 
 def _tables(folder: Path) -> list[Path]:
@@ -143,32 +144,32 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _states(folder: Path, person: str) -> list[Path]:
-    """Return a person's files of states; all of them, so that none outlives an interruption."""
-    told = read_manifest(folder)["done"].values()
-    named = [filed_in(folder, done["files"]) for done in told]
+    """Files of a person's states, of every seed."""
+    seeds = read_manifest(folder)["done"].values()
+    named = [filed_in(folder, done["files"]) for done in seeds]
     return [folder / "state" / filed[person].file for filed in named if person in filed]
 
 
 def _about(person: str) -> str:
-    """Pattern of how the names of a person's books begin."""
+    """Regular expression for the beginning of the names of a person's privacy accounts."""
     return rf"seed\d+\.(client|mask|guard|cut)\.{re.escape(person)}\."
 
 
 def _books(folder: Path, person: str) -> list[Path]:
-    """Return the accounts of what is known of a person, and what was paid for or heard."""
-    kept = re.compile(rf"{_about(person)}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
-    return sorted(p for p in (folder / "state" / FOLDER).glob("seed*") if kept.fullmatch(p.name))
+    """Files of a person's privacy accounts: mask disclosures, budgets, and audited cut traffic."""
+    names = re.compile(rf"{_about(person)}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
+    return sorted(p for p in (folder / "state" / FOLDER).glob("seed*") if names.fullmatch(p.name))
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Return the list of books, and those of turns that zeros took the place of."""
+    """Lists that name people: of privacy accounts, and of turns whose reply zeros replaced."""
     state = folder / "state"
-    found = [state / BOOKS, *sorted((state / FOLDER).glob("zeros.seed*.csv"))]
-    return [path for path in found if path.is_file()]
+    lists = [state / BOOKS, *sorted((state / FOLDER).glob("zeros.seed*.csv"))]
+    return [path for path in lists if path.is_file()]
 
 
 def _is_of(person: str, line: str) -> bool:
-    """True if a line of such a list is of a person's turn, or names a book of this person's."""
+    """True if a line of such a list names a turn, or a privacy account, of this person."""
     book = re.fullmatch(rf"{_about(person)}csv\n", line)
     return book is not None or next(iter(csv.reader([line])), [""])[0:1] == [person]
 
@@ -179,7 +180,7 @@ def _attacked(folder: Path, person: str) -> bool:
 
 
 def _erase_states(run: Run, person: str) -> None:
-    """Name a person's states no more, then remove them: a checkpoint never names what is gone."""
+    """Remove a person's states from the checkpoint and then from the disk."""
     folder, state = run.folder, run.folder / "state"
     manifest, gone = read_manifest(folder), [*_states(folder, person), *_books(folder, person)]
     for seed in run.seeds:
@@ -188,7 +189,8 @@ def _erase_states(run: Run, person: str) -> None:
         filed = {c: entry for c, entry in saved.clients.filed.items() if c != person}
         if len(filed) < len(saved.clients):
             gone.append(state / files["clients"][0])
-            # A journal of these alone, beside the old one.
+            # The old journal stays until the checkpoint names the new one: an interruption between
+            # the two leaves a directory that can be read.
             journal = StateJournal(state, seed, int(files["clients"][0].split(".")[2]) + 1)
             files["clients"] = list(journal.add(filed, filed).mark)
         if _names(saved.server, person):
@@ -203,14 +205,15 @@ def _erase_states(run: Run, person: str) -> None:
             if manifest["files"] == done["files"]:
                 manifest["files"] = files
             manifest["done"][str(seed)] = {"fingerprint": sha, "files": files}
+    # First the checkpoint, then the files: a checkpoint must never name a file that is gone.
     with saving(folder):
         write_whole(state / "checkpoint.json", sealed_manifest(manifest))
         for path in gone:
             path.unlink(missing_ok=True)
         for path in _listed(folder):
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            left = "".join(line for line in lines if not _is_of(person, line))
-            write_whole(path, left.encode(), secret=True)
+            others = "".join(line for line in lines if not _is_of(person, line))
+            write_whole(path, others.encode(), secret=True)
 
 
 def _erase_pictures(run: Run, person: str) -> None:
@@ -219,12 +222,12 @@ def _erase_pictures(run: Run, person: str) -> None:
         path = folder / "masks.safetensors"
         with safe_open(path, "pt") as file:
             about = file.metadata()
-            kept = {
+            masks = {
                 name: file.get_tensor(name)
                 for name in file.keys()  # noqa: SIM118
                 if name.partition("/")[2] != person
             }
-        results.save_whole(path, save(kept, about))
+        results.save_whole(path, save(masks, about))
     if run.maps is not None and person in run.maps.person:
         rows = np.flatnonzero(np.array(run.maps.person) != person)
         maps, packed = run.maps, io.BytesIO()
@@ -237,6 +240,7 @@ def _erase_pictures(run: Run, person: str) -> None:
             person=np.array(maps.person)[rows],
         )
         results.save_whole(folder / "maps.npz", packed.getvalue())
+    # Pictures of an attack on this person are pictures of this person.
     if _attacked(folder, person):
         shutil.rmtree(folder / "audit")
     (folder / "report.html").unlink(missing_ok=True)

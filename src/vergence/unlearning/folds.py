@@ -1,4 +1,4 @@
-"""`vergence privacy forget` in folders of leave-one-out; folders of a deployment are refused."""
+"""`vergence privacy forget` for leave-one-out evaluations; deployments are refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from vergence.studies.protocols import LEAVE, evaluate
 
 
 def refuse_deployment(folder: Path) -> None:
-    """Refuse a folder of `vergence deploy`.
+    """Refuse the directory of a deployment: the person's data are not on this machine.
 
     Raises:
-        ConfigError: says what lies where, and what to do.
+        ConfigError: the directory belongs to a deployment; the message says what to do.
     """
     if (folder / SETTINGS).is_file():
         raise ConfigError(
@@ -34,17 +34,17 @@ def refuse_deployment(folder: Path) -> None:
 
 
 def folds(study: StudyResults) -> Mapping[str, Path]:
-    """Return whom a merged folder's runs are about, and where they lie; nothing for other runs."""
+    """Directory of the fold of each person that was left out; empty for other runs."""
     run = study.runs[0]
     return {who: run.folder / at for who, at in run.results.get("folds", {}).items()}
 
 
 def forget_folds(study: StudyResults, person: str, out: Path, console: Console) -> None:
-    """Leave out everybody but one person, in turn, of the people without that person.
+    """Repeat a leave-one-out evaluation on everybody except one person.
 
     Raises:
-        ConfigError: nobody of this name was left out, too few are left, or other folds.
-        StateError: the data of the others is not what they were trained on.
+        ConfigError: no fold left this person out, too few people remain, or `out` has other folds.
+        StateError: the data of the others are not the data that the run was trained on.
     """
     there, folder = folds(study), study.folder
     if person not in there:
@@ -69,11 +69,11 @@ def forget_folds(study: StudyResults, person: str, out: Path, console: Console) 
         raise StateError(
             f"{folder} was trained on other data of the others than is read; restore it"
         )
-    told = {
+    provenance = {
         "command": ["PERSON" if arg == person else arg for arg in ("vergence", *sys.argv[1:])],
         "forgotten": {"people": 1, "way": "retrain", "from": {}},
     }
-    evaluate("leave-one-out", replace(others, origin=TableOrigin(told)), out, console)
+    evaluate("leave-one-out", replace(others, origin=TableOrigin(provenance)), out, console)
     console.print(
         f"new folds: {out / LEAVE}\n"
         f"{there[person].parent} never learned from {person}, but was measured on them; "

@@ -38,14 +38,14 @@ from vergence.unlearning import data_footprint
 from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
 
 SHOWN = 50
-"""So many names an error lists."""
+"""Largest number of names that an error message lists."""
 REMEMBERED = (
     "would be remembered through it, whatever is trained after it; forget them in that run, start "
     "from the model made then, and delete this folder"
 )
-"""Why nobody is forgotten whom the starting model has learned from."""
+"""Reason why a person is not forgotten whose data the starting model was trained on."""
 BEGUN = "begun"
-"""In the names of states that a patched run begins from."""
+"""Part of the names of the states that a patched run starts from."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class ForgetOptions:
 
 @dataclass(frozen=True)
 class ForgottenPerson:
-    """A finished run, who is to be forgotten, and the data: of all who trained, and of the others.
+    """Finished run, the person to forget, and the data of everybody and of the other people.
 
-    `everybody` is None where the person's data is gone already.
+    `everybody` is None where the person's data have been deleted already.
     """
 
     study: StudyResults
@@ -78,20 +78,20 @@ class ForgottenPerson:
 
     @property
     def folder(self) -> Path:
-        """The finished run."""
+        """Directory of the finished run."""
         return self.study.folder
 
 
 def forget(folder: Path, person: str, out: Path, console: Console, options: ForgetOptions) -> None:
-    """Make a model without a person, measure what both remember of them, erase where asked to.
+    """Train a model without a person, audit both models for traces of them, erase if asked to.
 
-    Given again it goes on where it was interrupted.
+    After an interruption a second call continues.
 
     Raises:
-        ConfigError: nobody of this name took part, a run that cannot do without somebody so, a
-            start that was trained on the person, or a deployment's folder.
-        StateError: the run is unfinished, the data is another, links in a folder lead elsewhere,
-            or `out` holds something else.
+        ConfigError: nobody of this name took part, the run's plan does not allow it, the starting
+            model was trained on the person, or the directory belongs to a deployment.
+        StateError: the run is unfinished, its data have changed, a directory holds symbolic links
+            to other places, or `out` holds something else.
     """
     refuse_deployment(folder)
     refuse_links(folder)
@@ -114,12 +114,12 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
             f"{study.folder} is merged over splits and has no models of its own: forget in each "
             f"of {', '.join(places)}, then delete {study.folder}, whose tables name everybody"
         )
-    case = opened(folder, person)
-    tell(case, console, options)
+    case = open_case(folder, person)
+    print_footprint(case, console, options)
     _make(case, out, options.patch)
     made = read(out)
     if not (out / "forget.csv").exists():
-        blocks = [compared(case, run, made.run(run.label), options) for run in case.study.runs]
+        blocks = [comparison(case, run, made.run(run.label), options) for run in case.study.runs]
         _write(out, blocks)
         for block in blocks:
             block.show(console)
@@ -129,8 +129,8 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
         console.print(f"erased from {case.folder}; its fingerprints are those of what is left")
 
 
-def opened(folder: Path, person: str) -> ForgottenPerson:
-    """Return a finished run, its data, and who is to be forgotten.
+def open_case(folder: Path, person: str) -> ForgottenPerson:
+    """Read a finished run and its data, and check that the person can be forgotten.
 
     Raises:
         ConfigError, StateError: see `forget`.
@@ -155,17 +155,17 @@ def opened(folder: Path, person: str) -> ForgottenPerson:
         few = replace(experiment.few_data, label_poor=poor)
         loaded = validate(replace(experiment, dataset=PersonPart(whole, trained), few_data=few))
         if loaded.sha == study.runs[0].provenance["data"]["sha256"]:
-            _refuse_stranger(folder, person, trained)
+            _refuse_unknown_person(folder, person, trained)
             rest = tuple(who for who in trained if who != person)
             return ForgottenPerson(study, experiment, person, loaded, PersonPart(whole, rest))
-    _refuse_stranger(folder, person, known)
+    _refuse_unknown_person(folder, person, known)
     if person in whole.clients:
         raise StateError(f"{folder} was trained on other data than what is read now; restore it")
     rest = tuple(who for who in measured if who != person)
     return ForgottenPerson(study, experiment, person, None, PersonPart(whole, rest))
 
 
-def _refuse_stranger(folder: Path, person: str, trained: Sequence[str]) -> None:
+def _refuse_unknown_person(folder: Path, person: str, trained: Sequence[str]) -> None:
     if person not in trained:
         near = nearest(person, trained)
         near = near if "did you mean" in near else ""
@@ -178,14 +178,14 @@ def _refuse_stranger(folder: Path, person: str, trained: Sequence[str]) -> None:
         raise ConfigError(f"{folder}: '{person}' took part alone; remove the folder instead")
 
 
-def tell(case: ForgottenPerson, console: Console, options: ForgetOptions) -> None:
-    """Print what the folder keeps of the person, and what becomes of it."""
+def print_footprint(case: ForgottenPerson, console: Console, options: ForgetOptions) -> None:
+    """Print which data about the person the directory holds, and what is erased."""
     console.print(f"{case.folder} keeps of {case.person}:", highlight=False, soft_wrap=True)
     for run in case.study.runs:
-        kept = ", ".join(data_footprint.remains(run, case.person)) or "nothing"
-        console.print(f"  {run.label}: {kept}", highlight=False, soft_wrap=True)
-    if case.study.several and (kept := data_footprint.rows(case.folder, case.person)):
-        console.print(f"  for all: {', '.join(kept)}", highlight=False, soft_wrap=True)
+        items = ", ".join(data_footprint.remains(run, case.person)) or "nothing"
+        console.print(f"  {run.label}: {items}", highlight=False, soft_wrap=True)
+    if case.study.several and (tables := data_footprint.rows(case.folder, case.person)):
+        console.print(f"  for all: {', '.join(tables)}", highlight=False, soft_wrap=True)
     for what in data_footprint.STAYS:
         console.print(f"  not to be taken out: {what}", highlight=False, soft_wrap=True)
     end = (
@@ -197,10 +197,10 @@ def tell(case: ForgottenPerson, console: Console, options: ForgetOptions) -> Non
 
 
 def _make(case: ForgottenPerson, out: Path, patch: int) -> None:
-    """Train the new model, or go on with it; a finished one of this very kind is left as it is."""
+    """Train the new model, or resume its training; one that is finished is not trained again."""
     if out.resolve().is_relative_to(case.folder.resolve()):
         raise ConfigError(f"--out {out} lies in the run it is made from; choose another place")
-    experiment = without(case, patch)
+    experiment = experiment_without(case, patch)
     if not (out / "config.toml").exists():
         start(experiment, out)
         return
@@ -209,19 +209,19 @@ def _make(case: ForgottenPerson, out: Path, patch: int) -> None:
         for path in (out, *(out / label for label in experiment.methods))
         if (path / "provenance.json").is_file()
     ]
-    told = [Run(path, "", {}).provenance for path in there]
+    records = [Run(path, "", {}).provenance for path in there]
     ours = experiment.origin.told["forgotten"], validate(experiment).sha
-    same = all((each.get("forgotten"), each["data"]["sha256"]) == ours for each in told)
+    same = all((each.get("forgotten"), each["data"]["sha256"]) == ours for each in records)
     if not same or load(out / "config.toml").table != experiment.table:
         raise StateError(f"{out} holds another run; choose another --out")
     resume(experiment, out)
 
 
-def without(case: ForgottenPerson, patch: int) -> Experiment:
-    """Return the experiment on the others' data, from the run's final states where it is a patch.
+def experiment_without(case: ForgottenPerson, patch: int) -> Experiment:
+    """Experiment on the other people's data; a patch starts from the run's final states.
 
     Raises:
-        ConfigError: a plan that cannot be patched.
+        ConfigError: the plan cannot be continued by a patch.
     """
     plan, table = case.experiment.plan, dict(case.experiment.table)
     presence = dict(table.get("presence", {}))
@@ -230,18 +230,18 @@ def without(case: ForgottenPerson, patch: int) -> Experiment:
     if case.person in presence.get("back", []):
         presence["back"] = [c for c in presence["back"] if c != case.person]
     if case.person in (poor := table.get("few_data", {}).get("label_poor", [])):
-        left = [c for c in poor if c != case.person]
-        table["few_data"] = {**table["few_data"], "label_poor": left}
+        others = [c for c in poor if c != case.person]
+        table["few_data"] = {**table["few_data"], "label_poor": others}
     if plan.presence.trace:
         presence["trace"] = str(Path(plan.presence.trace).resolve())
     if presence:
         table["presence"] = presence
     prints = {run.label: run.results["fingerprint"] for run in case.study.runs}
-    told = {
+    provenance = {
         "command": ["PERSON" if arg == case.person else arg for arg in ("vergence", *sys.argv[1:])],
         "forgotten": {"people": 1, "way": "patch" if patch else "retrain", "from": prints},
     }
-    origin = TableOrigin(told)
+    origin = TableOrigin(provenance)
     if patch:
         for what, there in {"pruning": plan.pruning.amount, "privacy": plan.privacy.spends}.items():
             if there:
@@ -251,13 +251,13 @@ def without(case: ForgottenPerson, patch: int) -> Experiment:
                 )
         table["run"] = {**table.get("run", {}), "rounds": patch}
         begun = "+".join(sha for shas in prints.values() for sha in shas.values())
-        origin = TableOrigin(told, {"states": begun}, lambda *at: _begin(case, *at))
+        origin = TableOrigin(provenance, {"states": begun}, lambda *at: _begin(case, *at))
     made = check(table, case.folder)
     return replace(made, dataset=case.others, root=None, origin=origin)
 
 
 def _begin(case: ForgottenPerson, label: str, seed: int, state: Path) -> Checkpoint:
-    """Copy the final states of one method and seed, but the person's; return where they lie."""
+    """Copy the final states of one method and seed, without the person's, as a checkpoint."""
     saved = read_run(case.study.run(label).folder, seed)
     filed = {}
     for client, entry in saved.clients.filed.items():
@@ -269,8 +269,8 @@ def _begin(case: ForgottenPerson, label: str, seed: int, state: Path) -> Checkpo
     return Checkpoint(0, data_footprint.stripped(saved.server, case.person), filed)
 
 
-def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) -> TextTable:
-    """Memory of the old and the new model of a method, and the results of the other people."""
+def comparison(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) -> TextTable:
+    """Table of the audit of the old and the new model, and of the other people's results."""
     headline, lower = old.headline, old.headline in old.lower_is_better
     models = {"before": old, "patched" if options.patch else "retrained": new}
     rest = case.others.people
@@ -286,20 +286,20 @@ def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) 
         notes.append(
             "chance: how often a model that never saw this person fits their training samples as "
             f"well, judged by {options.shadows} runs without them, first seed; found: seeds in "
-            f"which it is below {FPR:.0%}, as it is for one stranger in a hundred."
+            f"which it is below {FPR:.0%}, as it is for one unseen client in a hundred."
         )
     except ConfigError as error:
         notes.append(f"Not audited: {error}.")
     records = []
     for name, run in models.items():
         scores = with_number(v for who, v in run.scores(headline).items() if who in rest)
-        found = chances.get(name, [])
+        chance = chances.get(name, [])
         records.append(
             {
                 "label": run.label,
                 "model": name,
-                "chance": found[0] if found else None,
-                "found": sum(each < FPR for each in found) if found else None,
+                "chance": chance[0] if chance else None,
+                "found": sum(each < FPR for each in chance) if chance else None,
                 "seeds": len(run.seeds),
                 headline: float(np.mean(scores)),
                 "worst": max(scores) if lower else min(scores),
@@ -334,10 +334,10 @@ def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) 
 def audited(
     case: ForgottenPerson, models: Mapping[str, Run], shadows: int
 ) -> dict[str, list[float]]:
-    """Return, by model and seed, the chance that one fits so well that never saw the person.
+    """Probability that a model without the person fits their samples as well, by model and seed.
 
     Raises:
-        ConfigError: it cannot be told; says why.
+        ConfigError: the audit is not possible; the message says why.
     """
     if not shadows:
         raise ConfigError("--shadows 0 asks for none")
@@ -366,7 +366,7 @@ def audited(
 
 
 def _write(out: Path, blocks: Sequence[TextTable]) -> None:
-    """Write the table; nothing in it names the person."""
+    """Write the table, which does not name the person."""
     records = [record for block in blocks for record in block.records]
     texts = {
         "forget.md": "\n".join(block.markdown() for block in blocks),
