@@ -442,8 +442,10 @@ class RemoteSessions:
         It says which message is its last: one that never does would hold the round for ever.
         """
         first, *then = messages
-        assert isinstance(state.state, RemoteStateRef)
-        pointer, now = state.state.filed, time.monotonic()
+        pointer, now = (
+            state.state.filed if isinstance(state.state, RemoteStateRef) else None,
+            time.monotonic(),
+        )
         if number == 1:
             self.ends[task.client] = now + self.remote.talk
         if now > self.ends[task.client]:

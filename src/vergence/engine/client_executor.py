@@ -269,8 +269,9 @@ class ClientExecutor:
         turn.after = state
         for hook in self.hooks:
             reply = hook.outgoing(reply, turn)
-        before = turn.state
-        sealed, residuals = seal_coded(reply, turn.message.round, self.how.wire, before.residuals)
+        sealed, residuals = seal_coded(
+            reply, turn.message.round, self.how.wire, turn.state.residuals
+        )
         measured = {}
         # P1 is the model after local training; a turn that trained nothing has none.
         if "P1" in turn.points and turn.fitted is not None:
@@ -281,7 +282,7 @@ class ClientExecutor:
             steps=turn.steps,
             measured=numbers(measured),
         )
-        return TurnResult(result, sealed, ClientState(state, before.known_masks, residuals))
+        return TurnResult(result, sealed, ClientState(state, turn.state.known_masks, residuals))
 
     def answer(self, ask: object, progress: float) -> object:
         """Compute what the server's half of a method asks for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vergence.core.aggregation import Sum
 from vergence.core.masks import Mask
@@ -146,7 +146,7 @@ class ClientRunner:
             state = turn.state
             yield turn
 
-    def answer(self, ask: Any, progress: float) -> Any:
+    def answer(self, ask: object, progress: float) -> object:
         """Compute what the server's half of a method asks for."""
         return self.worker.answer(ask, progress)
 
@@ -225,10 +225,9 @@ class ClientRunner:
         )
         if layout is not None:
             result = redact(result, layout)
-        if settled.fault is not None:
-            return result, None
-        outgoing = settled.outgoing
-        return result, outgoing if layout else self.channel.reply(outgoing, before.known_masks)
+        if settled.fault is not None or layout is not None:
+            return result, settled.outgoing if settled.fault is None else None
+        return result, self.channel.reply(settled.outgoing, before.known_masks)
 
     def _check(
         self,
@@ -277,16 +276,13 @@ class ClientRunner:
         outgoing: SealedReply = zeros
         if layout is not None and self.sums is not None:
             # Zeros for two verbs are equal, and equal replies would get the same noise.
-            key = partial(self._zeros_key, task, layout)
-            outgoing = self.sums.encode(layout, zeros, key)
+            outgoing = self.sums.encode(
+                layout, zeros, lambda: self._noise_key(task, layout).child("zeros", verb)
+            )
         # A state is filed if it would have been after any other turn: the server knows the files,
         # and a missing one would tell it of the fault.
         packed = Packed(before) if refused.packed is not None else None
         return SettledReply(zeros, outgoing, before, packed, None)
-
-    def _zeros_key(self, task: ClientTask, layout: ReplyLayout) -> NoiseKey:
-        """Secret of the noise that a client adds to zeros in the place of its reply."""
-        return self._noise_key(task, layout).child("zeros", task.message.verb)
 
     def _noise_key(self, task: ClientTask, form: ReplyLayout | None) -> NoiseKey:
         """Return the secret of the noise that a client adds to its reply to one question."""
@@ -302,12 +298,14 @@ class ClientRunner:
 
 def unchanged(before: ClientState, after: ClientState) -> bool:
     """Return whether a turn left the state as it was, as that of a teacher which only answers."""
-    trees = {*before.known_masks, *after.known_masks}
     # By identity: a comparison of all entries would cost as much as writing them.
     return (
         after.state is before.state
         and after.residuals is before.residuals
-        and all(after.known_masks.get(name) is before.known_masks.get(name) for name in trees)
+        and all(
+            after.known_masks.get(name) is before.known_masks.get(name)
+            for name in {*before.known_masks, *after.known_masks}
+        )
     )
 
 

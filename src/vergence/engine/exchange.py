@@ -144,10 +144,9 @@ class ClientExchange:
         """
         exposed = self._declared(request)
         messages = self._messages(request.to, request.verb, server, round)
-        in_round = self.phase == str(round)
-        timed = in_round and not exposed.joining
+        timed = self.phase == str(round) and not exposed.joining
         # Asynchronous runs draw no cohort, so whoever is away is left out here.
-        if self.asynchronous and in_round and exposed.joining:
+        if self.asynchronous and self.phase == str(round) and exposed.joining:
             here = self.presence.here
             messages = {c: m for c, m in messages.items() if here(c, round, self.stream)}
         context = RoundRequest(request, exposed, self.method, server, messages)

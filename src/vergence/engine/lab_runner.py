@@ -158,11 +158,10 @@ def unfit(
     exposed: Exposure,
 ) -> str | None:
     """Return why one person's reply, or the state after it, does not count; None: both count."""
-    if (reason := fault(sealed, round, sent, exposed)) is not None:
-        return reason
-    if not after.empty and not Packed(after).finite:
-        return "finite: the person's own state holds NaN or infinity"
-    return None
+    reason = fault(sealed, round, sent, exposed)
+    if reason is None and not after.empty and not Packed(after).finite:
+        reason = "finite: the person's own state holds NaN or infinity"
+    return reason
 
 
 def means(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:

@@ -64,9 +64,10 @@ class ClientState:
     @property
     def empty(self) -> bool:
         """True if there is nothing to keep."""
-        state = self.state
         parts = (
-            state.people if isinstance(state, LabState) else is_dataclass(state) and fields(state)
+            self.state.people
+            if isinstance(self.state, LabState)
+            else is_dataclass(self.state) and fields(self.state)
         )
         return not (parts or self.known_masks or self.residuals)
 

@@ -113,8 +113,8 @@ def run_rounds(
     most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
         # A run without labs enters none of their code (`tests/engine/test_plain_run.py`).
-        lab_of = plan.silos.lab_of if plan.silos.labs else {}
-        pool, index = worker_pool(runner, plan, most), ClientStateIndex(store, lab_of)
+        index = ClientStateIndex(store, plan.silos.lab_of if plan.silos.labs else {})
+        pool = worker_pool(runner, plan, most)
     else:
         pool, index = pool_factory(runner)
     exchange = setup.exchange(pool, index, solving.chunk, sums, hooks)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -83,22 +83,13 @@ SumAnswer = (
 )
 """Answer of a client or an aggregator."""
 T = TypeVar("T", PairwiseParams, AdditiveParams)
-Outcome = TypeVar("Outcome")
-Record = TypeVar("Record")
+Value = TypeVar("Value")
 Requests = Mapping[str, SumRequest]
 """Messages to parties, by name."""
 Answers = Mapping[str, SumAnswer]
 """Answers of those parties that answered, by name."""
 Ask = Callable[[T, Requests], Answers]
 """Sends messages to parties and returns their answers."""
-
-
-class Party(Protocol):
-    """A client or an aggregator, which answers messages of the server."""
-
-    def answer(self, asked: Any, /) -> SumAnswer:
-        """Answer one message."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -130,8 +121,8 @@ class OpenedSum:
 
 
 def hold(
-    protocol: Generator[Requests, Answers, Outcome], ask: Callable[[Requests], Answers]
-) -> Outcome:
+    protocol: Generator[Requests, Answers, Value], ask: Callable[[Requests], Answers]
+) -> Value:
     """Run a protocol to its end and return its outcome.
 
     Raises:
@@ -203,8 +194,8 @@ def under_pads(
         if server.step == len(STEPS) - 1 or len(present) == len(clients):
             return OpenedSum(Sum(), {**dict.fromkeys(clients, f"lost: no sum: {reason}"), **out})
         clients = present
-    few = f"lost: {len(clients)} of {len(names)} are left in the sum, which is not opened"
-    return OpenedSum(Sum(), {**dict.fromkeys(clients, few), **out})
+    reason = f"lost: {len(clients)} of {len(names)} are left in the sum, which is not opened"
+    return OpenedSum(Sum(), {**dict.fromkeys(clients, reason), **out})
 
 
 def on_shares(
@@ -313,7 +304,9 @@ class InProcessProtocol:
                 )
         return self._carry(clients, messages)
 
-    def _carry(self, parties: Mapping[str, Party], messages: Requests) -> Answers:
+    def _carry(
+        self, parties: Mapping[str, PairwiseClient | Contributor | Aggregator], messages: Requests
+    ) -> Answers:
         """Take messages to their parties and answers back, as bytes."""
         return {
             name: through_bytes(parties[name].answer(through_bytes(message)))
@@ -321,6 +314,6 @@ class InProcessProtocol:
         }
 
 
-def through_bytes(message: Record) -> Record:
+def through_bytes(message: Value) -> Value:
     """Return a message as it is after it travelled as bytes."""
     return unpack(pack(message), type(message))

@@ -179,8 +179,9 @@ class SecureSum:
         # with the help of 2t - n others: here of more than a third of those asked.
         if self.policy.name == "pairwise":
             threshold = max(2 * asked // 3 + 1, threshold)
-        question = SumQuestion.of(form, message)
-        return self.terms_of(question, run, attempt, threshold, self.policy.cipher)
+        return self.terms_of(
+            SumQuestion.of(form, message), run, attempt, threshold, self.policy.cipher
+        )
 
     def terms_of(
         self, question: SumQuestion, run: str, attempt: int, threshold: int, cipher: object

@@ -256,8 +256,7 @@ class VirtualClock:
         seconds = self.work(client) / (delivery.pace * math.exp(delivery.sigma * normal))
         seconds *= delivery.slow.get(client, 1.0)
         if delivery.bandwidth:
-            transferred = 2 * size({t: p.flat for t, p in message.trees.items()})
-            seconds += transferred / delivery.bandwidth
+            seconds += 2 * size({t: p.flat for t, p in message.trees.items()}) / delivery.bandwidth
         return seconds
 
     def _note(

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from vergence.core.data import Samples
@@ -61,7 +61,7 @@ class DpSgdHooks(ClientHooks):
 
     answers = (Fit, Mean, Compute)
 
-    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
         """Return the result of a training or a mean with noise; other requests see no samples.
 
         Raises:
@@ -229,12 +229,13 @@ class DpSgdProtection(BudgetedProtection):
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Say that updates have noise, and what the promise does not cover."""
-        to_server = [
-            Statement("unprotected", f"{{Samples}} are hidden {NOT_AGAINST}."),
-        ]
         return [
             Statement("update", "made by noised training"),
-            *(to_server if run.method.served else []),
+            *(
+                [Statement("unprotected", f"{{Samples}} are hidden {NOT_AGAINST}.")]
+                if run.method.served
+                else []
+            ),
             Statement(
                 "unprotected",
                 "People under a promise about {samples}: a person's {samples} are alike. "

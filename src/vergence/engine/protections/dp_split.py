@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -102,7 +101,7 @@ class SplitDpHooks(ClientHooks):
         key = self.solver.secret.child("batch", site.id, site.round, at)
         return poisson(samples, rate_of(local, samples), key.draws())
 
-    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
         """Return the result of a private step; other requests see no training samples.
 
         Raises:
@@ -116,7 +115,7 @@ class SplitDpHooks(ClientHooks):
         self._enter(turn.site, turn.message.round)
         return then(self._private(ask, turn.site.id, "front"))
 
-    def serving(self, ask: Any, client: str) -> Any:
+    def serving(self, ask: object, client: str) -> object:
         """Return a request of the server's half, with private steps too."""
         return self._private(ask, client, "tail") if isinstance(ask, Step) else ask
 
@@ -137,10 +136,12 @@ class SplitDpHooks(ClientHooks):
     def _private(self, ask: Step, client: str, half: str) -> Step:
         """Return a step with clipped and noised gradients in place of the mean loss's."""
         samples = self.sizes[client]
-        gradients = PrivateGradients(
-            clip=self.policy.clip / math.sqrt(2),
-            deviation=self.solver.noise(samples) * self.policy.clip,
-            expected=rate_of(self.method.local, samples) * samples,
-            key=self.solver.secret.child(half, client, mark(ask)),
+        return replace(
+            ask,
+            gradients=PrivateGradients(
+                clip=self.policy.clip / math.sqrt(2),
+                deviation=self.solver.noise(samples) * self.policy.clip,
+                expected=rate_of(self.method.local, samples) * samples,
+                key=self.solver.secret.child(half, client, mark(ask)),
+            ),
         )
-        return replace(ask, gradients=gradients)

@@ -39,8 +39,11 @@ def dry_run(
     refuse(task.module())
     if method.served:
         return split_passes(method, rounds)
-    passes = _turns_of(method, task, federation, rounds, _TrainingRecorder)
-    return tuple(one for one in passes if isinstance(one, TrainingPass))
+    return tuple(
+        one
+        for one in _turns_of(method, task, federation, rounds, _TrainingRecorder)
+        if isinstance(one, TrainingPass)
+    )
 
 
 def processor_work(method: Method, task: Task, federation: Federation) -> str:

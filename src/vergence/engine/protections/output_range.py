@@ -66,11 +66,12 @@ class SmashedRangeCheck:
         if self.known is None or self.known[0] != mark:
             layers = front.only(self.names).copy()
             batch = self.root.take(slice(0, MOST))
-            if self.noisy is not None:
-                smashed = self.noisy(layers, batch)
-            else:
-                ask = Forward(layers, batch, self.method.front)
-                smashed = Trainer(self.method.front(self.task)).forward(ask)
+            ask = Forward(layers, batch, self.method.front)
+            smashed = (
+                Trainer(self.method.front(self.task)).forward(ask)
+                if self.noisy is None
+                else self.noisy(layers, batch)
+            )
             self.known = mark, Span.of(smashed).widened(self.policy.widen)
         return self.known[1]
 

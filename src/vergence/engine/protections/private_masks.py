@@ -65,8 +65,7 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         turn = getattr(method, f"on_{verb}")(state, message, site)
         state, _ = drive(turn, counter.answer)
     if not counter.draws:
-        name = called(method)
-        raise ConfigError(_nothing(name, policy.of, counter.room))
+        raise ConfigError(_nothing(called(method), policy.of, counter.room))
     return MaskForecast(counter.choices, counter.draws)
 
 

@@ -95,11 +95,12 @@ class RobustAggregator(ServerHooks):
         """Divide the clients into random groups, and apply the rule to the groups' sums."""
         assert self.sums is not None
         assert self.rule is not None
-        policy, statuses, asked = self.sums.policy, {}, list(single.messages)
+        policy, statuses, asked = self.sums.policy, dict[str, str](), list(single.messages)
         sums: dict[str, SealedReply] = {}
         members: dict[str, list[str]] = {}
-        enough = len(asked) >= policy.groups
-        groups = deal(asked, policy.groups, single.stream) if enough else [asked]
+        groups = (
+            [asked] if len(asked) < policy.groups else deal(asked, policy.groups, single.stream)
+        )
         for number, group in enumerate(groups, 1):
             whole, there = Sum(), [client for client in group if client in single.came]
             for client in there:

@@ -134,7 +134,9 @@ class DefendedTrainer(ClientHooks):
         self.books: dict[str, Released] = {}
         self.draws = self.secret and self.secret.child("predictions").draws()
 
-    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
+    def answer(
+        self, ask: Step | Forward, turn: Turn, then: Callable[[Step | Forward], object]
+    ) -> object:
         """Compute with a client's own layers.
 
         Raises:
@@ -249,9 +251,8 @@ class SplitDefenseProtection(BudgetedProtection):
 
     def client(self, run: ProtectedRun) -> DefendedTrainer | None:
         """Return the hooks of clients' layers, where people's data are here."""
-        if not run.here:
-            return None
-        return defended_trainer(self.plan, run.method, run.task, run.federation, run.state)
+        parts = (self.plan, run.method, run.task, run.federation, run.state)
+        return defended_trainer(*parts) if run.here else None
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Say what is done to smashed data, and which epsilon a run will spend."""
@@ -298,8 +299,7 @@ class SplitDefenseProtection(BudgetedProtection):
         # Epsilon is promised for every picture, so the one with the highest cost counts.
         highest = max(Released(path, self.policy.cost).most for path in paths)
         epsilon = self.policy.amounts(highest)
-        block = {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}
-        return {self.unit: block}
+        return {self.unit: {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}}
 
     def _terms(self) -> Mapping[str, object]:
         """Return what the epsilon of a run is counted for: neighbours, bound, delta and limits."""

@@ -32,7 +32,7 @@ class SplitGuardHooks(ClientHooks):
 
     answers = (Step,)
 
-    def answer(self, ask: Step, turn: Turn, then: Callable[[Any], Any]) -> Any:
+    def answer(self, ask: Step, turn: Turn, then: Callable[[Step], StepResult]) -> StepResult:
         """Return the result of a step; after false labels the client's layers stay as they were.
 
         Raises:
@@ -120,7 +120,7 @@ class SplitGuardProtection(BuiltInProtection):
             )
         ]
 
-    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+    def spent(self, run: ProtectedRun) -> Mapping[str, object]:
         """Return the block of results.json with the clients' verdicts, by their logs."""
         policy, paths = self.policy, sorted((run.state / FOLDER).glob("seed*.guard.*.csv"))
         # In a deployment the logs are on the clients' machines.

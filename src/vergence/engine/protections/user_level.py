@@ -205,11 +205,11 @@ class UserLevelMechanism(ServerHooks):
         # After a resume the turns of earlier rounds are counted anew. A turn counts whether or not
         # its reply arrived, which the cohorts alone do not tell.
         for earlier in range(self._counted, round):
-            self._turns.update(self._with_turns_left(ask(earlier)))
+            self._turns.update(self._with_remaining_turns(ask(earlier)))
         self._counted = max(round, self._counted)
-        return self._with_turns_left(ask(round))
+        return self._with_remaining_turns(ask(round))
 
-    def _with_turns_left(self, asked: Sequence[str]) -> list[str]:
+    def _with_remaining_turns(self, asked: Sequence[str]) -> list[str]:
         """Return the clients that have not had all of their turns."""
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
@@ -442,18 +442,25 @@ class UserLevelProtection(BudgetedProtection):
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Say how an update is bounded, and who is trusted with the noise."""
-        trusted = "The server is trusted with each person's update, and not to keep it."
-        trusted += " It adds the noise, and is trusted to do so."
+        trusted = (
+            "The server is trusted with each person's update, and not to keep it. It adds the "
+            "noise, and is trusted to do so."
+        )
         if least := self.plan.privacy.least:
             who = "labs" if self.plan.silos else "people"
-            trusted = f"At least {least} {who} in every sum keep their part of the noise to"
-            trusted += " themselves."
+            trusted = (
+                f"At least {least} {who} in every sum keep their part of the noise to themselves."
+            )
         elif self.plan.silos:
-            trusted = "The server is trusted with each lab's sum, and not to keep it. It adds the"
-            trusted += " noise, and is trusted to do so."
+            trusted = (
+                "The server is trusted with each lab's sum, and not to keep it. It adds the noise, "
+                "and is trusted to do so."
+            )
         if self.plan.silos:
-            trusted += " Each lab cuts its people's updates as the plan says: one that does not"
-            trusted += " hides its own people less, and nobody else's."
+            trusted += (
+                " Each lab cuts its people's updates as the plan says: one that does not hides its "
+                "own people less, and nobody else's."
+            )
         return [
             Statement("update", f"cut to length {self.policy.clip:g}, noise comes later"),
             Statement("server", trusted),

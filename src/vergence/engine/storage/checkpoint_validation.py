@@ -27,10 +27,10 @@ MEND = "restore it from a copy, or start a new run elsewhere"
 MOST = 1 << 48
 SHAPE: Mapping[str, object] = {
     "stamp": Mapping[str, str],
-    "done": Mapping[str, Mapping[str, Any]],
+    "done": Mapping[str, Mapping[str, object]],
     "seed": int,
     "round": int,
-    "files": Mapping[str, Any],
+    "files": Mapping[str, object],
     "tables": Mapping[str, int],
     "solving": tuple[Literal["sequential", "stacked"], int, Precision, Literal["cpu", "cuda"], str]
     | None,
@@ -77,9 +77,13 @@ def wrong(manifest: Mapping[str, Any], tables: Sequence[str], others: Sequence[s
     return "" if _files(manifest["files"]) else "files"
 
 
-def _files(files: Any) -> bool:
+def _files(files: object) -> bool:
     """Return whether these can be a checkpoint's files: names without a folder, and digests."""
-    if not fits(files, Mapping[str, Any]) or not {"server", "clients"} <= files.keys():
+    if not (
+        isinstance(files, Mapping)
+        and fits(files, Mapping[str, object])
+        and {"server", "clients"} <= files.keys()
+    ):
         return False
     for part, about in files.items():
         journal = part == "clients"
@@ -93,12 +97,12 @@ def _files(files: Any) -> bool:
 
 
 @lru_cache
-def _hints(record: type) -> dict[str, Any]:
+def _hints(record: type) -> dict[str, object]:
     """Return the types of a dataclass's fields; cached, as a state is checked in every turn."""
     return typing.get_type_hints(record)
 
 
-def fits(value: object, hint: Any) -> bool:
+def fits(value: object, hint: object) -> bool:
     """Return whether a value, with everything inside, has the type that a hint says."""
     kind, inside = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Annotated:

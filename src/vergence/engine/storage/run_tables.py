@@ -89,10 +89,9 @@ class TableFiles:
 
     def begin(self) -> None:
         """Write the header lines of a new run's tables."""
-        for name in EVENTS:
+        for name in (*EVENTS, *TABLES):
             (self.folder / name).unlink(missing_ok=True)
         for name, columns in TABLES.items():
-            (self.folder / name).unlink(missing_ok=True)
             self._grow(name, [columns])
 
     def reopen(self, manifest: Mapping[str, Any]) -> None:

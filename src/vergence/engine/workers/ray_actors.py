@@ -110,7 +110,7 @@ def begin(workers: int) -> Any:
         end()
     if ray.is_initialized():
         return ray
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     try:
         if address == "local":
             # Ray puts sockets there, whose paths may have about a hundred letters.
@@ -160,7 +160,11 @@ class RayWorker:
     """A Ray actor: carries out groups with one network in memory, as a worker process does."""
 
     def __init__(
-        self, modules: Mapping[str, str], recipe: Sequence[Any], seed: int, sums: SecureSum | None
+        self,
+        modules: Mapping[str, str],
+        recipe: Sequence[Any],
+        seed: int,
+        sums: SecureSum | None,
     ) -> None:
         import ray
 
@@ -214,7 +218,7 @@ class RayCluster:
     def __init__(self, runner: ClientRunner, workers: int, most: int) -> None:
         self.runner, self.ray = runner, begin(min(workers, most))
         self.hands: list[Any] = []
-        self.coming: dict[Any, Any] = {}
+        self.coming: dict[object, Any] = {}
         self.jobs = 0
         try:
             cpus = int(self.ray.cluster_resources().get("CPU", 0))
@@ -252,7 +256,7 @@ class RayCluster:
             )
             self.coming[hand.kind.remote()] = hand
 
-    def welcome(self, ref: Any) -> None:
+    def welcome(self, ref: object) -> None:
         """Accept an actor that has started.
 
         Raises:
@@ -272,7 +276,7 @@ class RayCluster:
                 )
         self.hands.append(hand)
 
-    def wait(self, refs: Sequence[Any], seconds: float | None) -> Any:
+    def wait(self, refs: Sequence[object], seconds: float | None) -> object:
         """Return the first of these references whose result is there.
 
         Raises:
@@ -286,7 +290,7 @@ class RayCluster:
             "status`, add machines or use fewer run.workers, then begin again or `vergence resume`"
         )
 
-    def lose(self, hand: Any) -> None:
+    def lose(self, hand: object) -> None:
         """Replace an actor that died."""
         if hand in self.hands:
             self.hands.remove(hand)
@@ -316,7 +320,7 @@ class RayBatch:
         self.cluster, self.batch, self.at = cluster, batch, cluster.jobs
         self.sent = [cluster.ray.put(batch)]
         self.todo = list(range(len(batch.groups)))
-        self.under_way: dict[Any, tuple[Any, int]] = {}
+        self.under_way: dict[object, tuple[Any, int]] = {}
         self.done: dict[int, GroupResult] = {}
         self.tries: Counter[int] = Counter()
 
@@ -350,7 +354,7 @@ class RayBatch:
                 self.under_way[ref] = hand, number
                 load[id(hand)] += 1
 
-    def _receive(self, ref: Any) -> None:
+    def _receive(self, ref: object) -> None:
         """Take the result of a group, and write its states into the store."""
         cluster, (hand, number) = self.cluster, self.under_way[ref]
         errors = cluster.ray.exceptions
@@ -372,7 +376,7 @@ class RayBatch:
                 shelve(cluster.runner.store, tasks[result.client], self.batch.stamp, filed, data)
         self.done[number] = payload.result()
 
-    def _again(self, hand: Any, error: Exception) -> None:
+    def _again(self, hand: object, error: Exception) -> None:
         """Take back the groups of an actor that died.
 
         Raises:

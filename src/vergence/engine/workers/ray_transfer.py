@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vergence.core.aggregation import Sum
 from vergence.core.messages import SealedReply
 from vergence.core.method import Method
 from vergence.core.naming import FROM_FILE
+from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import Packed, digest, quick_digest, unpack
 from vergence.core.task import Task
@@ -34,7 +36,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
 from vergence.privacy.hooks import ClientHooks
 
-Array = np.ndarray[Any, np.dtype[np.uint8]]
+Array = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class PayloadStateStore(ClientStateStore):
     old_states: Mapping[str, Array] = field(default_factory=dict)
     new_states: dict[str, Array] = field(default_factory=dict)
 
-    def read(self, file: str, fresh: Any = None) -> ClientState:
+    def read(self, file: str, fresh: object = None) -> ClientState:
         """Read a state that came under a file's name.
 
         Raises:
@@ -105,8 +107,8 @@ class TaskPayload:
     """Outcome of a group, with the bytes of its clients' new states."""
 
     results: list[ClientResult]
-    totals: Mapping[str, Any]
-    weights: Mapping[str, Any]
+    totals: Mapping[str, Params]
+    weights: Mapping[str, float | Params]
     count: int
     replies: Mapping[str, SealedReply]
     states: Mapping[str, Array]
@@ -190,7 +192,7 @@ def bytes_of(path: Path) -> Array:
         raise StateError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def as_array(tensor: Tensor) -> tuple[Any, str | None]:
+def as_array(tensor: Tensor) -> tuple[NDArray[np.generic], str | None]:
     """Return a tensor as an array, and the name of its type if numpy has none for it."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
@@ -198,8 +200,7 @@ def as_array(tensor: Tensor) -> tuple[Any, str | None]:
     return tensor.numpy(), None
 
 
-def as_tensor(packed: tuple[Any, str | None]) -> Tensor:
+def as_tensor(packed: tuple[NDArray[np.generic], str | None]) -> Tensor:
     """Undo `as_array`; the result is a view, which must not be changed."""
-    array, kind_of = packed
-    tensor = torch.from_numpy(array)
-    return tensor if kind_of is None else tensor.view(getattr(torch, kind_of))
+    tensor = torch.from_numpy(packed[0])
+    return tensor if packed[1] is None else tensor.view(getattr(torch, packed[1]))
