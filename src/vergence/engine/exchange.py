@@ -430,9 +430,9 @@ class ClientExchange:
         client_of = {person: self.clients.lab_of.get(person, person) for person in people}
         sent = self._messages(dict.fromkeys(client_of.values()), "evaluate", server, round)
         messages = {person: sent[client] for person, client in client_of.items()}
-        beside = self.method.server_part(server)
-        if beside:
-            messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}
+        server_part = self.method.server_part(server)
+        if server_part:
+            messages = {p: replace(m, trees={**m.trees, **server_part}) for p, m in messages.items()}
         tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
         groups = lengths([1.0] * len(tasks), -(-len(tasks) // GROUPS), False)
         metrics: dict[str, dict[str, Mapping[str, float]]] = {}
