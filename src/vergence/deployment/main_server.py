@@ -214,9 +214,7 @@ class MainServer:
                 "serve", tasks, [len(tasks)], stamp=asked.stamp, progress=asked.progress
             )
             self.remote.talk = float(asked.seconds)
-            results, became = ServerSession(self.remote.sessions, batch, tasks).hold(
-                asked.templates
-            )
+            results, became = ServerSession(self.remote.sessions, batch, tasks).hold(asked.held)
             left = [file for client in asked.clients for file in self.remote.dropped(client)]
             note = {"done": [vars(result) for result in results], "left": left}
             talk.say(note, b"" if became is None else encode(became, {}))

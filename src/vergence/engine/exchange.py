@@ -432,7 +432,9 @@ class ClientExchange:
         messages = {person: sent[client] for person, client in client_of.items()}
         server_part = self.method.server_part(server)
         if server_part:
-            messages = {p: replace(m, trees={**m.trees, **server_part}) for p, m in messages.items()}
+            messages = {
+                p: replace(m, trees={**m.trees, **server_part}) for p, m in messages.items()
+            }
         tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
         groups = lengths([1.0] * len(tasks), -(-len(tasks) // GROUPS), False)
         metrics: dict[str, dict[str, Mapping[str, float]]] = {}
