@@ -49,7 +49,8 @@ class VergenceError(Exception):
 
     def reworded(self, message: str) -> Self:
         """Return an error of this class and code with another message."""
-        other = type(self)(message)  # a class of the user's own may take the message alone
+        # Without the code, which a user's own class may not take as an argument.
+        other = type(self)(message)
         other.code = self.code
         return other
 
@@ -93,26 +94,31 @@ class PartialRun(VergenceError):
 
 
 def printable(text: str) -> str:
-    """Text on one line, whatever a name in it holds: a newline, or what a terminal acts on."""
+    """Return text as one line, with newlines and control characters of a terminal escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def is_out_of_memory(fault: BaseException) -> bool:
-    """True of a fault of an allocator; torch's raise a RuntimeError."""
-    told = ("allocate memory", "out of memory", "alloc_cpu", "Storage size calculation overflowed")
+    """Return whether an exception says that memory is exhausted; torch raises RuntimeError."""
+    phrases = (
+        "allocate memory",
+        "out of memory",
+        "alloc_cpu",
+        "Storage size calculation overflowed",
+    )
     return isinstance(fault, MemoryError) or (
-        isinstance(fault, RuntimeError) and any(words in str(fault) for words in told)
+        isinstance(fault, RuntimeError) and any(words in str(fault) for words in phrases)
     )
 
 
 def first_line(fault: BaseException) -> str:
-    """Message of a fault, on one line: its first line, else the type of the fault."""
+    """Return the first line of an exception's message, else its type."""
     text = str(fault).strip().splitlines()
     return text[0] if text else type(fault).__name__
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)``, or nothing where nothing is near."""
+    """Return `` (did you mean 'x'?)``, or "" if no known name is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
 

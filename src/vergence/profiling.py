@@ -30,15 +30,15 @@ PHASES: Mapping[str, str] = {
     "report": "figures and pages",
     "rest": "everything else",
 }
-"""What is told apart, in the order in which it is shown."""
+"""The phases and their descriptions, in the order of tables."""
 WORK = ("training", "forward")
 """The phases that a run is for; all others are what comes on top."""
 FILE = "profile.csv"
 HEAD = ("method", "phase", "wall_seconds", "cpu_seconds")
 WAITING = "waiting"
-"""For workers: of the wall clock it is divided among what they were at meanwhile."""
+"""Phase of waiting for workers; `settle` divides its wall time among their phases."""
 LOADED = time.perf_counter()
-"""When the program began, but for Python's own start."""
+"""Time at which this module was loaded, close to the program's start."""
 
 Key = tuple[str, str]
 """Method and phase."""
@@ -47,10 +47,10 @@ Row = tuple[str, str, float, float]
 
 
 class Profile:
-    """Stop watch with one hand: it always runs for one phase of one method.
+    """Stopwatch that always runs for one phase of one method.
 
     Args:
-        running: the phase that it runs for.
+        running: the phase with which it starts.
     """
 
     def __init__(self, running: str) -> None:
@@ -61,14 +61,14 @@ class Profile:
         self.at = time.perf_counter(), time.process_time()
 
     def _stop(self) -> None:
-        """Note what was spent since the last stop for the phase that runs."""
+        """Add the time since the last stop to the running phase."""
         then, self.at = self.at, (time.perf_counter(), time.process_time())
         self.wall[self.method, self.running] += self.at[0] - then[0]
         self.cpu[self.method, self.running] += self.at[1] - then[1]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Run for another phase meanwhile."""
+        """Count the block for another phase."""
         self._stop()
         before, self.running = self.running, name
         try:
@@ -79,7 +79,7 @@ class Profile:
 
     @contextmanager
     def of(self, method: str) -> Iterator[None]:
-        """Run for another method meanwhile."""
+        """Count the block for another method."""
         self._stop()
         before, self.method = self.method, method
         try:
@@ -88,26 +88,26 @@ class Profile:
             self._stop()
             self.method = before
 
-    def handed(self) -> dict[str, tuple[float, float]]:
-        """Wall and CPU seconds by phase since the last call, for the parent of a worker."""
+    def take_times(self) -> dict[str, tuple[float, float]]:
+        """Return wall and CPU seconds by phase since the last call, for a worker's parent."""
         self._stop()
-        told = {
+        times = {
             phase: (wall, self.cpu[key])
             for key, wall in self.wall.items()
             if (phase := key[1]) != WAITING
         }
         self.wall.clear()
         self.cpu.clear()
-        return told
+        return times
 
     def add(self, spent: Mapping[str, Sequence[float]]) -> None:
-        """Add what a worker spent: phase -> wall and CPU seconds."""
+        """Add a worker's wall and CPU seconds by phase."""
         for phase, (wall, cpu) in spent.items():
             self.workers[phase] += wall
             self.cpu[self.method, phase] += cpu
 
     def settle(self) -> None:
-        """Divide the time spent waiting for workers among what they were at."""
+        """Divide the time of waiting for workers among the workers' phases."""
         self._stop()
         waited = self.wall.pop((self.method, WAITING), 0.0)
         self.cpu[self.method, "exchange"] += self.cpu.pop((self.method, WAITING), 0.0)
@@ -119,7 +119,7 @@ class Profile:
         self.workers.clear()
 
     def rows(self) -> list[Row]:
-        """Method, phase, wall and CPU seconds, methods in the order in which they ran."""
+        """Return method, phase, wall and CPU seconds, methods in the order in which they ran."""
         self._stop()
         methods = list(dict.fromkeys(method for method, _ in self.wall))
         return [
@@ -131,13 +131,13 @@ class Profile:
 
 
 active: Profile | None = None
-"""The profile of this command, if one is asked for."""
+"""The profile of this command, if there is one."""
 plain_import = builtins.__import__
 OFF = nullcontext()
 
 
 def start() -> Profile:
-    """Begin a profile; what is past was starting Python and loading modules."""
+    """Begin a profile; the time until now is counted as `import`."""
     global active
     active = profile = Profile("rest")
     profile.wall["", "import"] = profile.at[0] - LOADED
@@ -160,35 +160,35 @@ def stop() -> None:
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Count what is done in this context for a phase, where there is a profile."""
+    """Count the block for a phase, where there is a profile."""
     return OFF if active is None else active.phase(name)
 
 
 def method(label: str) -> AbstractContextManager[None]:
-    """Count what is done in this context for a method, where there is a profile."""
+    """Count the block for a method, where there is a profile."""
     return OFF if active is None else active.of(label)
 
 
 def in_worker() -> None:
-    """Begin anew in a process that was forked: what is past is the parent's."""
+    """Begin a new profile in a forked worker; the time until now is the parent's."""
     global active
     if active is not None:
         stop()
         active = Profile(WAITING)
 
 
-def handed() -> dict[str, dict[str, tuple[float, float]]]:
-    """Part of a worker's note on what it spent, where there is a profile."""
-    return {} if active is None else {"spent": active.handed()}
+def take_times() -> dict[str, dict[str, tuple[float, float]]]:
+    """Return timings to send back to the parent process; empty when profiling is off."""
+    return {} if active is None else {"spent": active.take_times()}
 
 
 def add(note: Mapping[str, Any]) -> None:
-    """Count what a worker's note says it spent."""
+    """Add the timings in a worker's note."""
     if active is not None:
         active.add(note.get("spent", {}))
 
 
 def settle() -> None:
-    """Divide what this process waited for its workers, where there is a profile."""
+    """Divide the time of waiting for workers, where there is a profile."""
     if active is not None:
         active.settle()

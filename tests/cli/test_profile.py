@@ -65,13 +65,13 @@ def test_a_worker_hands_over_what_it_spent_once(clock):
     clock.work(7)
     with profile.phase("exchange"):
         clock.work(2)
-    assert profile.handed() == {"exchange": (2, 1)}
-    assert profile.handed() == {}
+    assert profile.take_times() == {"exchange": (2, 1)}
+    assert profile.take_times() == {}
 
 
 def test_without_a_profile_a_phase_is_nothing():
     assert profiling.phase("training") is profiling.method("fedavg") is profiling.OFF
-    assert profiling.handed() == {}
+    assert profiling.take_times() == {}
 
 
 @pytest.fixture(scope="module")

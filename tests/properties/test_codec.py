@@ -119,7 +119,7 @@ def test_bytes_are_those_of_the_arrays(x, codec):
     if isinstance(codec, TopK):
         k = codec.count(n)
         where = min(math.ceil(k * max(math.ceil(math.log2(max(n, 1))), 1) / 8), math.ceil(n / 8))
-        wanted = each[type(codec.kept)](k) + (where if n else 0)
+        wanted = each[type(codec.values_codec)](k) + (where if n else 0)
     else:
         wanted = each[type(codec)](n)
     assert size(codec.encode(x)) == wanted

@@ -66,7 +66,7 @@ def model_2():
 
 
 def pruned(model, pruning):
-    return pruning.kept(*model).keep(model[1])
+    return pruning.remaining(*model).keep(model[1])
 
 
 def contiguous(network):
@@ -132,7 +132,7 @@ def test_convolutions_as_in_table_4_4(model_2):
 
 
 def test_biases_stay(model_2):
-    keep = Pruning(1.0, "both").kept(*model_2)
+    keep = Pruning(1.0, "both").remaining(*model_2)
     left = {name for name, count in keep.counts().items() if count}
     assert left == {f"{layer}.bias" for layer in ("conv1", "conv2", "fc1", "fc2")}
 
@@ -186,7 +186,7 @@ def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount
     """relu(0) = max(0, ...) = 0, so that a filter of zeros with bias 0 says nothing."""
     task, data = GazeAngle(model), eyes(4, *size)
     params = noisy(task)
-    keep = Pruning(amount, "both", structured=True).kept(task.module(), params)
+    keep = Pruning(amount, "both", structured=True).remaining(task.module(), params)
     whole = built(task.module(), keep.keep(params))
     small = shrunk(whole, keep)
     counts = {n: len(p) for n, p in small.named_parameters() if n.endswith("weight")}
@@ -206,14 +206,14 @@ def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount
 def test_what_cannot_be_taken_out_is_set_to_zero():
     task = GazeAngle(ResNetPreact(4, 2))
     network, params = task.module(), noisy(task)
-    keep = Pruning(0.5, "conv", structured=True).kept(network, params)
+    keep = Pruning(0.5, "conv", structured=True).remaining(network, params)
     assert row(network) is None
     assert not keep.keep(params)["stage1.conv1.weight"].flatten(1).any(1).all()
     with pytest.raises(ConfigError, match="ResNetPreactNet is no row of plain layers"):
         shrunk(network, keep)
     video = GlcVit().build()
     assert row(video) is None
-    keep = Pruning(0.5, "both", structured=True).kept(video, Params.of(video))
+    keep = Pruning(0.5, "both", structured=True).remaining(video, Params.of(video))
     counts = keep.counts()
     # 48 rows of 3 x 2 x 8 x 8; the last linear layer makes the map.
     assert counts["embed.weight"] == 24 * 384
@@ -224,7 +224,7 @@ def test_what_cannot_be_taken_out_is_set_to_zero():
 def test_the_sparse_network_says_the_same():
     task, data = GazeAngle(SmallEye()), eyes(4)
     params = noisy(task)
-    dense = built(task.module(), Pruning(0.9).kept(task.module(), params).keep(params))
+    dense = built(task.module(), Pruning(0.9).remaining(task.module(), params).keep(params))
     batch = data.take(slice(0, 4))
     with torch.no_grad():
         torch.testing.assert_close(
@@ -237,7 +237,7 @@ def test_the_sparse_network_says_the_same():
 def test_what_went_stays_away_in_training(optimiser):
     task, data = GazeAngle(SmallEye((4, 4), 8)), eyes(16)
     params = noisy(task)
-    keep = Pruning(0.8, "both").kept(task.module(), params)
+    keep = Pruning(0.8, "both").remaining(task.module(), params)
     local = LocalTraining(steps=4, batch=8, optimizer=optimiser, lr=0.01, weight_decay=0.01)
     head = Mask.layers(params.layout, "fc*")
     fitted = (

@@ -33,15 +33,16 @@ class Aggregate:
         if not isinstance(weight, Params):
             return total / weight if weight else total
         nobody = torch.from_numpy(weight.flat.numpy() == 0).to(weight.flat.dtype)
+        # Entries that nobody sent have weight 0: with 1 in its place their mean is 0 and not NaN.
         return total.like(total.flat / nobody.add_(weight.flat))
 
     def contributors(self, tree: str) -> Params | float:
-        """Return the sum of weights of a tree (per entry where weights are per entry)."""
+        """Return the sum of a tree's weights, per entry where weights are per entry."""
         return self.weights[tree]
 
 
 class Sum:
-    """Sealed replies added up in place: a tree's total and weights, in the order of `add`.
+    """Running sum of sealed replies: totals and weights of every tree, added in the order of `add`.
 
     `new(n, dtype)` makes a buffer: ordinary memory, or memory that processes share.
     """
@@ -57,12 +58,13 @@ class Sum:
         self.count += 1
         for name, tree in sealed.trees.items():
             weight = tree.weight
-            if isinstance(weight, Mask):  # as numbers: ten times faster to add than truth values
+            # As numbers, which are ten times faster to add than truth values.
+            if isinstance(weight, Mask):
                 weight = Params(weight.bits.view(torch.uint8), weight.layout)
             self._add(name, tree.total, weight)
 
     def merge(self, other: Sum) -> None:
-        """Add what another sum holds."""
+        """Add the totals, weights and count of another sum."""
         self.count += other.count
         for name, total in other.totals.items():
             self._add(name, total, other.weights[name])
@@ -89,7 +91,7 @@ class Sum:
     def aggregate(
         self, layouts: Mapping[str, Params], metrics: Mapping[str, Sequence[float]]
     ) -> Aggregate:
-        """Aggregate that a server learns; `layouts` shapes the trees if nobody replied."""
+        """Return what a server learns; `layouts` gives the shapes of trees that nobody sent."""
         totals, weights = dict(self.totals), dict(self.weights)
         for name, params in layouts.items():
             if name not in totals:

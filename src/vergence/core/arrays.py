@@ -26,85 +26,87 @@ FEWEST = 3
 Columns = dict[str, Tensor]
 
 
-def columns_of(given: Any, who: str, names: Sequence[str]) -> Columns:
-    """One person's samples as columns of tensors.
+def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
+    """Turn one person's samples into columns of tensors.
 
     Args:
-        given: a mapping of arrays, a torch data set, a data frame, or arrays in the order of
+        samples: a mapping of arrays, a torch data set, a data frame, or arrays in the order of
             `names`.
-        who: whose they are, for errors.
-        names: of the columns, where `given` has no names of its own.
+        who: the person, for errors.
+        names: names of the columns, where `samples` has none.
 
     Raises:
-        DataError: they are no arrays of numbers with a row per sample.
+        DataError: the samples are not arrays of numbers with a row per sample.
     """
-    if isinstance(given, TorchDataset):
-        given = _items(given, who, names)
-    elif hasattr(given, "iloc") and hasattr(given, "columns"):
-        given = {name: given[name] for name in as_text(given.columns, f"{who}: columns").values()}
-    elif isinstance(given, tuple | list) and 0 < len(given) <= len(names):
-        given = dict(zip(names, given, strict=False))
-    if not isinstance(given, Mapping) or not given:
+    if isinstance(samples, TorchDataset):
+        samples = _items(samples, who, names)
+    elif hasattr(samples, "iloc") and hasattr(samples, "columns"):
+        samples = {n: samples[n] for n in as_text(samples.columns, f"{who}: columns").values()}
+    elif isinstance(samples, tuple | list) and 0 < len(samples) <= len(names):
+        samples = dict(zip(names, samples, strict=False))
+    if not isinstance(samples, Mapping) or not samples:
         raise DataError(
-            f"{who} has a {type(given).__name__}: give arrays by name, {{'x': inputs, 'y': "
+            f"{who} has a {type(samples).__name__}: give arrays by name, {{'x': inputs, 'y': "
             "targets}, or a torch Dataset"
         )
-    keys = as_text(given, f"{who}: columns")
-    columns = {name: _tensor(given[key], f"{who}: {name!r}") for name, key in keys.items()}
+    keys = as_text(samples, f"{who}: columns")
+    columns = {name: _tensor(samples[key], f"{who}: {name!r}") for name, key in keys.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
-        told = ", ".join(f"{name!r} {count}" for name, count in rows.items())
-        raise DataError(f"{who}: columns differ in length ({told} rows): give each a row a sample")
+        lengths = ", ".join(f"{name!r} {count}" for name, count in rows.items())
+        raise DataError(
+            f"{who}: columns differ in length ({lengths} rows): give each a row a sample"
+        )
     return columns
 
 
 def as_text(names: Iterable[Any], what: str) -> dict[str, Any]:
-    """Names as text -> as they were given.
+    """Map the text of every name to the name itself.
 
     Raises:
-        DataError: two of them are one text, as 1 and "1"; names both.
+        DataError: two names have the same text, as 1 and "1"; the message has both.
     """
-    found: dict[str, Any] = {}
+    by_text: dict[str, Any] = {}
     for name in names:
         text = str(name)
-        if text in found:
+        if text in by_text:
             raise DataError(
-                f"{what} {found[text]!r} and {name!r} have one name, {text!r}: rename one of them"
+                f"{what} {by_text[text]!r} and {name!r} have one name, {text!r}: rename one of them"
             )
-        found[text] = name
-    return found
+        by_text[text] = name
+    return by_text
 
 
-def _items(given: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """The items of a torch data set, put together column by column."""
-    if isinstance(given, TensorDataset):
-        return dict(zip(_names(len(given.tensors), who, names), given.tensors, strict=True))
+def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Any]:
+    """Stack the items of a torch data set into columns."""
+    if isinstance(dataset, TensorDataset):
+        return dict(zip(_names(len(dataset.tensors), who, names), dataset.tensors, strict=True))
     try:
-        rows: list[Any] = [given[i] for i in range(len(given))]  # type: ignore[arg-type]
+        rows: list[Any] = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         raise DataError(
-            f"{who} has a {type(given).__name__}, which has no length or no items by number: give "
-            "a map-style Dataset, or arrays to Federation.from_arrays"
+            f"{who} has a {type(dataset).__name__}, which has no length or no items by number: "
+            "give a map-style Dataset, or arrays to Federation.from_arrays"
         ) from None
     if not rows:
-        raise DataError(f"{who} has an empty {type(given).__name__}: leave this person out")
+        raise DataError(f"{who} has an empty {type(dataset).__name__}: leave this person out")
     if not isinstance(rows[0], Mapping):
         rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
-    _check_parts(rows, f"{who} has a {type(given).__name__}")
+    _check_parts(rows, f"{who} has a {type(dataset).__name__}")
     if not isinstance(rows[0], Mapping):
         keys = _names(len(rows[0]), who, names)
         rows = [dict(zip(keys, row, strict=True)) for row in rows]
-    found = {}
+    columns = {}
     for name in rows[0]:
         try:
-            found[name] = torch.stack([torch.as_tensor(row[name]) for row in rows])
+            columns[name] = torch.stack([torch.as_tensor(row[name]) for row in rows])
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(
-                f"{who}: {name!r} of the items of a {type(given).__name__} cannot be stacked "
+                f"{who}: {name!r} of the items of a {type(dataset).__name__} cannot be stacked "
                 f"({reason}): every item needs numbers of one shape"
             ) from None
-    return found
+    return columns
 
 
 def _check_parts(rows: Sequence[Any], whose: str) -> None:
@@ -113,8 +115,8 @@ def _check_parts(rows: Sequence[Any], whose: str) -> None:
     for number, row in enumerate(rows):
         if _parts(row) != wanted:
             raise DataError(
-                f"{whose}, whose item {number} has {_told_parts(row)}, item 0 "
-                f"{_told_parts(rows[0])}: give every item the same"
+                f"{whose}, whose item {number} has {_parts_text(row)}, item 0 "
+                f"{_parts_text(rows[0])}: give every item the same"
             )
 
 
@@ -122,7 +124,7 @@ def _parts(row: Any) -> Any:
     return set(row) if isinstance(row, Mapping) else len(row)
 
 
-def _told_parts(row: Any) -> str:
+def _parts_text(row: Any) -> str:
     return f"the parts {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"{len(row)}"
 
 
@@ -135,32 +137,33 @@ def _names(count: int, who: str, names: Sequence[str]) -> Sequence[str]:
     return names[:count]
 
 
-def _tensor(given: Any, where: str) -> Tensor:
-    """A column as a tensor of its own memory, in a type that networks take."""
-    if isinstance(given, Tensor):
-        found = given.detach().cpu().clone()
+def _tensor(column: Any, where: str) -> Tensor:
+    """Copy a column into a tensor of a type that networks take."""
+    if isinstance(column, Tensor):
+        tensor = column.detach().cpu().clone()
     else:
-        array = given.to_numpy() if hasattr(given, "to_numpy") else _array(given, where)
+        array = column.to_numpy() if hasattr(column, "to_numpy") else _array(column, where)
         if array.dtype == object:
             array = _plain(array, where)
         if array.dtype.kind not in "biuf":
             raise DataError(
                 f"{where} holds {_kind(array)}, no numbers: turn it into numbers, or leave it out"
             )
+        # torch has few operations on unsigned integers wider than a byte.
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:
             array = array.astype(np.int64)
-        found = torch.tensor(array)
-    if found.is_complex() or not found.ndim:
-        what = "complex numbers" if found.is_complex() else "a single number"
+        tensor = torch.tensor(array)
+    if tensor.is_complex() or not tensor.ndim:
+        what = "complex numbers" if tensor.is_complex() else "a single number"
         raise DataError(f"{where} holds {what}: give an array of real numbers with a row a sample")
-    if found.dtype in (torch.float64, torch.float16, torch.bfloat16):
-        return found.float()
-    return found.long() if found.dtype in (torch.int8, torch.int16, torch.int32) else found
+    if tensor.dtype in (torch.float64, torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor.long() if tensor.dtype in (torch.int8, torch.int16, torch.int32) else tensor
 
 
-def _array(given: Any, where: str) -> np.ndarray:
+def _array(column: Any, where: str) -> np.ndarray:
     try:
-        return np.asarray(given)
+        return np.asarray(column)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _uneven(where, first_line(error)) from None
 
@@ -170,12 +173,14 @@ def _uneven(where: str, reason: str) -> DataError:
 
 
 def _plain(array: np.ndarray, where: str) -> np.ndarray:
-    """Objects as numbers where all of them are: a frame's column with missing values is one.
+    """Turn an array of objects into numbers; return it unchanged if one of them is no number.
+
+    Digits in a string are not a number. Columns of a data frame that lack values are such arrays.
 
     Raises:
-        DataError: one is no number, text of digits neither; or they differ in shape.
+        DataError: the objects are arrays of different shapes.
     """
-    found = []
+    numbers = []
     for item in array.ravel():
         try:
             inner = np.asarray(item)
@@ -183,14 +188,14 @@ def _plain(array: np.ndarray, where: str) -> np.ndarray:
                 inner = _plain(inner, where)
             if inner.dtype.kind not in "biufO" or isinstance(item, str):
                 return array
-            found.append(inner.astype(np.float64))
+            numbers.append(inner.astype(np.float64))
         except (TypeError, ValueError):
             return array
-    shapes = list(dict.fromkeys(item.shape for item in found))
+    shapes = list(dict.fromkeys(item.shape for item in numbers))
     if len(shapes) > 1:
-        told = " and ".join(" x ".join(map(str, shape)) or "1" for shape in shapes[:2])
-        raise _uneven(where, f"{told} numbers")
-    return np.stack(found).reshape(array.shape + shapes[0]) if found else np.zeros(array.shape)
+        shapes_text = " and ".join(" x ".join(map(str, shape)) or "1" for shape in shapes[:2])
+        raise _uneven(where, f"{shapes_text} numbers")
+    return np.stack(numbers).reshape(array.shape + shapes[0]) if numbers else np.zeros(array.shape)
 
 
 def _kind(array: np.ndarray) -> str:
@@ -204,13 +209,13 @@ def _kind(array: np.ndarray) -> str:
 def check_numbers(
     columns: Mapping[str, Tensor], who: str, missing: Collection[str], rows: Sequence[Any] = ()
 ) -> None:
-    """Accept columns of finite numbers; NaN may stand in those that `missing` names.
+    """Check that columns hold finite numbers; those that `missing` names may hold NaN.
 
     Args:
-        columns: of one person.
-        who: whose.
+        columns: the columns of one person.
+        who: the person, for errors.
         missing: columns in which NaN says that nothing was recorded.
-        rows: what the rows are called, where that is not their number.
+        rows: labels of the rows for errors; default: their numbers.
 
     Raises:
         DataError: names person, column and row.
@@ -233,10 +238,10 @@ def check_numbers(
 
 
 def check_alike(people: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Accept people who have the same columns, of the same shape and type.
+    """Check that all people have the same columns, of the same shapes and types.
 
     Raises:
-        DataError: names the first who differs, and how.
+        DataError: names the first person who differs, and how.
     """
     first = next(iter(people))
     wanted = {n: (tuple(c.shape[1:]), c.dtype) for n, c in people[first].items()}
@@ -250,18 +255,18 @@ def check_alike(people: Mapping[str, Mapping[str, Tensor]]) -> None:
             here = (tuple(column.shape[1:]), column.dtype)
             if here != wanted[name]:
                 raise DataError(
-                    f"person {person!r}: {name!r} is {_told(here)} a sample, of person {first!r} "
-                    f"{_told(wanted[name])}: give everybody the same"
+                    f"person {person!r}: {name!r} is {_shape_text(here)} a sample, of person "
+                    f"{first!r} {_shape_text(wanted[name])}: give everybody the same"
                 )
 
 
-def _told(shape: tuple[tuple[int, ...], torch.dtype]) -> str:
+def _shape_text(shape: tuple[tuple[int, ...], torch.dtype]) -> str:
     sizes = " x ".join(map(str, shape[0])) or "one number"
     return f"{sizes} ({str(shape[1]).removeprefix('torch.')})"
 
 
 def check_shares(shares: Sequence[float]) -> None:
-    """Accept three shares that make a whole.
+    """Check that the shares are three positive numbers with sum 1.
 
     Raises:
         ConfigError: they are not.
@@ -278,38 +283,39 @@ def check_shares(shares: Sequence[float]) -> None:
 def split_rows(
     counts: Mapping[str, int], shares: Sequence[float] = SHARES, shuffle: int | None = None
 ) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """Sample numbers of everybody's training, validation and test part.
+    """Return the sample numbers of each person's training, validation and test part.
 
-    In the order given: neighbours in a recording are alike, and a test sample between two that were
-    trained on would be answered by heart. With `shuffle`, a seed, each person's samples are drawn
-    at random, for samples without an order.
+    The parts follow each other in the order of the samples. With `shuffle`, a seed, each person's
+    samples are drawn at random, for samples without an order.
 
     Raises:
-        ConfigError: the shares are none.
-        DataError: somebody's samples are too few; names everybody of whom that is true.
+        ConfigError: the shares are not three positive numbers with sum 1.
+        DataError: people have too few samples to split; names them.
     """
     check_shares(shares)
+    # In the order of the recording: neighbouring samples are alike, so a test sample between two
+    # training samples would be known by heart. 1e-9 undoes rounding errors of shares times counts.
     ends = {
         who: [int(n * s + 1e-9) for s in (shares[0], shares[0] + shares[1])]
         for who, n in counts.items()
     }
     few = [who for who, (a, b) in ends.items() if not 0 < a < b < counts[who]]
     if few:
-        told = ", ".join(f"{who} ({counts[who]})" for who in few[:5])
+        names = ", ".join(f"{who} ({counts[who]})" for who in few[:5])
         more = f" and {len(few) - 5} more" if len(few) > 5 else ""
         raise DataError(
             f"too few samples to split {'/'.join(f'{100 * s:g}' for s in shares)} into training, "
-            f"validation and test: {told}{more}; leave these people out, give them more (at least "
+            f"validation and test: {names}{more}; leave these people out, give them more (at least "
             f"{FEWEST}), or give the parts yourself: {{'train': ..., 'val': ..., 'test': ...}}"
         )
-    found = {}
+    parts_of = {}
     for who, (a, b) in ends.items():
         order = np.arange(counts[who])
         if shuffle is not None:
             order = RandomStream("split", shuffle, who).numpy().permutation(counts[who])
         train, val, test = (torch.from_numpy(np.sort(part)) for part in np.split(order, [a, b]))
-        found[who] = (train, val, test)
-    return found
+        parts_of[who] = (train, val, test)
+    return parts_of
 
 
 def split_people(
@@ -319,19 +325,19 @@ def split_people(
     shuffle: int | None = None,
     missing: Collection[str] = (),
 ) -> tuple[dict[str, dict[str, Columns]], str]:
-    """Everybody's columns by part, and in words how they were split.
+    """Split each person's samples into parts; return their columns, and a line on the split.
 
     Args:
         people: person -> samples (see `columns_of`), or person -> {"train", "val", "test"} of them.
-        names: of columns that have none.
-        shares: of the three parts.
+        names: names for columns that have none.
+        shares: shares of the three parts.
         shuffle: a seed; None: in the order given.
         missing: columns in which NaN says that nothing was recorded.
 
     Raises:
-        DataError: as of `columns_of`, `check_numbers`, `check_alike` and `split_rows`; or only some
-            come in parts.
-        ConfigError: shares that make no whole.
+        DataError: as in `columns_of`, `check_numbers`, `check_alike` and `split_rows`; or some
+            people come in parts and others do not.
+        ConfigError: the shares are not three positive numbers with sum 1.
     """
     if not isinstance(people, Mapping) or not people:
         got = "nobody" if isinstance(people, Mapping) else f"a {type(people).__name__}"
@@ -339,41 +345,42 @@ def split_people(
             "people must be a mapping, person -> {'x': inputs, 'y': targets}, with at least one "
             f"person; got {got}"
         )
-    given = {who: people[person] for who, person in as_text(people, "people").items()}
+    samples = {who: people[person] for who, person in as_text(people, "people").items()}
     parted = [
-        p for p, data in given.items() if isinstance(data, Mapping) and set(data) == set(PARTS)
+        p for p, data in samples.items() if isinstance(data, Mapping) and set(data) == set(PARTS)
     ]
     if not parted:
-        whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in given.items()}
+        whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in samples.items()}
         refuse_empty({person: rows_in(columns) for person, columns in whole.items()})
         check_alike(whole)
         return _split(whole, shares, shuffle)
-    if rest := [p for p in given if p not in parted]:
+    if rest := [p for p in samples if p not in parted]:
         raise DataError(
             f"person {parted[0]!r} comes in parts (train, val, test), person {rest[0]!r} does not: "
             "give all of them in parts, or none"
         )
-    found = {
+    parts = {
         p: {part: _checked(data[part], f"person {p!r}, {part}", names, missing) for part in PARTS}
-        for p, data in given.items()
+        for p, data in samples.items()
     }
-    refuse_empty({f"{p} ({part})": rows_in(found[p][part]) for p in found for part in PARTS})
-    check_alike({f"{p}, {part}": found[p][part] for p in found for part in PARTS})
-    return found, "as given"
+    refuse_empty({f"{p} ({part})": rows_in(parts[p][part]) for p in parts for part in PARTS})
+    check_alike({f"{p}, {part}": parts[p][part] for p in parts for part in PARTS})
+    return parts, "as given"
 
 
 def refuse_empty(counts: Mapping[str, int]) -> None:
-    """Refuse people without samples, who are of no shape to compare with others.
+    """Refuse people without samples.
 
     Raises:
-        DataError: names them.
+        DataError: names these people.
     """
+    # Before `check_alike`: columns without rows have no shape to compare with those of others.
     if empty := [who for who, count in counts.items() if not count]:
         raise DataError(f"without samples: {', '.join(empty)}; leave these people out")
 
 
-def _checked(given: Any, who: str, names: Sequence[str], missing: Collection[str]) -> Columns:
-    columns = columns_of(given, who, names)
+def _checked(samples: Any, who: str, names: Sequence[str], missing: Collection[str]) -> Columns:
+    columns = columns_of(samples, who, names)
     check_numbers(columns, who, missing)
     return columns
 
@@ -383,30 +390,30 @@ def _split(
 ) -> tuple[dict[str, dict[str, Columns]], str]:
     rows = split_rows({p: rows_in(c) for p, c in whole.items()}, shares, shuffle)
     how = "in the order given" if shuffle is None else f"at random with seed {shuffle}"
-    found = {
+    parts_of = {
         person: {
             part: {name: column[at] for name, column in whole[person].items()}
             for part, at in zip(PARTS, parts, strict=True)
         }
         for person, parts in rows.items()
     }
-    return found, f"{'/'.join(f'{100 * share:g}' for share in shares)} {how}"
+    return parts_of, f"{'/'.join(f'{100 * share:g}' for share in shares)} {how}"
 
 
 def rows_in(columns: Columns) -> int:
-    """Number of samples in columns."""
+    """Return the number of samples in columns."""
     return len(next(iter(columns.values())))
 
 
 def by_person(
     frame: Any, person: str, columns: Mapping[str, Any] | None, missing: Collection[str] = ()
 ) -> dict[str, Columns]:
-    """Everybody's columns of a data frame, people in the order in which they appear.
+    """Return each person's columns of a data frame, in the order in which people appear.
 
     Args:
         frame: a pandas DataFrame.
         person: the column that says whose a row is.
-        columns: name of a column of samples -> a column of the frame, or several side by side;
+        columns: for each column of samples the frame's column, or several to put side by side;
             None: every other column under its own name.
         missing: columns in which NaN says that nothing was recorded.
 
@@ -425,11 +432,11 @@ def by_person(
             "from_frame: columns must say what samples hold, as {'x': ['pupil', 'speed'], 'y': "
             f"'gaze_x'}}; got {columns!r}"
         )
-    several = {name for name, held in columns.items() if _are_several(held, frame)}
+    several = {name for name, sources in columns.items() if _are_several(sources, frame)}
     wanted: dict[str, Any] = {
-        name: list(held) if name in several else held for name, held in columns.items()
+        name: list(sources) if name in several else sources for name, sources in columns.items()
     }
-    used: list[Any] = [c for n, held in wanted.items() for c in (held if n in several else [held])]
+    used: list[Any] = [c for n, own in wanted.items() for c in (own if n in several else [own])]
     check_columns(frame, (person, *used))
     unknown = frame.index[frame[person].isna()]
     if len(unknown):
@@ -438,25 +445,25 @@ def by_person(
     empty = [
         c
         for c in used
-        if any(c == held or (isinstance(held, list) and c in held) for held in may_lack)
+        if any(c == sources or (isinstance(sources, list) and c in sources) for sources in may_lack)
     ]
     as_text(frame[person].drop_duplicates().tolist(), "people")
-    found = {}
+    people = {}
     for who, rows in frame.groupby(person, sort=False, observed=True):
         whose = f"person {str(who)!r}"
         for name in dict.fromkeys(used):
             check_numbers(
                 {name: _tensor(rows[name], f"{whose}: {name!r}")}, whose, empty, rows.index
             )
-        found[str(who)] = columns_of({n: _side(rows[c]) for n, c in wanted.items()}, whose, ())
-    return found
+        people[str(who)] = columns_of({n: _side(rows[c]) for n, c in wanted.items()}, whose, ())
+    return people
 
 
 def check_columns(frame: Any, names: Iterable[Any]) -> None:
-    """Accept columns that a data frame has, each once.
+    """Check that a data frame has each of these columns once.
 
     Raises:
-        DataError: names the one that is not there, or there twice.
+        DataError: names a column that is missing, or there twice.
     """
     known = list(frame.columns)
     for name in names:
@@ -467,15 +474,15 @@ def check_columns(frame: Any, names: Iterable[Any]) -> None:
             raise DataError(f"the frame has {known.count(name)} columns {name!r}: rename them")
 
 
-def _are_several(held: Any, frame: Any) -> bool:
-    """True if these are names of columns, and not the name of one, which may be a tuple too."""
-    if isinstance(held, str) or (isinstance(held, tuple) and held in list(frame.columns)):
+def _are_several(columns: Any, frame: Any) -> bool:
+    """Return whether this is a list of column names; the name of one column may be a tuple too."""
+    if isinstance(columns, str) or (isinstance(columns, tuple) and columns in list(frame.columns)):
         return False
-    return isinstance(held, Iterable)
+    return isinstance(columns, Iterable)
 
 
-def _side(held: Any) -> Any:
-    """A frame's column, or several of them side by side."""
-    if held.ndim == 1:
-        return held
-    return torch.stack([_tensor(held[name], str(name)).float() for name in held.columns], 1)
+def _side(columns: Any) -> Any:
+    """Return a frame's column, or a tensor of several columns side by side."""
+    if columns.ndim == 1:
+        return columns
+    return torch.stack([_tensor(columns[name], str(name)).float() for name in columns.columns], 1)

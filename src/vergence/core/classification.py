@@ -36,8 +36,8 @@ class ClassificationTask(Task):
 
     def imitation(self, output: Scores, teacher: Scores, temperature: float = 1.0) -> Tensor:
         """Return KL(softmax(teacher / temperature) || softmax(output / temperature)), in nats."""
-        wanted, found = ((x / temperature).log_softmax(1) for x in (teacher, output))
-        return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+        target, log_probabilities = ((x / temperature).log_softmax(1) for x in (teacher, output))
+        return functional.kl_div(log_probabilities, target, reduction="batchmean", log_target=True)
 
     def prediction(self, output: Scores) -> Scores:
         """Return the probabilities of the classes."""

@@ -21,7 +21,8 @@ class MaskChooser(Protocol):
     def __call__(self, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
         """Return at most k entries, or `k[name]` of each tensor, where `among` is true.
 
-        Those whose score is highest, or likelier those: a score is made from a person's data.
+        They are those with the highest scores; under a privacy budget the choice is random, and
+        higher scores are more probable, as a score is computed from a person's data.
         """
         ...
 
@@ -30,13 +31,13 @@ class BatchDrawer(Protocol):
     """Draws the batches of a round."""
 
     def __call__(self, at: int) -> Tensor | None:
-        """Return the sample numbers of a batch, counted from 0, maybe none; None: no more come."""
+        """Return the sample numbers of batch `at`, possibly none; None after the last batch."""
         ...
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """A client's place during one turn: its training and validation data, task and randomness."""
+    """What client code sees during one turn: training and validation data, task, randomness."""
 
     id: str
     train: Samples
@@ -45,12 +46,12 @@ class ClientContext:
     round: int
     rng: RandomStream
     progress: float = 0.0
-    """Share of the rounds done, which schedules follow."""
+    """Share of the rounds done, from 0 to 1, for schedules."""
     choose: MaskChooser = Mask.best
-    """How entries are chosen by what data say: by a run's privacy, not by chance of its seed."""
+    """Chooses personal entries by their scores; a run's privacy may make the choice random."""
     draw: BatchDrawer | None = None
-    """How the batches of split learning are drawn, where a run's privacy has a say in it."""
+    """Draws the batches of split learning, where a run's privacy prescribes how."""
 
     def weight(self, weights: Literal["samples", "equal"]) -> float:
-        """Return the weight of a reply: by samples, that of the training data, else 1."""
+        """Return a reply's weight: the task's weight of the training data for `samples`, else 1."""
         return self.task.weigh(self.train) if weights == "samples" else 1.0

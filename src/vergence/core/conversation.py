@@ -46,7 +46,7 @@ Conversation = Generator[Any, Any, T]
 def release(
     verb: str, to: Sequence[ClientId], like: Mapping[str, Params]
 ) -> Conversation[Aggregate]:
-    """Ask clients for trees shaped `like` these, sending nothing; learn only the weighted sum."""
+    """Ask clients for trees shaped `like` these, sending none; learn only their weighted sum."""
     return (yield Request(verb, {c: Message(verb) for c in to}, "aggregate", like))
 
 
@@ -91,32 +91,32 @@ def collect(
 
 
 def proxies() -> Conversation[PublicData]:
-    """Return the samples of nobody's that the server holds."""
+    """Return the server's public samples, which are no client's."""
     return (yield GetPublicData())
 
 
 def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
     """Return the mean `[d]` of rows `[n, d]`, one of each training sample, cut to length `bound`.
 
-    It is what a client may tell of its samples beside what training gives: a run that hides samples
-    adds noise to it, and counts it in the budget.
+    Besides the results of training it is all that a client may send of its samples: a run with
+    privacy for samples adds noise to it, and counts it in the budget.
     """
     return (yield Mean(values, bound))
 
 
 class NoReplyCounted(Exception):
-    """A client that is being served gave a reply that must not count: it is not heard any more."""
+    """A client that is being served was quarantined; its later replies are ignored."""
 
 
 def silence(client: ClientId, reason: str) -> Conversation[None]:
-    """Hear a client that is being served no more; always raises `NoReplyCounted`."""
+    """Quarantine a client that is being served; always raises `NoReplyCounted`."""
     yield Quarantine(client, reason)
 
 
 def attend(
     groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **templates: Params
 ) -> Conversation[ServedGroups]:
-    """Serve groups of clients at once, those of a group one after the other by the same copy."""
+    """Serve groups of clients in parallel; one copy of `templates` serves a group in sequence."""
     return (yield ServeGroups(tuple(tuple(group) for group in groups), templates, shuffled))
 
 
@@ -126,13 +126,13 @@ def ask(
     trees: Mapping[str, Params] | None,
     like: Mapping[str, Params] | None = None,
 ) -> Conversation[dict[str, Params]]:
-    """Send these trees to a client that is being served, and learn those of its reply.
+    """Send trees to a client that is being served, and return the trees of its reply.
 
-    None sends what `offer` gives, which the server's copy itself does not see. `like` are trees of
-    the shape that the reply must have, where they are not sent.
+    None sends what `offer` gives, which the server's copy itself does not see. `like` gives the
+    shapes that trees of the reply must have, where trees of these names are not sent.
 
     Raises:
-        NoReplyCounted: its reply was quarantined.
+        NoReplyCounted: the client was quarantined for its reply.
     """
     message = None if trees is None else Message(verb, trees)
     got = yield Request(verb, {client: message}, "each", like or {})
@@ -142,12 +142,12 @@ def ask(
 def asks(
     client: ClientId, verb: str, messages: Sequence[Mapping[str, Params] | None]
 ) -> Conversation[list[dict[str, Params]]]:
-    """Send several messages at once, as `ask` sends one; learn the trees of every reply.
+    """Send several messages at once, as `ask` sends one; return the trees of every reply.
 
     Over a network this is one exchange, which costs more than a batch.
 
     Raises:
-        NoReplyCounted: a reply was quarantined.
+        NoReplyCounted: the client was quarantined for one of its replies.
     """
     sent = tuple(None if trees is None else Message(verb, trees) for trees in messages)
     got = yield Requests(verb, client, sent)
@@ -157,9 +157,9 @@ def asks(
 def forward(
     params: Params, batch: Batch, on: Network, rows: Tensor | None = None
 ) -> Conversation[Tensor]:
-    """Output of a network, or a piece of one, for a batch in training mode.
+    """Return the output of a network, or of a piece of one, for a batch in training mode.
 
-    A client says which of its training samples they are (`rows`): noise may be drawn for each.
+    A client gives the numbers of its training samples (`rows`): noise may be drawn for each.
     """
     return (yield Forward(params, batch, on, rows))
 
@@ -172,15 +172,15 @@ def step(
     on: Network,
     wrt: str | None = None,
 ) -> Conversation[StepResult]:
-    """Take one optimiser step on one batch; `params` and `optimiser` are given away.
+    """Take one optimiser step on one batch; the caller must not use `params` and `optimiser` again.
 
     Args:
-        params: of the piece `on`; changed in place.
-        optimiser: what the step before gave, `OptimizerState({}, 0)` at first; changed in place.
-        batch: columns, `smashed` and `pull` among them for a piece.
+        params: parameters of the piece `on`; changed in place.
+        optimiser: state after the step before, `OptimizerState({}, 0)` at first; changed in place.
+        batch: the columns, among them `smashed` and `pull` for a piece.
         local: optimiser, rate and clip.
-        on: whose network and loss, found from the run's task.
-        wrt: the column of the batch whose gradient is wanted.
+        on: returns the piece whose network and loss are meant, given the run's task.
+        wrt: the column of the batch whose gradient to return.
     """
     return (yield Step(params, optimiser, batch, local, on, wrt))
 
@@ -205,7 +205,7 @@ def fit(
         local: epochs or steps, batch size, optimiser.
         trainable: only these entries may change.
         anchor: `(centre, mu)` adds `mu / 2 * ||params - centre||^2` to the loss.
-        optimiser: state to go on from, where a method's optimiser persists.
+        optimiser: state to continue from, where a method keeps its optimiser's state.
         score_on: also report the task's score on these samples as `metrics["score"]`.
         correction: added to every gradient.
         objective: what is minimised in place of the task's loss.
@@ -218,12 +218,12 @@ def fit(
 
 
 def compute(params: Params, data: Samples, want: Wanted) -> Conversation[Any]:
-    """Return something of parameters on data, in evaluation mode.
+    """Compute `want` with parameters on data, in evaluation mode.
 
-    The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`),
-    the gradient of the mean loss (`Params`), the parameters with the running statistics of
-    BatchNorm counted on these data alone, or the task's sequences or classes, whatever the
-    parameters.
+    `loss` (the mean) and `score` are floats; `outputs` and `features` (the head's input) are
+    tensors `[samples, ...]`; `gradient` is that of the mean loss, as `Params`; `statistics` are
+    the parameters with BatchNorm's running statistics of these data alone; `sequences` and
+    `classes` are the task's and do not depend on the parameters.
     """
     return (yield Compute(params, data, want))
 

@@ -12,9 +12,9 @@ from vergence.errors import ConfigError
 
 Batch = dict[str, Tensor]
 PICTURES = ("image", "eyes", "frames")
-"""Columns or banks of pictures, by the names that readers give them."""
+"""Names that readers give to columns and banks of pictures."""
 FEWEST, LOOKED_AT = 8, 17
-"""Samples, from the first on, of which each is compared with the next one: at least, at most."""
+"""Fewest and most first samples that are compared with their successors to find windows."""
 
 
 def copy_of(batch: Mapping[str, Tensor]) -> Batch:
@@ -56,15 +56,15 @@ class Samples:
         return f"Samples: {len(self) if self.columns else 0}, {self.shapes()}"
 
     def shapes(self) -> str:
-        """Names of columns and banks in words, each with the shape of a single row."""
+        """Return the names of columns and banks as text, each with the shape of a single row."""
         shared = {f"shared {name}": bank.rows for name, bank in self.banks.items()}
-        found = {**self.columns, **shared}.items()
-        return ", ".join(f"{n} {list(rows.shape[1:])}" for n, rows in found) or "no columns"
+        tensors = {**self.columns, **shared}.items()
+        return ", ".join(f"{n} {list(rows.shape[1:])}" for n, rows in tensors) or "no columns"
 
     def take(self, rows: Tensor | slice) -> Batch:
         """Return the batch made of these sample numbers (int64 `[batch]`), or of a range of them.
 
-        A batch has memory of its own: who is given it may change it.
+        A batch has memory of its own: the receiver may change it.
         """
         if isinstance(rows, slice):
             batch = {name: column[rows].clone() for name, column in self.columns.items()}
@@ -88,9 +88,9 @@ class Samples:
 
     @property
     def kind(self) -> str:
-        """Name of what one sample is: "window of 4 frames", "picture" or "sample".
+        """Noun for one sample: "window of 4 frames", "picture" or "sample".
 
-        It is no picture where several samples share one.
+        Samples are not called pictures where several of them share one.
         """
         ids = {
             name: self.columns[bank.by].unsqueeze(-1).flatten(1)
@@ -104,10 +104,10 @@ class Samples:
         return "picture" if pictures and not shared else "sample"
 
     def overlap(self) -> int:
-        """Number of samples that one frame is in at most, where windows overlap; 1: they do not.
+        """Return the largest number of samples that share a frame; 1: windows do not overlap.
 
         Frames are rows of a bank, or consecutive entries of a column whose samples are cut from one
-        recording, in its order. Samples of the very same rows are no windows of a recording.
+        recording, in its order. Samples of exactly the same rows do not count as overlapping.
         """
         most = [1]
         for bank in self.banks.values():
@@ -145,7 +145,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Splits:
-    """One client's data. A turn sees `train` and `val`; the engine alone holds `test`."""
+    """One client's data. A client's turn sees `train` and `val`; only the engine uses `test`."""
 
     train: Samples
     val: Samples
@@ -166,10 +166,10 @@ class Splits:
 
 
 def _windows_of_a_step(column: Tensor) -> int:
-    """Number of windows, rows of `[samples, steps, ...]`, that one step is in; 1: no overlap.
+    """Return the number of windows, rows of `[samples, steps, ...]`, that share a step.
 
-    They overlap if most samples go on where the one before began, later by the same steps: by
-    chance, or of constants, they do not.
+    Windows overlap if most of them repeat the one before, shifted by the same number of steps.
+    Constant columns, and columns that are alike by chance, do not count.
     """
     column = column[:LOOKED_AT]
     steps = column.shape[1] if column.dim() > 1 and len(column) > FEWEST else 1

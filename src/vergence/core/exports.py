@@ -1,8 +1,8 @@
-"""Lazy exports: classes of a package under its own name, found without importing their modules.
+"""Lazy exports: a package offers the classes of its modules without importing them.
 
-So that `dir(vergence.methods)` is instant, and `vergence.methods.FedPer` imports one module. A
-package that says its `KIND`, as "Method", shows the classes of this kind, which experiments name;
-what stands beside them in its modules is found by its name.
+`dir(vergence.methods)` is therefore instant, and `vergence.methods.FedPer` imports one module. A
+package with a `KIND`, such as "Method", lists only classes of this kind, which experiments can
+name; other classes of its modules can be imported but are not listed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ FUNCTION = re.compile(r"^def ([A-Za-z]\w*)", re.MULTILINE)
 def lazy(
     package: str, functions: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__`, which imports a name when it is first used, and its `__dir__`."""
+    """Return a package's `__getattr__`, which imports a name at its first use, and `__dir__`."""
     names = partial(public_names, package, functions)
     return lambda name: exported(package, name, functions), names
 
 
 def exported(package: str, name: str, functions: bool = False) -> Any:
-    """Object that a package's modules define under this name.
+    """Import and return the object that a module of the package defines under this name.
 
     Args:
-        package: its full name.
-        name: of the class.
+        package: the full name of the package.
+        name: the name of the class or function.
         functions: whether functions are offered too.
 
     Raises:
-        AttributeError: nothing, or several modules do.
+        AttributeError: no module defines it, or several do.
     """
     if name == "__all__":
         return public_names(package, functions)
@@ -56,11 +56,11 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
 
 
 def public_names(package: str, functions: bool = False) -> list[str]:
-    """The names that a package shows: what one of its modules defines, of the package's kind."""
-    shown = {own: public for public, own in _said(package, "SPELLINGS", {}).items()}
-    kind = _said(package, "KIND", "")
-    found = index(package, functions)
-    names = {name for name, homes in found.items() if len(homes) == 1}
+    """List the names that exactly one of a package's modules defines, of the package's kind."""
+    shown = {own: public for public, own in _package_value(package, "SPELLINGS", {}).items()}
+    kind = _package_value(package, "KIND", "")
+    homes_of = index(package, functions)
+    names = {name for name, homes in homes_of.items() if len(homes) == 1}
     if kind:
         names &= of_kind(package, kind)
     return sorted(shown.get(name, name) for name in names)
@@ -68,10 +68,10 @@ def public_names(package: str, functions: bool = False) -> list[str]:
 
 @cache
 def of_kind(package: str, kind: str) -> frozenset[str]:
-    """The classes of a package that descend from this one, and define all that it asks for.
+    """Return the concrete classes of a package that descend from the class `kind`.
 
-    They are read and not imported: a class is known by its name, as no two of the package share
-    one. Modules called `base` hold what others have in common, and nothing to be named.
+    Their source is read, not imported; classes of a package have different names. Classes of
+    modules called `base` are not counted.
     """
     bases: dict[str, set[str]] = {}
     abstract = set()
@@ -82,31 +82,31 @@ def of_kind(package: str, kind: str) -> frozenset[str]:
             bases[name] = {base.strip().rpartition(".")[2] for base in above.split(",")}
             if inside[-1] == "base" or ABSTRACT.search(body):
                 abstract.add(name)
-    found, size = {kind}, 0
-    while size != len(found):
-        size = len(found)
-        found |= {name for name, above in bases.items() if above & found}
-    return frozenset(found - abstract - {kind})
+    descendants, size = {kind}, 0
+    while size != len(descendants):
+        size = len(descendants)
+        descendants |= {name for name, above in bases.items() if above & descendants}
+    return frozenset(descendants - abstract - {kind})
 
 
 @cache
 def index(package: str, functions: bool) -> Mapping[str, tuple[str, ...]]:
-    """Name -> the modules of a package, and of those in it, that define it."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Map every name to the modules of a package, also of nested packages, that define it."""
+    homes_of: dict[str, tuple[str, ...]] = {}
     modules = set()
     for inside, text in _modules(package):
         modules.add(inside[0])
         home = ".".join((package, *inside))
         for name in (*CLASS.findall(text), *(FUNCTION.findall(text) if functions else ())):
-            if home not in found.get(name, ()):
-                found[name] = (*found.get(name, ()), home)
+            if home not in homes_of.get(name, ()):
+                homes_of[name] = (*homes_of.get(name, ()), home)
     # A module or a package of this name is what the import system would give.
-    return {name: homes for name, homes in found.items() if name not in modules}
+    return {name: homes for name, homes in homes_of.items() if name not in modules}
 
 
 @cache
 def _modules(package: str) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """The modules of a package, and of those in it: their names inside it, and their text."""
+    """Return the dotted parts and the source text of every module below a package."""
     return tuple(
         (path.relative_to(folder).with_suffix("").parts, path.read_text(encoding="utf-8"))
         for folder in map(Path, import_module(package).__path__)
@@ -115,10 +115,10 @@ def _modules(package: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     )
 
 
-def _said(package: str, name: str, otherwise: Any) -> Any:
-    """A package's own word on its names: `KIND`, or `SPELLINGS`, public name -> that of a class."""
+def _package_value(package: str, name: str, otherwise: Any) -> Any:
+    """Return a package's `KIND`, or its `SPELLINGS` (public name -> class name), if it has one."""
     return vars(import_module(package)).get(name, otherwise)
 
 
 def _own(package: str, name: str) -> str:
-    return _said(package, "SPELLINGS", {}).get(name, name)
+    return _package_value(package, "SPELLINGS", {}).get(name, name)

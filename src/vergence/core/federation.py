@@ -1,4 +1,4 @@
-"""Federations: people and their data, held in memory, made on demand, or read by a data set."""
+"""Federations: people and their data, in memory, made on demand, or read by a data set."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from vergence.errors import ConfigError
 POOLED = "everyone"
 """The one client of pooled data."""
 MANY = 100_000
-"""So many people made on demand are not held at once."""
+"""More people than this, made on demand, are never in memory at once."""
 MISSING = frozenset({"points", "ratings"})
-"""Columns of packaged data sets in which NaN says that nothing was recorded: gaze on a frame,
-somebody's judgement."""
+"""Columns of packaged data sets where NaN means "not recorded": gaze on a frame, a judgement."""
 
 
 class NumberedIds(Sequence[str]):
@@ -47,8 +46,8 @@ class NumberedIds(Sequence[str]):
     @overload
     def __getitem__(self, at: slice) -> NumberedIds: ...
     def __getitem__(self, at: int | slice) -> str | NumberedIds:
-        found = self.numbers[at]
-        return NumberedIds(found) if isinstance(found, range) else f"c{found:07d}"
+        numbers = self.numbers[at]
+        return NumberedIds(numbers) if isinstance(numbers, range) else f"c{numbers:07d}"
 
     def __iter__(self) -> Iterator[str]:
         return (f"c{number:07d}" for number in self.numbers)
@@ -60,7 +59,7 @@ class NumberedIds(Sequence[str]):
         return f"Numbered({self.numbers!r})"
 
     def number(self, client: str) -> int | None:
-        """Return a client's number, None for a stranger."""
+        """Return the number of a client's id; None if there is no such client."""
         digits = client[1:]
         if not (len(digits) < 20 and digits.isascii() and digits.isdigit()):
             return None
@@ -68,7 +67,7 @@ class NumberedIds(Sequence[str]):
         return number if number in self.numbers and f"c{number:07d}" == client else None
 
     def index(self, client: str, start: int = 0, stop: int | None = None) -> int:
-        """Return a client's place.
+        """Return the position of a client's id.
 
         Raises:
             ValueError: no such client there.
@@ -80,18 +79,18 @@ class NumberedIds(Sequence[str]):
         return at
 
     def count(self, client: str) -> int:
-        """Number of times that a client is there: once, or not at all."""
+        """Return how often an id occurs: once, or not at all."""
         return int(client in self)
 
 
 class Population(Mapping[str, Splits]):
-    """People made on demand, the same ones every time: none is kept but the last.
+    """People whose data are generated when they are asked for, the same every time.
 
     Args:
-        count: how many there are; their ids are `NumberedIds`.
-        make: returns the splits of a person number, from 0.
-        recipe: everything the people depend on (options, a seed), in words: it stands for the
-            data where all of it would be digested.
+        count: number of people; their ids are `NumberedIds`.
+        make: returns the splits of the person with this number, from 0.
+        recipe: text of everything the people depend on (options, a seed): its digest replaces
+            that of the data.
     """
 
     def __init__(self, count: int, make: Callable[[int], Splits], recipe: str) -> None:
@@ -100,7 +99,8 @@ class Population(Mapping[str, Splits]):
         self._last: tuple[str, Splits] | None = None
 
     def __getitem__(self, client: str) -> Splits:
-        last = self._last  # a turn looks its client up for training and again for measuring
+        # Only the last person is in memory: a turn asks for its client twice, to train and measure.
+        last = self._last
         if last is not None and last[0] == client:
             return last[1]
         number = self.ids.number(client)
@@ -129,9 +129,9 @@ class Population(Mapping[str, Splits]):
 
 @dataclass(frozen=True)
 class PublicData:
-    """Samples of nobody's, which a server holds.
+    """Public samples on the server, which are no client's.
 
-    The labels of `train` are not looked at, those of `val` only where a method's option says so.
+    Methods do not use the labels of `train`, and those of `val` only if an option says so.
     """
 
     train: Samples
@@ -142,13 +142,13 @@ class PublicData:
 class Federation:
     """People and their data, loaded and split.
 
-    `people` maps a client id to its splits, in client order: a dict, or a `Population` where there
-    are more than can be held. `about` says what the data is: `licence`, `citation`, `split` and
-    whatever else a reader of the results must know. `proxies` is for methods whose server needs it.
-    `missing` names the columns in which NaN says that nothing was recorded.
+    `people` maps client ids to splits, in client order: a dict, or a `Population` where memory
+    cannot hold all. `about` describes the data: `licence`, `citation`, `split` and whatever else a
+    reader of the results must know. `proxies` is for methods whose server needs public samples.
+    `missing` names the columns in which NaN means "not recorded".
 
     Raises:
-        DataError: an id is no name that can be printed and be part of a file's, or has a twin.
+        DataError: an id cannot be printed or be part of a file name, or two ids are alike.
     """
 
     name: str
@@ -162,17 +162,18 @@ class Federation:
             check_ids(self.people, f"data set '{self.name}'")
 
     def __repr__(self) -> str:
-        beside = "" if self.proxies is None else ", and public data"
-        if isinstance(self.people, Population):  # looking at one of them would make all its samples
-            return f"Federation {self.name}: {len(self.people):,} people made on demand{beside}"
+        public = "" if self.proxies is None else ", and public data"
+        # Shapes of a population would cost the samples of a person.
+        if isinstance(self.people, Population):
+            return f"Federation {self.name}: {len(self.people):,} people made on demand{public}"
         noun = "person" if len(self.people) == 1 else "people"
-        told = f"Federation {self.name}: {len(self.people):,} {noun}"
+        text = f"Federation {self.name}: {len(self.people):,} {noun}"
         if not self.people:
-            return told + beside
+            return text + public
         every = [[len(part) for part in vars(splits).values()] for splits in self.people.values()]
         sizes = "/".join(_between(each) for each in zip(*every, strict=True))
         shapes = next(iter(self.people.values())).train.shapes()
-        return f"{told}, {sizes} samples each, {shapes}{beside}"
+        return f"{text}, {sizes} samples each, {shapes}{public}"
 
     @classmethod
     def from_arrays(
@@ -186,29 +187,29 @@ class Federation:
         name: str = "arrays",
         about: Mapping[str, str] | None = None,
     ) -> Federation:
-        """People whose samples are arrays in memory.
+        """Make a federation of arrays in memory.
 
         The first 60 % of a person's rows are for training, the next 20 % for validation, the last
-        for test. They stay in their order because neighbours in a recording are alike: rows drawn
-        at random would be tested on what was all but trained on. Give `shuffle` where rows have no
-        order, or an order that says the answer, as rows sorted by class have.
+        for test. Rows keep their order because neighbours in a recording are alike: randomly drawn
+        test rows would be almost equal to training rows. Give `shuffle` where rows have no order,
+        or one that gives the answer away, such as rows sorted by class.
 
         Args:
             people: person -> {"x": inputs, "y": targets}: numpy arrays, tensors or lists with a row
                 per sample; or (inputs, targets), or a torch Dataset. Or the three parts of each,
                 {"train": ..., "val": ..., "test": ...}, which are left as they are.
             split: shares of training, validation and test.
-            shuffle: a seed, with which each person's rows are dealt at random.
-            columns: names of columns that have none.
-            missing: columns in which NaN says that nothing was recorded; default: NaN is refused
-                in all of them.
-            name: of the data, in tables and reports.
-            about: `licence`, `citation` and what else a reader of the results must know.
+            shuffle: a seed; each person's rows are then split at random.
+            columns: names for columns that have none.
+            missing: columns in which NaN means "not recorded"; default: NaN is refused in every
+                column.
+            name: name of the data, in tables and reports.
+            about: `licence`, `citation` and whatever else a reader of the results must know.
 
         Raises:
             DataError: a column holds no numbers, or NaN (names person, column and row), people have
                 different columns, or too few samples.
-            ConfigError: shares that make no whole.
+            ConfigError: the shares are not three positive numbers with sum 1.
 
         Examples:
             >>> import torch
@@ -217,22 +218,22 @@ class Federation:
             [6, 2, 2]
         """
         missing = frozenset([missing] if isinstance(missing, str) else missing)
-        found, how = arrays.split_people(people, columns, split, shuffle, missing)
+        columns_of, how = arrays.split_people(people, columns, split, shuffle, missing)
         parts = {
             person: Splits(**{part: Samples(own) for part, own in whole.items()})
-            for person, whole in found.items()
+            for person, whole in columns_of.items()
         }
-        told = {"licence": "not said", "citation": "not said", "split": how, **(about or {})}
-        return cls(name, parts, told, missing=missing)
+        about = {"licence": "not said", "citation": "not said", "split": how, **(about or {})}
+        return cls(name, parts, about, missing=missing)
 
     @classmethod
     def from_datasets(cls, people: Mapping[Any, Any], **options: Any) -> Federation:
-        """People who have a `torch.utils.data.Dataset` each, whose items are read into memory.
+        """Make a federation of one `torch.utils.data.Dataset` per person, read into memory.
 
         Items are (input, target), or mappings of arrays. `options` are those of `from_arrays`.
 
         Raises:
-            DataError: as of `from_arrays`; items have other shapes, or names for them are lacking.
+            DataError: as in `from_arrays`; items differ in shape, or have more parts than names.
         """
         return cls.from_arrays(people, **{"name": "datasets", **options})
 
@@ -244,17 +245,18 @@ class Federation:
         columns: Mapping[str, str | Sequence[str]] | None = None,
         **options: Any,
     ) -> Federation:
-        """People who are the rows of a pandas DataFrame.
+        """Make a federation of the rows of a pandas DataFrame.
 
         Args:
-            frame: a row per sample; the rows of a person stay in their order.
-            person: the column that says whose a row is.
-            columns: what samples hold -> the frame's column, or several side by side, as
-                {"x": ["pupil", "speed"], "y": "gaze_x"}; None: every column under its own name.
+            frame: a row per sample; the rows of a person keep their order.
+            person: the column that names each row's person.
+            columns: for each column of samples the frame's column, or several to put side by
+                side, as {"x": ["pupil", "speed"], "y": "gaze_x"}; None: every column under its
+                own name.
             options: those of `from_arrays`.
 
         Raises:
-            DataError: as of `from_arrays`; a column is not there, or a row is nobody's.
+            DataError: as in `from_arrays`; a column is missing, or a row names no person.
         """
         missing = options.get("missing", ())
         missing = [missing] if isinstance(missing, str) else missing
@@ -268,15 +270,15 @@ class Federation:
 
     @property
     def recipe(self) -> str | None:
-        """Recipe of the people where they are made on demand, None where they are held."""
+        """The recipe of people who are made on demand; None where they are in memory."""
         return self.people.recipe if isinstance(self.people, Population) else None
 
     def only(self, clients: Sequence[str]) -> Federation:
-        """The same federation with these people alone, all of them held."""
+        """Return the federation with only these people, all in memory."""
         return replace(self, people={client: self.people[client] for client in clients})
 
     def refuse_many(self, what: str) -> None:
-        """Refuse `what`, which holds everybody's data at once, where people are too many for it.
+        """Refuse `what`, which needs everybody's data in memory, where there are too many people.
 
         Raises:
             ConfigError: these are more than 100,000 people made on demand.
@@ -288,7 +290,7 @@ class Federation:
             )
 
     def pooled(self) -> Federation:
-        """Everybody's data at one client, as a data centre would hold it.
+        """Return a federation with one client that has everybody's data, as a data centre would.
 
         Raises:
             ConfigError: these are more than 100,000 people made on demand.
@@ -301,7 +303,7 @@ class Federation:
         return replace(self, people={POOLED: Splits(**whole)})
 
     def map_bank(self, name: str, change: Callable[[Tensor], Tensor]) -> Federation:
-        """Replace the rows of one bank everywhere; a bank shared by people is changed once.
+        """Replace the rows of one bank in all samples; a bank that people share is changed once.
 
         Raises:
             ConfigError: these are more than 100,000 people made on demand.
@@ -324,7 +326,7 @@ class Federation:
 
 
 def without_data(name: str, counts: Mapping[str, int]) -> Federation:
-    """Federation of clients whose data are not here: each with so many training samples."""
+    """Make a federation of clients on other machines, of whom only numbers of samples are known."""
     none = Samples({"absent": torch.empty(0, 0)})
     people = {
         client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
@@ -334,7 +336,7 @@ def without_data(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 def _between(sizes: Sequence[int]) -> str:
-    """One number where all are the same, else the smallest and the largest."""
+    """Return the common number as text, else the smallest and the largest."""
     low, high = min(sizes), max(sizes)
     return str(low) if low == high else f"{low}-{high}"
 

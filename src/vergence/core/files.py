@@ -1,6 +1,6 @@
-"""Atomic, durable file writes that follow no link, one-line errors of a full disk, CSV, JSON text.
+"""Atomic, durable file writes that follow no links, one-line errors of a full disk, CSV, JSON.
 
-A folder may be from somebody else, and a link in it would lead what is written there elsewhere.
+A folder may come from somebody else; a link in it could lead our writes to another file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vergence.system.file_access import BINARY, NOFOLLOW, settle
 
 
 def part_of(path: Path) -> Path:
-    """Path of a file while it is written, before it takes its name."""
+    """Return the path under which a file is written before it is renamed to `path`."""
     return path.with_name(path.name + ".part")
 
 
 def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Descriptor of a file opened where it stands, never where a link of its name leads.
+    """Open the file at `path` itself, never the target of a link; return its descriptor.
 
     Raises:
         OSError: it is a link (ELOOP), or cannot be opened.
@@ -37,7 +37,7 @@ def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def growing(path: Path) -> IO[bytes]:
-    """File that is added to at its end, made if there is none.
+    """Open a file to append to it; create it if it does not exist.
 
     Raises:
         OSError: it is a link (ELOOP), or cannot be opened.
@@ -46,7 +46,7 @@ def growing(path: Path) -> IO[bytes]:
 
 
 def cut(path: Path, length: int) -> None:
-    """Cut a file to so many bytes.
+    """Truncate a file to `length` bytes.
 
     Raises:
         OSError: it is missing or a link, or cannot be written.
@@ -58,7 +58,7 @@ def cut(path: Path, length: int) -> None:
 def refuse_links(folder: Path) -> None:
     """Refuse to write into a folder that holds links, wherever they lead.
 
-    The folder itself may be one, or lie below one: whoever names it knows where it is.
+    The folder itself may be a link, or lie below one: its path is the user's own choice.
 
     Raises:
         StateError: names the link, or a folder inside that cannot be looked into.
@@ -66,9 +66,10 @@ def refuse_links(folder: Path) -> None:
     todo = [folder] if folder.is_dir() else []
     while todo:
         try:
-            with os.scandir(todo.pop()) as found:
-                entries = list(found)
-        except FileNotFoundError:  # gone since it was seen
+            with os.scandir(todo.pop()) as listing:
+                entries = list(listing)
+        # Another process removed the folder since it was listed: nothing can be written there.
+        except FileNotFoundError:
             continue
         except OSError as error:
             raise StateError(
@@ -89,13 +90,13 @@ def refuse_links(folder: Path) -> None:
 def write_whole(
     path: Path, *chunks: bytes | memoryview, lasting: bool = False, secret: bool = False
 ) -> None:
-    """Write a file so that it is there whole or not at all.
+    """Write a file so that it appears complete or not at all.
 
     Args:
         path: the file.
-        chunks: what is in it.
-        lasting: it is on the disk when this returns: it outlasts a power cut.
-        secret: nobody but its owner may read it.
+        chunks: its content.
+        lasting: wait until it is on the disk, so that it survives a power cut.
+        secret: only its owner may read it.
     """
     part = part_of(path)
     try:
@@ -114,37 +115,39 @@ def write_whole(
 
 
 def _begun(part: Path, secret: bool) -> int:
-    """Descriptor of a file under way, a new one unless a plain file of this folder lies there.
-
-    That one is written over, as its pages are in memory already.
-    """
+    """Open the file under which a write begins, an existing plain one or else a new one."""
+    # Overwriting is faster than a new file: the pages are in memory already.
     with suppress(FileNotFoundError):
         about = part.lstat()
         if stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and not secret:
             return open_in_place(part, os.O_RDWR)
-        part.unlink()  # a link, another file's second name, or one that others may read
+        # It is a link, a second name of another file, or readable by others: an adversary who put
+        # it there would redirect the write, or read a secret.
+        part.unlink()
     mode = 0o600 if secret else 0o666
     return open_in_place(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
 def untorn(data: bytes) -> int:
-    """Number of bytes of a file's whole lines: the writer of a torn last one died meanwhile."""
+    """Return the length of a file's complete lines; a last line without newline was cut off."""
     return data.rfind(b"\n") + 1
 
 
 def add_line(path: Path, line: str, secret: bool = False) -> None:
-    """Add a line to a file that only grows; it is on the disk when this returns, with its name."""
+    """Append a line to a file; line and file name are on the disk when this returns."""
     number = open_in_place(path, os.O_RDWR | os.O_CREAT, 0o600 if secret else 0o666)
     with os.fdopen(number, "r+b") as file:
-        file.truncate(file.seek(untorn(file.read())))  # else this goes on where one was torn
+        # A writer that was killed leaves half a line, and this one would continue it.
+        file.truncate(file.seek(untorn(file.read())))
         file.write(f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
-    settle(path.parent)  # whoever made it may have been killed before this
+    # Always, not only for a new file: its creator may have been killed before this line.
+    settle(path.parent)
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder, and those above it, whose names are on the disk when this returns."""
+    """Make a folder and its parents; their names are on the disk when this returns."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode, parents=True, exist_ok=True)
     for each in missing:
@@ -153,10 +156,10 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 @contextmanager
 def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
-    """Yield a scratch path beside `path`; on success it takes the place of `path`.
+    """Yield a scratch path next to `path`; on success the scratch file replaces `path`.
 
-    The scratch keeps the ending of `path`, by which writers choose a format. Of a `secret` it is
-    there already, and nobody but its owner may read it; a writer that truncates it keeps that.
+    The scratch path keeps the ending of `path`, by which writers choose a format. For a `secret`
+    the scratch file exists already, readable only by its owner, and should be truncated.
 
     Raises:
         PartialRun: the file cannot be written (disk full, no permission); `path` is as before.
@@ -164,7 +167,8 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     scratch = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.unlink(missing_ok=True)  # it may be a link
+        # A link of this name, put there by somebody else, would be followed by the writer.
+        scratch.unlink(missing_ok=True)
         if secret:
             os.close(open_in_place(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         yield scratch
@@ -177,22 +181,23 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
             f"cannot write {path}: {reason}; free some space or choose another place"
         ) from error
     finally:
-        with suppress(OSError):  # a read-only disk refuses to remove what is not there
+        # A read-only disk raises even where there is nothing to remove.
+        with suppress(OSError):
             scratch.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a page or a table for a reader, whole or not at all.
+    """Write a text file completely or not at all.
 
     Raises:
-        PartialRun: it cannot be written; what was there is as before.
+        PartialRun: the file cannot be written; an older file stays as it was.
     """
     with replacing(path) as scratch:
         scratch.write_text(text, encoding="utf-8", newline="\n")
 
 
 class Unsaved(PartialRun):
-    """A file could not be written: why, and what to do."""
+    """A file of a run could not be written; the message says why, and what to do."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.reason = error.strerror or type(error).__name__
@@ -206,7 +211,7 @@ class Unsaved(PartialRun):
 
 @contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Block whose failed writes (disk full, read-only, no permission) become one clear line.
+    """Turn failed writes of the block (disk full, read-only, no permission) into a one-line error.
 
     Raises:
         Unsaved: a file could not be written.
@@ -218,17 +223,17 @@ def saving(path: Path) -> Iterator[None]:
 
 
 def csv_of(rows: Iterable[Sequence[Any]]) -> str:
-    """CSV text of rows, the first of them the names of the columns; a line ends in one newline."""
+    """Return rows as CSV text; the first row has the column names, lines end in one newline."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply to be read.
+        ValueError: the text is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -237,5 +242,5 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def fields_of(text: str) -> io.StringIO:
-    """CSV text as its reader wants it: a line break within quotes stays as it was written."""
+    """Return CSV text as a file for `csv.reader` that keeps line breaks within quotes."""
     return io.StringIO(text, newline="")

@@ -10,19 +10,19 @@ from vergence.errors import DataError
 
 ClientId = str
 LONGEST = 100
-"""Bytes of an id, which is part of file names."""
+"""Largest number of bytes of an id. Ids are part of file names, which have at most 255."""
 
 
 def check_ids(ids: Iterable[Any], where: str) -> None:
-    """Accept the ids of different people.
+    """Check that ids are printable, usable in file names, and different from each other.
 
     Args:
-        ids: of everybody, each as often as it stands in the data.
+        ids: everybody's ids, each as often as it occurs in the data.
         where: the file or data set that names them, for an error.
 
     Raises:
-        DataError: an id cannot be printed, lead a row of a table or be part of a file's name, or
-            is that of two people; names it, escaped, and what is allowed.
+        DataError: an id cannot be printed, used in a table or in a file name, or two people have
+            it; names the id, escaped, and what is allowed.
     """
     seen: dict[str, str] = {}
     for person in ids:
@@ -42,7 +42,7 @@ def check_ids(ids: Iterable[Any], where: str) -> None:
 
 
 def _fault(person: Any) -> str:
-    """Fault of an id by itself; "" where there is none."""
+    """Return what is wrong with a single id, "" if nothing is."""
     if not isinstance(person, str):
         return "is no text"
     if not person.strip():
@@ -56,7 +56,8 @@ def _fault(person: Any) -> str:
 
 
 def _folded(person: str) -> str:
-    """An id as file systems compare names that leave capitals, or the way of writing é, aside."""
+    """Return an id in the form in which file systems without case compare names."""
+    # Some file systems also take the two Unicode spellings of é (one character, or two) for one.
     if person.isascii():
         return person.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", person).casefold())

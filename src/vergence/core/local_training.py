@@ -15,7 +15,7 @@ from vergence.core.tags import tagged
 
 Precision = Literal["fp32", "bf16", "half"]
 LARGEST = 1e30
-"""Of a learning rate or a decay; float32 holds numbers to 3e38."""
+"""Largest learning rate and weight decay; float32 holds numbers up to 3e38."""
 
 
 @tagged("Local", optimizer="optimiser")
@@ -51,11 +51,11 @@ class LocalTraining(NamedOptions, label="local"):
 
     @property
     def buffers(self) -> bool:
-        """True if the optimiser remembers anything between steps."""
+        """True if the optimiser has state between steps."""
         return self.optimizer != "sgd" or self.momentum > 0
 
     def rate(self, progress: float) -> float:
-        """Return the learning rate after this share of the rounds."""
+        """Return the learning rate after the share `progress` of the rounds."""
         match self.schedule:
             case "cosine":
                 return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))

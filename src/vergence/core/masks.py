@@ -43,17 +43,17 @@ class Mask:
 
     @classmethod
     def none(cls, layout: Layout) -> Mask:
-        """Nothing is personal."""
+        """Return a mask without personal entries."""
         return cls(torch.zeros(layout.n, dtype=torch.bool), layout)
 
     @classmethod
     def full(cls, layout: Layout) -> Mask:
-        """Everything is personal."""
+        """Return a mask in which every entry is personal."""
         return cls(torch.ones(layout.n, dtype=torch.bool), layout)
 
     @classmethod
     def layers(cls, layout: Layout, *globs: str) -> Mask:
-        """The tensors whose name matches one of the patterns are personal.
+        """Return a mask in which tensors whose name matches a pattern are personal.
 
         Raises:
             ConfigError: a pattern matches nothing.
@@ -69,31 +69,31 @@ class Mask:
 
     @classmethod
     def top(cls, score: Params, k: int, among: Mask) -> Mask:
-        """The k highest scores among the entries where `among` is true; ties: lowest index.
+        """Return the k highest scores among entries where `among` is true; ties: lowest index.
 
-        Exact and O(n) for any scores. NaN counts as highest, yet is never chosen.
+        Exact and O(n) for any scores. NaN ranks highest but never becomes true.
         """
         k = min(k, among.count)
         if k <= 0:
             return cls.none(score.layout)
-        chosen = highest(_as_floats(score.flat), k, among.bits.numpy())
-        return cls(torch.from_numpy(chosen), score.layout)
+        bits = highest(_as_floats(score.flat), k, among.bits.numpy())
+        return cls(torch.from_numpy(bits), score.layout)
 
     @classmethod
     def top_each(cls, score: Params, k: Mapping[str, int], among: Mask) -> Mask:
-        """The `k[name]` highest scores of each named tensor: `top` for tensors by themselves."""
-        chosen = np.zeros(score.layout.n, dtype=bool)
+        """Return the `k[name]` highest scores of each named tensor, compared within the tensor."""
+        bits = np.zeros(score.layout.n, dtype=bool)
         values, inside = _as_floats(score.flat), among.bits.numpy()
         for name, room in k.items():
             part = score.layout.slices[name]
             most = min(room, int(np.count_nonzero(inside[part])))
             if most > 0:
-                chosen[part] = highest(values[part], most, inside[part])
-        return cls(torch.from_numpy(chosen), score.layout)
+                bits[part] = highest(values[part], most, inside[part])
+        return cls(torch.from_numpy(bits), score.layout)
 
     @classmethod
     def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """The k highest scores of all, or the `k[name]` of each named tensor."""
+        """Return the k highest scores of all entries, or the `k[name]` of each named tensor."""
         return cls.top(score, k, among) if isinstance(k, int) else cls.top_each(score, k, among)
 
     def __invert__(self) -> Mask:
@@ -127,24 +127,26 @@ class Mask:
     def _select(self, mine: Tensor, theirs: Tensor, into: Tensor) -> None:
         a, b, out = _as_integers(mine), _as_integers(theirs), _as_integers(into)
         bits = self.bits.numpy().view(np.int8)
+        # b ^ ((a ^ b) * bit) is a where the bit is 1 and b where it is 0, without a branch.
         for part in _blocks(self.layout.n):
             np.bitwise_xor(a[part], b[part], out=out[part])
             np.multiply(out[part], bits[part], out=out[part])
             np.bitwise_xor(out[part], b[part], out=out[part])
 
     def keep(self, params: Params) -> Params:
-        """Return the entries where the mask is true, 0 elsewhere, also in place of NaN."""
+        """Return the entries where the mask is true, and 0 elsewhere, even where there was NaN."""
         if self.count == self.layout.n:
             return params
-        kept = _as_integers(params.flat) * self.bits.numpy().view(np.int8)
-        return params.like(torch.from_numpy(kept).view(params.flat.dtype))
+        # As integers, since 0 times NaN is NaN.
+        integers = _as_integers(params.flat) * self.bits.numpy().view(np.int8)
+        return params.like(torch.from_numpy(integers).view(params.flat.dtype))
 
     def take(self, params: Params) -> Tensor:
         """Return the entries where the mask is true, in order, `[count]`."""
         if self.count == self.layout.n:
             return params.flat
-        taken = _as_integers(params.flat)[np.flatnonzero(self.bits.numpy())]
-        return torch.from_numpy(taken).view(params.flat.dtype)
+        integers = _as_integers(params.flat)[np.flatnonzero(self.bits.numpy())]
+        return torch.from_numpy(integers).view(params.flat.dtype)
 
     def put(self, values: Tensor) -> Params:
         """Undo `take`: the values where the mask is true, 0 elsewhere.
@@ -201,15 +203,15 @@ class Mask:
 
 
 def highest(values: NDArray, k: int, inside: Bits) -> Bits:
-    """Bits that mark the k highest of the values inside, `1 <= k <= count`; ties: lowest index.
+    """Mark the k highest of the values inside, `1 <= k <= count`; ties: lowest index.
 
-    A sample says between which two values the k-th lies; only what lies there is searched. Where
-    the sample misleads, or a value is NaN, everything inside is searched.
+    A sample of the values brackets the k-th one; only values within the bracket are searched.
+    If the bracket does not hold the k-th value, or a value is NaN, all values are searched.
     """
     low, high = _bracket(values, k, inside)
-    chosen, near, unordered = np.empty_like(inside), [], False
+    bits, near, unordered = np.empty_like(inside), [], False
     for part in _blocks(len(values)):
-        here, among, above = values[part], inside[part], chosen[part]
+        here, among, above = values[part], inside[part], bits[part]
         np.greater(here, high, out=above)
         above &= among
         between = here >= low
@@ -217,15 +219,15 @@ def highest(values: NDArray, k: int, inside: Bits) -> Bits:
         between ^= above
         near.append(np.flatnonzero(between) + part.start)
         unordered = unordered or bool(np.isnan(here.max()))
-    where, room = np.concatenate(near), k - int(np.count_nonzero(chosen))
+    where, room = np.concatenate(near), k - int(np.count_nonzero(bits))
     if unordered or not 0 < room <= len(where):
-        chosen, room, where = np.zeros_like(inside), k, np.flatnonzero(inside)
+        bits, room, where = np.zeros_like(inside), k, np.flatnonzero(inside)
     rest = values[where]
     last = np.partition(rest, len(rest) - room)[len(rest) - room]
     more = where[rest > last]
-    chosen[more] = True
-    chosen[where[rest == last][: room - len(more)]] = True
-    return chosen
+    bits[more] = True
+    bits[where[rest == last][: room - len(more)]] = True
+    return bits
 
 
 def _bracket(values: NDArray, k: int, inside: Bits) -> tuple[float, float]:

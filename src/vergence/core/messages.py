@@ -26,7 +26,7 @@ Weight = float | Mask | Params
 @tagged("Message")
 @dataclass(frozen=True)
 class Message:
-    """Server to client: what to do (`verb`), named parameter sets, and plain facts."""
+    """Message to a client: the handler to call (`verb`), trees of parameters, and plain facts."""
 
     verb: str
     trees: Mapping[str, Params] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Reply:
-    """Client to server: updates (local minus received), how much they count, and metrics."""
+    """Answer of a client: updates (local minus received), their weights, and metrics."""
 
     trees: Mapping[str, Params]
     weight: float | Mask | Params | Mapping[str, float | Mask | Params] = 1.0
@@ -65,10 +65,10 @@ def reply(
 
 @dataclass(frozen=True)
 class SealedTree:
-    """`total` = weight * update, zero where the weight is zero; `weight` as declared.
+    """One tree of a sealed reply: `total` = weight * update, zero where the weight is zero.
 
-    `coded` holds the arrays that stand for the update's values where a lossy codec is used, and
-    `how` its options (`wire.codecs.Compression`): `total` is then what a receiver makes of them.
+    With a lossy codec, `coded` holds the arrays that travel and `how` the codec's options
+    (`wire.codecs.Compression`); `total` is then computed from the decoded values.
     """
 
     total: Params
@@ -98,7 +98,8 @@ def seal(answer: Reply, round: int) -> SealedReply:
         else:
             weight = float(weight)
             total = update if weight == 1 else update * weight
-            if not weight:  # erased, whatever it was
+            # Not `update * 0`, which keeps NaN: an update of weight 0 must not leave the client.
+            if not weight:
                 total = Params.zeros(update.layout, update.flat.dtype)
         trees[name] = SealedTree(total, weight)
     return SealedReply(round, trees, answer.metrics)
@@ -114,7 +115,7 @@ def counted(weight: Weight, layout: Layout) -> Mask:
 
 
 def support(tree: SealedTree) -> tuple[Mask, float | None]:
-    """Mask of the entries that count, and their weight if it is the same for all of them."""
+    """Return the mask of entries with a weight, and the weight if all of them have the same."""
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
     assert isinstance(tree.weight, Params)
@@ -125,5 +126,5 @@ def support(tree: SealedTree) -> tuple[Mask, float | None]:
 
 
 def support_mask(tree: SealedTree) -> Mask | None:
-    """Return the mask a receiver learns from this tree; None where all entries count alike."""
+    """Return the mask that a receiver learns from this tree; None if it has one weight for all."""
     return None if isinstance(tree.weight, float) else support(tree)[0]

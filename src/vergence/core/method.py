@@ -35,23 +35,23 @@ class Global:
 @tagged("Nothing")
 @dataclass(frozen=True)
 class NoState:
-    """State of a side that keeps nothing."""
+    """State of a client or server that keeps nothing."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree that a method sends, as reports tell of it.
+    """Description of a tree that a method sends, for reports.
 
     Attributes:
-        title: in words for people who read no code; `{labels}`, `{columns}` (labels and what stands
-            beside them) and `{public}` are the task's.
+        title: name in plain words; `{labels}`, `{columns}` (labels and side inputs) and `{public}`
+            stand for columns of the task.
         kind: `update` of parameters (trained minus received); `groups`: one of the models of all
-            groups; `values`: sent as they are; `numbers`: a few that everybody tells alone;
-            `answers` to questions about made-up samples, and their `gradients`. In split learning
-            `smashed` data, `labels`, `public` columns; `own`: what comes back to a client, made of
-            its own samples; `loss gradients`: what labels can be computed from.
-        everybody: title of `numbers` where everybody's are meant.
-        whole: it is the whole model.
+            groups; `values`: sent as they are; `numbers`: a few that each client sends by itself;
+            `answers`: outputs for generated samples, and their `gradients`. In split learning
+            `smashed` data, `labels`, `public` columns; `own`: what a client gets back, computed
+            from its own samples; `loss gradients`, from which labels can be computed.
+        everybody: title of `numbers` of all clients together.
+        whole: the tree is the whole model.
     """
 
     title: str
@@ -75,16 +75,15 @@ class Tree:
 @tagged("Exposed")
 @dataclass(frozen=True)
 class Exposure:
-    """Exposure by one verb: who sees the replies, and the trees, weights and metrics in them.
+    """What one verb exposes: who sees the replies, and the trees, weights and metrics in them.
 
-    A weight `mask` may carry one number besides: the same weight wherever the mask is true. `raw`
-    says that the trees are no updates of parameters but made from single samples. `down` names
-    the trees that a client is sent, over all messages of the verb; None: what `offer` gives.
-    `numbered` names the facts that tell the questions of a round apart, where there are several:
-    replies to two of them have nothing in common. `joining` says that a round asks it only of
-    those who have no place yet, as setup does: it takes no virtual time. In a `blind` verb's turn
-    the client has its state and the message, and none of its samples. `beyond` says what of its
-    samples is in a reply that no budget of `privacy.solver` covers: who asks for both is told so.
+    A weight `mask` may come with one number, the weight wherever the mask is true. `raw`: the trees
+    are not updates of parameters but computed from single samples. `down` names the trees that a
+    client receives in all messages of the verb; None: what `offer` gives. `numbered` names the
+    facts that distinguish several requests of a round. `joining`: a round asks this verb only of
+    clients that are new, as setup does, and it takes no virtual time. In a `blind` verb's turn the
+    client has its state and the message, but none of its samples. `beyond` describes what a reply
+    contains of samples outside the budget of `privacy.solver`; who asks for both sees this text.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -102,51 +101,51 @@ class Exposure:
 @tagged("Layers")
 @dataclass(frozen=True)
 class Layers:
-    """A client's parameters, and the names of those that stay with it, for whole layers."""
+    """A client's parameters, and the names of the layers that stay with the client."""
 
     params: Params
     personal: tuple[str, ...]
 
     @property
     def mask(self) -> Mask:
-        """The personal entries."""
+        """The mask of the personal layers."""
         return Mask.layers(self.params.layout, *self.personal)
 
 
 @dataclass(frozen=True)
 class Method(NamedOptions, ABC, Generic[S, C]):
-    """Base of every method. Subclasses add hyper-parameters as fields, nothing else.
+    """Base of every method. Subclasses have hyper-parameters as fields, and no other state.
 
-    A method does no I/O, owns no loop over rounds, and touches no optimiser, process or socket:
-    it yields what it wants asked (`aggregate`, `collect`) or trained (`fit`).
+    A method does no I/O, has no loop over rounds, and uses no optimiser, process or socket: it
+    yields requests to clients (`aggregate`, `collect`) and for training (`fit`).
     """
 
     local: LocalTraining = LocalTraining()
 
     renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "server_part"}
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
-    """Per verb, what leaves a client. The conformance tests search the transcript for more."""
+    """What leaves a client, by verb. The conformance tests look for more in transcripts."""
     trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
-    """Per name of a tree, what reports call it."""
+    """Descriptions of the trees for reports, by name."""
     keeps: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
-    """Per part of a client's state, what reports call it."""
+    """Descriptions of the parts of a client's state for reports, by name."""
     pooled: ClassVar[bool] = False
-    """True: one site owns everybody's data (the data centre the others are compared with)."""
+    """True: one site has everybody's data, as the data centre of comparisons."""
     served: ClassVar[bool] = False
-    """True: clients are served batch by batch, on the CPU, in the numbers the method says."""
+    """True: the server serves clients batch by batch, on the CPU, in the method's own groups."""
     borrows: ClassVar[bool] = False
-    """True: the server needs samples of nobody's (`proxies`)."""
+    """True: the server needs public samples (`proxies`)."""
     hands_on: ClassVar[bool] = False
-    """True: whoever serves hands clients' layers from one to the next, and so has them."""
+    """True: the server passes clients' layers from one client to the next, and so sees them."""
     keeps_statistics: ClassVar[bool] = False
     """True: running statistics (`Task.statistics`) stay with the clients; others refuse them."""
     setup_verbs: ClassVar[tuple[str, ...]] = ()
-    """Verbs that `setup` asks, and no round does. Clients in secure sums take no other for one."""
+    """Verbs that only `setup` uses; clients in secure sums accept no other verb in setup."""
     finish_verbs: ClassVar[tuple[str, ...]] = ()
-    """Verbs that `finish` asks. Clients in secure sums answer no other after the last round."""
+    """Verbs of `finish`; clients in secure sums answer no other verb after the last round."""
 
     def check(self, task: Task) -> None:
-        """Refuse a task this method cannot work with, before anything is trained.
+        """Refuse a task with which this method cannot work, before training begins.
 
         Raises:
             ConfigError: names what the network or the task lacks.
@@ -161,7 +160,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         self.client(task)
 
     def tree(self, name: str) -> Tree:
-        """Tree of a name; of one that the method does not describe, an update by that name."""
+        """Return the description of a tree; by default it is an update with its own name."""
         return {**Method.trees, **self.trees}.get(name, Tree(name))
 
     def server(self, task: Task) -> S:
@@ -169,7 +168,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return Global(task.init())  # type: ignore[return-value]
 
     def client(self, task: Task) -> C:
-        """Return the state of a client that never took part; default: it keeps nothing."""
+        """Return the state of a client that has not taken part yet; default: an empty one."""
         return NoState()  # type: ignore[return-value]
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
@@ -203,7 +202,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     @abstractmethod
     def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
-        """Hold one round with a cohort and return the new server state."""
+        """Run one round with a cohort and return the new server state."""
 
     def setup(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
         """Exchange messages with the clients once, before the first round; default: do nothing."""
@@ -216,11 +215,11 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         yield
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
-        """Model that this client predicts with; default: the one it was sent."""
+        """Return the model with which this client predicts; default: the received one."""
         return msg["model"]
 
     def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int] | None:
-        """Number of the group whose model serves a client, for reports; default: no groups."""
+        """Return the number of the client's group, for reports; default: no groups."""
         return None
 
     def personal(self, c: C) -> Mask | None:
@@ -233,7 +232,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
 
 class UpdateMethod(Method[S, C]):
-    """Base of methods whose clients train from the model they are sent and reply with the update.
+    """Base of methods whose clients train the received model and reply with the update.
 
     Subclasses have the option `weights`: replies count by samples, or equally.
     """
@@ -241,7 +240,7 @@ class UpdateMethod(Method[S, C]):
     weights: Literal["samples", "equal"]
 
     def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
-        """Train from the received model."""
+        """Train the received model, and reply with the update."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.weight(self.weights)
         return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
@@ -265,13 +264,13 @@ class ServerOptimizer(UpdateMethod[S, NoState]):
         """Return the server's state after a step along the mean update."""
 
     def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
-        """Let the cohort train and take the server's step; where nobody replied, take none."""
+        """Let the cohort train and take the server's step; without replies, take none."""
         got = yield from aggregate("train", to=cohort)
         return self.step(s, got.mean("model")) if got.count else s
 
 
 class AveragingMethod(Method[Global, C]):
-    """Base of methods whose server averages as FedAvg does; they differ in what clients do.
+    """Base of methods whose server averages as FedAvg does; their clients differ.
 
     Replies to `train` have one tree, the update of the server's model.
     """
@@ -283,7 +282,7 @@ class AveragingMethod(Method[Global, C]):
         return tree
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update, entry by entry of those who send it."""
+        """Let the cohort train and add the mean update of those who sent the entry."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean(self.shared))
 
@@ -314,7 +313,7 @@ class LayersMethod(AveragingMethod[C]):
         return {self.shared: s.model}
 
     def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
-        """Train the received layers beside one's own, and keep these."""
+        """Train received and personal layers together; keep the personal ones."""
         shared = msg[self.shared]
         mine: Any = c
         fitted = yield from fit(mine.params.put(shared), site.train, self.local)
@@ -323,14 +322,14 @@ class LayersMethod(AveragingMethod[C]):
         return replace(mine, params=fitted.params), answer
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
-        """Predict with the received layers beside one's own."""
+        """Predict with the received layers and the personal ones."""
         return c.params.put(msg[self.shared])  # type: ignore[attr-defined]
 
 
 class BodyMethod(LayersMethod[C]):
     """Base of methods that share the body of the network; every client has a head of its own.
 
-    Subclasses have the option `head`: patterns of personal parameters; none: the model's own.
+    Subclasses have the option `head`: patterns of personal parameters; empty: the model's head.
     """
 
     head: tuple[str, ...]

@@ -10,10 +10,11 @@ IRREGULAR = {"person": "people", "new person": "new people", "reply": "replies"}
 
 
 def called(thing: object) -> str:
-    """Name of an instance's class, or of a class: this package's module, or `module:Class`.
+    """Return the name of a class, or of an instance's class, in experiments and tables.
 
-    Somebody's own `lab.fedavg:Mine` must not pass for this package's `fedavg` in a table.
+    A class of this package is called by its module, another one `module:Class`.
     """
+    # With the class: somebody's `lab.fedavg:Mine` must not pass for this package's `fedavg`.
     kind = thing if isinstance(thing, type) else type(thing)
     if kind.__module__.partition(".")[0] == PACKAGE:
         return kind.__module__.rpartition(".")[2]
@@ -21,7 +22,7 @@ def called(thing: object) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number and its noun, in the singular for one.
+    """Return a number and its noun, in the plural unless the number is one.
 
     Examples:
         >>> plural(1, "seed"), plural(2, "round"), plural(1, "person"), plural(0, "person")

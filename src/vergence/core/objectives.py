@@ -16,13 +16,13 @@ from vergence.core.task import Task, mapped
 
 
 class Objective(ABC):
-    """A loss that a training minimises in place of the task's own."""
+    """A loss that training minimises in place of the task's own."""
 
     @abstractmethod
     def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
-        """Return the mean loss over the batch (scalar), of a network in training mode.
+        """Return the mean loss over the batch (scalar) of a network in training mode.
 
-        `draw` is this training's own randomness.
+        `draw` is a random generator for this training alone.
         """
 
 
@@ -37,29 +37,29 @@ class FeatureAlignment(Objective):
     weight: float
 
     def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
-        """Return the task's loss and the pull."""
+        """Return the task's loss plus the weighted distance to the centres."""
         output, features = task.features(module, batch)
-        apart = features - self.centres[task.class_of(batch)]
-        return task.loss(output, batch) + self.weight * apart.square().mean()
+        offset = features - self.centres[task.class_of(batch)]
+        return task.loss(output, batch) + self.weight * offset.square().mean()
 
 
 def each(task: Task, output: Any, batch: Batch) -> Tensor:
-    """Return the losses of a batch's samples, `[batch]`, each as the task would alone.
+    """Return the task's loss of every sample of a batch, `[batch]`.
 
-    One after the other where a loss looks at values to decide, or draws numbers, and where an
-    output is more than a tensor: entries without a row for each sample are the same for all.
+    Entries of an output that have no row for each sample are used for all samples.
     """
-    told = {name: batch[name] for name in task.labels or batch}
+    labels = {name: batch[name] for name in task.labels or batch}
 
-    def alone(output: Tensor, told: Batch) -> Tensor:
-        return task.loss(output[None], {name: column[None] for name, column in told.items()})
+    def loss_of_one(output: Tensor, labels: Batch) -> Tensor:
+        return task.loss(output[None], {name: column[None] for name, column in labels.items()})
 
+    # vmap refuses losses that branch on values or draw numbers; these are computed in a loop below.
     with suppress(RuntimeError):
         if isinstance(output, Tensor):
-            return vmap(alone)(output, told)
-    samples, losses = len(next(iter(told.values()))), []
+            return vmap(loss_of_one)(output, labels)
+    samples, losses = len(next(iter(labels.values()))), []
     for at in range(samples):
         rows = slice(at, at + 1)
-        one = mapped(lambda p, rows=rows: p[rows] if p.shape[:1] == (samples,) else p, output)
-        losses.append(task.loss(one, {name: column[rows] for name, column in told.items()}))
+        single = mapped(lambda p, rows=rows: p[rows] if p.shape[:1] == (samples,) else p, output)
+        losses.append(task.loss(single, {name: column[rows] for name, column in labels.items()}))
     return torch.stack(losses)

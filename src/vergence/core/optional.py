@@ -12,12 +12,12 @@ def needed(module: str, doing: str, extra: str) -> Any:
     """Return a module of an optional library.
 
     Args:
-        module: to import.
-        doing: what needs it, at the beginning of a sentence.
-        extra: that brings it.
+        module: the module to import.
+        doing: the feature that needs it, as the beginning of a sentence.
+        extra: the extra of vergence that installs it.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the library is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Range checks of option records: the annotation on a field is the rule."""
+"""Range checks of option records, by the annotations of their fields."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.l
 
 
 Bounds = tuple[tuple[str, float], ...]
-"""Signs and numbers, such as `(">=", 1)`."""
+"""Bounds of a number, each a sign and a limit, such as `(">=", 1)`."""
 
 
 class Rule(NamedTuple):
     """Values that the annotation of a field allows.
 
     Attributes:
-        bounds: of a single number.
-        literals: values of its `Literal`.
-        places: bounds of the numbers of a tuple, place by place; None: it may be no tuple.
-        repeated: the tuple has any length, and `places` the bounds of every number.
+        bounds: bounds of a single number.
+        literals: the values of its `Literal`.
+        places: bounds of each number of a tuple; None: a tuple is not allowed.
+        repeated: the tuple has any length, and `places` has the bounds of all its numbers.
     """
 
     bounds: Bounds
@@ -72,7 +72,7 @@ def _rule(hint: Any) -> Rule:
 
 
 def _members(hint: Any, limits: Bounds = ()) -> Iterator[tuple[Any, Bounds]]:
-    """Kinds of values that a hint allows, without those that it is made of, and their bounds."""
+    """Yield the simple types in a type hint (unions are taken apart), each with its bounds."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated:
         marks = [m for mark in parts[1:] for m in (mark if isinstance(mark, Interval) else [mark])]
@@ -90,32 +90,32 @@ def _members(hint: Any, limits: Bounds = ()) -> Iterator[tuple[Any, Bounds]]:
 
 
 def option_texts(record: type) -> dict[str, str]:
-    """Options of a record, each with what its docstring says of it, on one line.
+    """Return the options of a record, each with its text in the docstring, as one line.
 
-    They stand under `Args` or `Attributes`, there or in the docstring of a base.
+    The text is under `Args` or `Attributes` of the class or of a base.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for kind in reversed(record.__mro__):
         text = inspect.cleandoc(vars(kind).get("__doc__") or "")
         for section in ("Args", "Attributes"):
-            found |= _listed(text.partition(f"\n{section}:\n")[2])
-    return found
+            texts |= _listed(text.partition(f"\n{section}:\n")[2])
+    return texts
 
 
 def _listed(text: str) -> dict[str, str]:
-    """Names of an indented list, each with its text; the list ends at a line without indent."""
-    found: dict[str, str] = {}
+    """Parse an indented list of names and texts; a line without indent ends the list."""
+    texts: dict[str, str] = {}
     last = ""
     for line in text.splitlines():
         if line.strip() and not line.startswith(" "):
             break
-        name, colon, said = line.strip().partition(": ")
+        name, colon, text_of_line = line.strip().partition(": ")
         if line.startswith("    ") and not line.startswith("     ") and colon:
             last = name
-            found[last] = said
+            texts[last] = text_of_line
         elif last and line.strip():
-            found[last] += f" {line.strip()}"
-    return found
+            texts[last] += f" {line.strip()}"
+    return texts
 
 
 def check_ranges(record: Any, name: str) -> None:
@@ -146,8 +146,8 @@ def check_ranges(record: Any, name: str) -> None:
             if isinstance(number, bool) or not isinstance(number, numbers.Real):
                 continue
             if not all(HOLDS[sign](float(number), float(bound)) for sign, bound in bounds):
-                given = value if several else f"{value:g}"
-                raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {given}")
+                shown = value if several else f"{value:g}"
+                raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {shown}")
 
 
 def _limits(bounds: Bounds) -> str:
@@ -155,13 +155,13 @@ def _limits(bounds: Bounds) -> str:
 
 
 class NamedOptions:
-    """Base of option records: ranges are checked, an unknown option is answered with the nearest.
+    """Base of option records: checks ranges, and names the nearest option for an unknown one.
 
-    `label` of a subclass is what messages call its records; default: the name of its module.
+    Messages call a record by the `label` of its class; default: the name of its module.
 
     Raises:
-        TypeError: names the option.
-        ConfigError: a number or a literal is not what its annotation allows.
+        TypeError: an option is unknown; names it.
+        ConfigError: a number or a literal is not allowed by the field's annotation.
     """
 
     _label: str = ""
@@ -173,13 +173,12 @@ class NamedOptions:
         cls._label = label or cls._label
         # An override under a former name would never be called, and the default used in silence.
         for former in cls.renamed_hooks.keys() & vars(cls):
-            now = cls.renamed_hooks[former]
+            setattr(cls, now := cls.renamed_hooks[former], vars(cls)[former])
             warnings.warn(f"{cls.__name__}.{former} is called {now} now", FutureWarning, 2)
-            setattr(cls, now, vars(cls)[former])
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
-        """A record that is not filled in yet, where its options have these names."""
-        _check_names(cls.__init__, cls.__name__, given)
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Check the names of options before `__init__` does, whose message names no near option."""
+        _check_names(cls.__init__, cls.__name__, options)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -187,17 +186,18 @@ class NamedOptions:
 
 
 def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A function's decorator, answering an argument that it does not take with the nearest.
+    """Decorate a function so that an unknown argument is refused with the nearest known name.
 
     Args:
-        inside: arguments that are records; an option of one of them is answered with its record.
+        inside: arguments that are records; for the name of an option of one, the error shows how to
+            write it.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
-        def checked(*args: P.args, **given: P.kwargs) -> T:
-            _check_names(function, function.__name__, given, inside)
-            return function(*args, **given)
+        def checked(*args: P.args, **arguments: P.kwargs) -> T:
+            _check_names(function, function.__name__, arguments, inside)
+            return function(*args, **arguments)
 
         return checked
 
@@ -207,12 +207,12 @@ def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]
 def _check_names(
     function: Callable[..., Any],
     name: str,
-    given: Collection[str],
+    names: Collection[str],
     inside: Mapping[str, type] = types.MappingProxyType({}),
 ) -> None:
-    if not given or (known := _names(function)) is None:
+    if not names or (known := _names(function)) is None:
         return
-    for key in given:
+    for key in names:
         if key not in known:
             homes = [
                 f": write {argument}=vergence.{record.__name__}({key}=...)"
@@ -223,9 +223,10 @@ def _check_names(
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")
 
 
-@functools.cache  # records are made anew in every turn
+# Cached as records are made anew in every turn.
+@functools.cache
 def _names(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Names that a function takes, None if it takes any."""
+    """Return the names of a function's arguments, None if it takes any."""
     takes = inspect.signature(function).parameters
     if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
         return None

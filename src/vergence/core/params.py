@@ -28,7 +28,7 @@ class Layout:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Slice of each named tensor in the flat vector."""
+        """The slice of each named tensor in the flat vector."""
         out, start = {}, 0
         for name, shape in zip(self.names, self.shapes, strict=True):
             out[name] = slice(start, start + math.prod(shape))
@@ -41,9 +41,9 @@ class Layout:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def only(self, names: Collection[str]) -> Layout:
-        """Describe the named tensors alone, in the order of this layout."""
-        kept = [(n, s) for n, s in zip(self.names, self.shapes, strict=True) if n in names]
-        return Layout(tuple(n for n, _ in kept), tuple(s for _, s in kept))
+        """Return the layout of only the named tensors, in the order of this layout."""
+        entries = [(n, s) for n, s in zip(self.names, self.shapes, strict=True) if n in names]
+        return Layout(tuple(n for n, _ in entries), tuple(s for _, s in entries))
 
     def view(self, flat: Tensor, name: str) -> Tensor:
         """Return the named tensor as a view into `flat`, convolution weights channels-last."""
@@ -57,7 +57,7 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """Describe a module's trainable parameters.
+        """Return the layout of a module's trainable parameters.
 
         Raises:
             ConfigError: the module keeps running statistics, which have no place in an average, has
@@ -71,18 +71,18 @@ class Layout:
                     f"{place} is a {kind}, which has no size yet: use {kind.replace('Lazy', '')} "
                     "with its size, or call forward once where the network is built"
                 )
-        kept = [n for n in module.state_dict() if n not in dict(module.named_parameters())]
+        buffers = [n for n in module.state_dict() if n not in dict(module.named_parameters())]
         tied = dict(module.named_parameters(remove_duplicate=False))
-        for second in (name for name in kept if name in tied):
+        for second in (name for name in buffers if name in tied):
             first = next(name for name, parameter in tied.items() if parameter is tied[second])
             raise ConfigError(
                 f"{type(module).__name__} has tied weights: '{first}' and '{second}' are one "
                 "parameter, and parameters are averaged by name: register it once and use it "
                 "twice in forward, as torch.nn.functional.linear(x, self.embedding.weight)"
             )
-        if kept:
+        if buffers:
             raise ConfigError(
-                f"{type(module).__name__} keeps buffers {kept[:3]} in its state: running "
+                f"{type(module).__name__} keeps buffers {buffers[:3]} in its state: running "
                 "statistics are not parameters and must not be averaged; use GroupNorm or "
                 "LayerNorm, keep those of BatchNorm as they are with "
                 "vergence.freeze_batch_norm(network) or with each client with "
@@ -136,7 +136,7 @@ class Params(Mapping[str, Tensor]):
 
     @classmethod
     def join(cls, *parts: Params) -> Params:
-        """Put parameters one behind the other."""
+        """Concatenate parameters."""
         layout = Layout(
             tuple(name for part in parts for name in part.layout.names),
             tuple(shape for part in parts for shape in part.layout.shapes),
@@ -160,7 +160,7 @@ class Params(Mapping[str, Tensor]):
         return len(self.layout.names)
 
     def __eq__(self, other: object) -> bool:
-        """True for the same numbers under the same names, as records that hold them compare."""
+        """Compare names, types and numbers; records that hold parameters compare with this."""
         if not isinstance(other, Params):
             return NotImplemented
         same = self.layout == other.layout and self.flat.dtype == other.flat.dtype
@@ -173,13 +173,13 @@ class Params(Mapping[str, Tensor]):
         return Params(flat, self.layout)
 
     def only(self, names: Collection[str]) -> Params:
-        """Return the named tensors alone, in the order of this layout."""
+        """Return only the named tensors, in the order of this layout."""
         layout = self.layout.only(names)
         parts = [self.flat[self.layout.slices[name]] for name in layout.names]
         return Params(torch.cat(parts) if parts else self.flat[:0], layout)
 
     def put(self, part: Params) -> Params:
-        """Return these parameters with the tensors of `part` in place of those of their names."""
+        """Return these parameters with the tensors of `part` in place of their namesakes."""
         flat = self.flat.clone()
         for name, at in part.layout.slices.items():
             flat[self.layout.slices[name]] = part.flat[at]

@@ -1,4 +1,4 @@
-"""Randomness keyed by purpose: the same key gives the same numbers, whoever asks, whenever."""
+"""Randomness keyed by purpose: the same key gives the same numbers, in every process and order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 class RandomStream:
     """A name in a tree of random streams: (run, seed, client, round, purpose, ...).
 
-    No state is kept: asking twice gives the same generator, so a resumed, repeated or reordered
-    turn draws the same numbers.
+    A stream has no state: each call returns the same generator, so a resumed, repeated or
+    reordered turn draws the same numbers.
 
     Examples:
         >>> int(RandomStream("run", 0).child("p03", 7).numpy().integers(100))

@@ -22,14 +22,14 @@ Wanted = Literal[
     "loss", "outputs", "score", "features", "gradient", "statistics", "sequences", "classes"
 ]
 Network = Callable[[Task], Task]
-"""Which network is meant: the run's task to the task of a piece of it."""
+"""Returns the task whose network is meant, a piece of it maybe, given the run's task."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Ask clients for a turn. `to` maps each to its message, or to None: what `offer` gives.
+    """Ask clients for a turn. `to` maps each to its message; None sends what `offer` gives.
 
-    `like` are trees of the shape that replies must have, where the client is not sent them.
+    `like` gives the shapes of trees in replies, where trees of these names are not sent.
     """
 
     verb: str
@@ -40,9 +40,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Requests:
-    """Ask one client that is being served for turns, one after the other, in one exchange.
+    """Ask one client that is being served for several turns in one exchange.
 
-    A message None is what `offer` gives; `like` as in `Request`.
+    A message None sends what `offer` gives; `like` as in `Request`.
     """
 
     verb: str
@@ -53,28 +53,28 @@ class Requests:
 
 @dataclass(frozen=True)
 class GetPublicData:
-    """Ask for the samples of nobody's that the server holds."""
+    """Ask for the server's public samples, which are no client's."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Ask for the mean of rows `[n, d]`, one of each of a client's samples, `bound` long at most.
+    """Ask for the mean of rows `[n, d]`, one per sample of a client, each cut to length `bound`.
 
-    Where a run hides samples it comes with noise.
+    A run with privacy for samples adds noise to it.
     """
 
     values: Tensor
     bound: float
 
     def shortened(self) -> Tensor:
-        """Return the rows, those that are longer cut to `bound`."""
+        """Return the rows, scaled down to length `bound` where they are longer."""
         length = self.values.norm(dim=1, keepdim=True).clamp(min=1e-12)
         return self.values * (self.bound / length).clamp(max=1)
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Quarantine a client that is being served, for this reason."""
+    """Quarantine a client that is being served, with the reason."""
 
     client: ClientId
     reason: str
@@ -84,7 +84,7 @@ class Quarantine:
 class ServeGroups:
     """Serve groups of clients, each by a copy of `templates` that `Method.serve` trains.
 
-    What the copies hold is not sent to a client. With `shuffled`, the clients of a group come in
+    The copies are not sent to clients. With `shuffled`, the clients of a group are served in
     random order.
     """
 
@@ -95,7 +95,7 @@ class ServeGroups:
 
 @dataclass(frozen=True)
 class ServedGroups:
-    """The weighted sum of what the copies became, and the clients that were served to the end."""
+    """The weighted sum of the copies' updates, and the clients that were served to the end."""
 
     sum: Aggregate
     clients: tuple[ClientId, ...]
@@ -118,7 +118,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Compute:
-    """Ask for something computed with parameters on data, nothing trained."""
+    """Ask for `want`, computed with parameters on data without training."""
 
     params: Params
     data: Samples
@@ -129,7 +129,7 @@ class Compute:
 class FitResult:
     """Result of training. `examples` is the task's weight of the data.
 
-    `optimiser` is there where the request gave one: only a method that keeps it pays for it.
+    `optimiser` is None unless the request brought one, as copying its state takes time.
     """
 
     params: Params
@@ -139,17 +139,17 @@ class FitResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def weight(self, weights: Literal["samples", "equal"]) -> float:
-        """Return the weight of a reply: by samples, that of the data, else 1."""
+        """Return a reply's weight: the task's weight of the data for `samples`, else 1."""
         return self.examples if weights == "samples" else 1.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """Train `params` by one step on this batch, in their own memory and the optimiser's.
+    """Train `params` by one step on this batch, in place.
 
-    Whoever asks gives both away and goes on with what comes back. `wrt` names the column of the
-    batch whose gradient is wanted. `gradients` takes the place of the mean loss's own: a run's
-    privacy puts it there, no method does.
+    The caller must go on with the returned parameters and optimiser. `wrt` names the column of the
+    batch whose gradient to return. `gradients` replaces the gradient of the mean loss; a run's
+    privacy sets it, methods do not.
     """
 
     params: Params
@@ -162,12 +162,12 @@ class Step:
 
 
 class StepGradients(Protocol):
-    """Makes what an optimiser steps with from a batch."""
+    """Computes the gradients for an optimiser step from a batch."""
 
     def __call__(
         self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
     ) -> tuple[Params, Tensor | None]:
-        """Return a gradient of every parameter, and that of the mean loss by the column `wrt`."""
+        """Return a gradient for every parameter, and that of the mean loss by the column `wrt`."""
         ...
 
 
@@ -175,7 +175,7 @@ class StepGradients(Protocol):
 class StepResult:
     """Parameters and optimiser after a step, the batch's mean loss before it, and a gradient.
 
-    The loss is None where a run's privacy lets it be told to nobody.
+    The loss is None where a run's privacy forbids to publish it.
     """
 
     params: Params
@@ -188,7 +188,7 @@ class StepResult:
 class Forward:
     """Ask for a network's output on a batch, in training mode, without its graph.
 
-    `rows` says which of a client's training samples they are.
+    `rows` has the numbers of the batch's samples among a client's training samples.
     """
 
     params: Params

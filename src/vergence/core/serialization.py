@@ -45,14 +45,14 @@ DTYPES = {
 """What safetensors calls torch's types."""
 KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 HEAD = 1 << 16
-"""Bytes that a header from elsewhere may have, beside a sixteenth of what is allowed in all."""
+"""Bytes that an untrusted header may have, in addition to a sixteenth of the whole limit."""
 SIZE = 1 << 48
 """Entries that a tensor may claim to have."""
 SHARED, TIMES = 1 << 30, 64
-"""Bytes that a state in a file may fill beside those of its arrays, and how often the file's size.
+"""Memory that a state may take besides its arrays: a fixed number of bytes, and file sizes.
 
-Parts that share an array get one each: a model that a hundred clients are at work with, or whatever
-a file from elsewhere names again and again.
+Parts that share an array get a copy each, such as a model that a hundred clients train. Without a
+limit a small untrusted file could name one array again and again, and fill the memory.
 """
 LONGEST = 200
 UNREADABLE = (
@@ -66,7 +66,7 @@ UNREADABLE = (
     ValueError,
     ConfigError,
 )
-"""What bytes may cause that are not what they should be."""
+"""The exceptions that malformed bytes can cause."""
 
 
 def pack(state: Any) -> bytes:
@@ -75,7 +75,7 @@ def pack(state: Any) -> bytes:
 
 
 class Packed:
-    """A state taken apart: its arrays, by path, and a JSON text for everything else."""
+    """A state as arrays, by path, and a JSON text for everything else."""
 
     def __init__(self, state: Any) -> None:
         writer = _Writer()
@@ -85,11 +85,10 @@ class Packed:
         self.header = json.dumps({"tree": tree, "layouts": layouts}, separators=(",", ":"))
 
     def chunks(self) -> list[memoryview]:
-        """Return it as safetensors bytes, part by part: no array is copied.
-
-        The library's own `save` copies every array twice, 2.5 ms for the state of a FedCPF client.
-        """
+        """Return the state as safetensors bytes in parts, without copying an array."""
+        # The library's `save` copies every array twice: 2.5 ms for the state of a FedCPF client.
         sizes = {n: getattr(array, "itemsize", 1) for n, array in self.arrays.items()}
+        # Widest numbers first, as safetensors itself sorts: every array is aligned to its width.
         names = sorted(self.arrays, key=lambda name: (-sizes[name], name))
         about: dict[str, Any] = {"__metadata__": {HEADER: self.header}}
         parts, at = [], 0
@@ -104,7 +103,7 @@ class Packed:
         return [memoryview(len(head).to_bytes(8, "little") + head), *parts]
 
     def bytes(self) -> bytes:
-        """Return it as safetensors bytes."""
+        """Return the state as safetensors bytes."""
         return b"".join(self.chunks())
 
     @property
@@ -116,10 +115,10 @@ class Packed:
 def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
     """Undo `pack`. `records` are the dataclasses the state may be made of.
 
-    A state from elsewhere may fill `limit` bytes beside those of its arrays.
+    An untrusted state may take `limit` bytes of memory besides its arrays.
 
     Raises:
-        StateError: the bytes are damaged, hold a record type that was not named, or too much.
+        StateError: the bytes are damaged, hold a type not in `records`, or exceed the limit.
     """
     try:
         arrays, header = opened(data, limit)
@@ -132,7 +131,7 @@ def unpack_file(path: Path, *records: type) -> Any:
     """Undo `pack` for a file, whose arrays are mapped into memory instead of read.
 
     Raises:
-        StateError: the file is missing, damaged, holds a record type that was not named, or fills
+        StateError: the file is missing or damaged, holds a type not in `records`, or would take
             far more memory than it has bytes.
     """
     try:
@@ -145,7 +144,7 @@ def unpack_file(path: Path, *records: type) -> Any:
 
 
 def room(size: int) -> int:
-    """Number of bytes that a state may fill beside its arrays, from a file of this size."""
+    """Return the bytes that a state may take besides its arrays, from a file of this size."""
     return SHARED + TIMES * size
 
 
@@ -157,22 +156,22 @@ def _read(
 
 
 def opened(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor], Any]:
-    """Return the arrays of safetensors bytes, and the JSON text that travels with them.
+    """Return the arrays of safetensors bytes, and the parsed JSON text of their header.
 
     Raises:
-        ValueError: the header is too long where `limit` bytes are allowed; any of `UNREADABLE`
-            where the bytes are something else.
+        ValueError: the header is too long for the limit; any of `UNREADABLE` for other bytes.
     """
+    # Before the library parses it: an adversary's long header would cost memory and time.
     if int.from_bytes(data[:8], "little") > HEAD + limit / 16:
         raise ValueError("its header is too long")
     return load(data), read_header(data)
 
 
 def read_layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout:
-    """Return the layout that a header tells of.
+    """Return the layout with these names and shapes, from an untrusted header.
 
     Raises:
-        ValueError: no parameters lie like this.
+        ValueError: no parameters can have this layout.
     """
     layout = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
     sizes = [size for shape in layout.shapes for size in shape]
@@ -191,21 +190,21 @@ def read_mask(packed: Tensor, layout: Layout) -> Mask:
     """Return the mask that packed bits stand for.
 
     Raises:
-        ValueError: they are not those of so many entries.
+        ValueError: the number of bits does not fit the layout.
     """
     if packed.dtype != torch.uint8 or packed.shape != (-(-layout.n // 8),):
         raise ValueError(f"{tuple(packed.shape)} are not the bits of {layout.n:,} entries")
     return Mask.unpacked(packed, layout)
 
 
-def plain(said: object) -> str:
-    """Text that may come from elsewhere, as the short line that a table can hold."""
-    text = str(said)[:LONGEST]
+def plain(untrusted: object) -> str:
+    """Shorten untrusted text to one printable line for messages and tables."""
+    text = str(untrusted)[:LONGEST]
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def read_header(data: bytes) -> Any:
-    """Return the JSON text that travels in the header of safetensors bytes."""
+    """Return the parsed JSON text in the header of safetensors bytes."""
     size = int.from_bytes(data[:8], "little")
     return parse_json(parse_json(data[8 : 8 + size])["__metadata__"][HEADER])
 
@@ -233,16 +232,16 @@ def array_bytes(data: bytes) -> dict[str, int]:
 
 @lru_cache
 def known_records(*records: type) -> dict[str, type]:
-    """Return these dataclasses and all that their fields name, by the names they have in bytes."""
-    found: dict[str, type] = {}
+    """Return these dataclasses and those in the types of their fields, by their names in bytes."""
+    records_by_tag: dict[str, type] = {}
     todo: list[Any] = list(records)
     while todo:
         hint = todo.pop()
         todo += typing.get_args(hint)
-        if is_dataclass(hint) and isinstance(hint, type) and tag(hint) not in found:
-            found[tag(hint)] = hint
+        if is_dataclass(hint) and isinstance(hint, type) and tag(hint) not in records_by_tag:
+            records_by_tag[tag(hint)] = hint
             todo += typing.get_type_hints(hint).values()
-    return found
+    return records_by_tag
 
 
 class _Writer:
@@ -256,9 +255,9 @@ class _Writer:
         return self.layouts.index(layout)
 
     def array(self, value: Tensor, path: str) -> str:
-        """Keep an array once, however many parts of the state share it; return its path."""
-        kept = (n for n, t in self.arrays.items() if isinstance(t, Tensor) and _equal(t, value))
-        earlier = next(kept, None)
+        """Store an array unless an equal one is stored already; return the path."""
+        equal = (n for n, t in self.arrays.items() if isinstance(t, Tensor) and _equal(t, value))
+        earlier = next(equal, None)
         if earlier is None:
             self.arrays[path] = value.contiguous()
         return earlier or path
@@ -285,15 +284,15 @@ class _Writer:
         if is_dataclass(value) and not isinstance(value, type):
             kind = type(value)
             parts = {
-                said: self.write(getattr(value, name), f"{path}.{said}")
-                for name, said in field_tags(kind)
+                label: self.write(getattr(value, name), f"{path}.{label}")
+                for name, label in field_tags(kind)
             }
             return {"record": tag(kind), "fields": parts}
         raise StateError(f"a state cannot hold a {type(value).__name__} (at {path})")
 
 
 def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:
-    """Safetensors' entry for an array, and its bytes, which are not copied."""
+    """Return safetensors' type and shape of an array, and its bytes without copying them."""
     if isinstance(array, bytes):
         return "U8", [len(array)], memoryview(array)
     return DTYPES[array.dtype], list(array.shape), array.reshape(-1).view(torch.uint8).numpy().data
@@ -310,24 +309,29 @@ class _StateReader:
         arrays: dict[str, Tensor],
         layouts: list[Layout],
         records: dict[str, type],
-        left: float,
+        allowance: float,
     ) -> None:
-        self.arrays, self.layouts, self.records, self.left = arrays, layouts, records, left
-        self.given: set[str] = set()
+        self.arrays, self.layouts, self.records, self.allowance = (
+            arrays,
+            layouts,
+            records,
+            allowance,
+        )
+        self.returned_paths: set[str] = set()
 
     def fill(self, size: int) -> None:
-        """Take up memory beyond that of the arrays."""
-        self.left -= size
-        if self.left < 0:
+        """Count memory beyond that of the arrays, up to the limit."""
+        self.allowance -= size
+        if self.allowance < 0:
             raise ValueError("it holds more than it may")
 
     def array(self, path: str) -> Tensor:
-        """Return an array in memory of its own: one part may be trained in place, another not."""
+        """Return an array; a copy if another part of the state has it, as parts change in place."""
         array = self.arrays[path]
-        if path in self.given:
+        if path in self.returned_paths:
             self.fill(array.nbytes)
             return array.clone()
-        self.given.add(path)
+        self.returned_paths.add(path)
         return array
 
     def read(self, node: Any) -> Any:
@@ -354,7 +358,7 @@ class _StateReader:
         if node["record"] not in self.records:
             raise StateError(f"unknown record '{plain(node['record'])}' in a state")
         kind = self.records[node["record"]]
-        names = {said: name for name, said in field_tags(kind)}
+        names = {label: name for name, label in field_tags(kind)}
         written: dict[str, Any] = node["fields"]
         return kind(**{names.get(k, k): self.read(v) for k, v in written.items()})
 

@@ -1,4 +1,4 @@
-"""Networks as sequences of stages, which can be cut between any two, and pieces between cuts."""
+"""Networks as sequences of stages, and the pieces into which split learning cuts them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vergence.core.task import Model, Task, own_randomness
 from vergence.errors import ConfigError
 
 SMASHED, PULL = "smashed", "pull"
-"""The columns of what enters a piece from another machine, and of the gradient of its output."""
+"""Columns of a piece's input from another machine, and of the gradient of its output."""
 
 
 class Staged(nn.Module):
-    """A network that is a row of stages, each from one tensor to one tensor.
+    """A network that is a sequence of stages, each from one tensor to one tensor.
 
     `stages` names them in order, each with the submodules whose parameters it uses. `reads` are
     those that also take the side inputs of the task (a head pose).
@@ -29,7 +29,7 @@ class Staged(nn.Module):
     stages: Mapping[str, tuple[str, ...]]
     reads: frozenset[str] = frozenset()
     cut: ClassVar[str] = ""
-    """After which stage split learning cuts if nobody says; none: after the first."""
+    """The stage after which split learning cuts by default; empty: the first."""
 
     @abstractmethod
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
@@ -59,10 +59,10 @@ class CutPoint(Model):
             ConfigError: the network is not a row of stages.
         """
         network = staged(self.whole)
-        kept = {path for name in self.of for path in network.stages[name]}
+        own_paths = {path for name in self.of for path in network.stages[name]}
         for name, paths in network.stages.items():
             for path in () if name in self.of else paths:
-                if path not in kept:
+                if path not in own_paths:
                     network.set_submodule(path, nn.Identity())
         network.stages = {name: network.stages[name] for name in self.of}
         return network
@@ -89,17 +89,16 @@ class WrappedTask(Task):
 class Piece(WrappedTask):
     """Some stages of a task's network, as one machine trains them.
 
-    A batch holds the task's own columns, or what the stage before them gave as `smashed`
-    `[batch, ...]`. The loss is the task's, or, where a batch brings the gradient of the output as
-    `pull`, the product of both: its gradient is what the whole network's would be.
+    A batch holds the task's own columns, or the output of the stage before as `smashed`
+    `[batch, ...]`. The loss is the task's; where a batch has the gradient of the output as `pull`,
+    it is the product of both, whose gradient equals that of the whole network's loss.
     """
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Output of the last stage of the piece."""
+        """Return the output of the last stage of the piece."""
         task, reads = self.task, isinstance(module, Staged) and module.reads & set(module.stages)
         x = batch[SMASHED] if SMASHED in batch else task.inputs(batch)[0]
-        side_inputs = task.side_inputs if reads else ()
-        return module(x, *(batch[name].float() for name in side_inputs))
+        return module(x, *(batch[name].float() for name in task.side_inputs if reads))
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss, or the product of output and `pull`."""
@@ -125,7 +124,7 @@ def staged(model: Model) -> Staged:
 
 @lru_cache(maxsize=64)
 def _network(model: Model) -> Staged:
-    """Return a network to look at."""
+    """Return a network whose structure is read, not its parameters."""
     with own_randomness():
         return staged(model)
 
@@ -166,22 +165,22 @@ def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
             f"{', '.join(after)}"
         )
     ends = zip([0, *places], [*places, len(stages)], strict=True)
-    found = tuple(
+    parts = tuple(
         Piece(CutPoint(task.network, tuple(stages[a:b])), seed=task.seed, whole=task)
         for a, b in ends
     )
-    _check(task.network, network, found)
-    return found
+    _check(task.network, network, parts)
+    return parts
 
 
-def _check(model: Model, network: Staged, found: Sequence[Piece]) -> None:
-    """Refuse networks whose pieces are not the whole.
+def _check(model: Model, network: Staged, parts: Sequence[Piece]) -> None:
+    """Refuse networks whose pieces together differ from the whole network.
 
     Raises:
-        ConfigError: layers are registered in another order than they are used, or drop at random.
+        ConfigError: layers are not registered in the order of use, or there is dropout.
     """
     name = called(model)
-    joined = [n for piece in found for n, _ in _network(piece.network).named_parameters()]
+    joined = [n for piece in parts for n, _ in _network(piece.network).named_parameters()]
     if joined != [n for n, _ in network.named_parameters()]:
         raise ConfigError(f"model '{name}' must register its layers in the order of its stages")
     if any(isinstance(m, nn.Dropout) and m.p for m in network.modules()):

@@ -1,7 +1,7 @@
-"""Literal names of records in bytes and digests, which renaming a class or a field leaves alone.
+"""Literal names of records in bytes and digests, which stay when a class or field is renamed.
 
-Checkpoints, messages, signed terms and marks of noise hold names of records. Those are written once
-beside the class, so that the class itself may be called what its readers call it.
+Checkpoints, messages, signed terms and marks of noise contain names of records. The literal name is
+written once at the class, so that the class itself can be renamed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _TAG, _FIELDS = "__tag__", "__field_tags__"
 
 
 def tagged(name: str, **renamed: str) -> Callable[[T], T]:
-    """Decorator that gives a dataclass its literal name in bytes.
+    """Decorate a dataclass with its literal name in bytes.
 
     Args:
-        name: what the record is called in bytes, whatever its class is called.
-        renamed: for a field that is called otherwise in bytes, its name there.
+        name: the record's name in bytes, whatever the name of its class.
+        renamed: for fields with another name in bytes, that name.
     """
 
     def mark(kind: T) -> T:
@@ -32,24 +32,24 @@ def tagged(name: str, **renamed: str) -> Callable[[T], T]:
 
 
 def tag(kind: type) -> str:
-    """Name of a record in bytes: its literal tag, or the name of a class that has none."""
+    """Return a record's name in bytes: its literal tag, or the class's name if it has none."""
     return vars(kind).get(_TAG, kind.__name__)
 
 
 def field_tags(kind: type) -> Iterator[tuple[str, str]]:
-    """Every field of a dataclass, and what it is called in bytes."""
+    """Yield every field of a dataclass with its name in bytes."""
     renamed: Mapping[str, str] = vars(kind).get(_FIELDS, {})
     return ((field.name, renamed.get(field.name, field.name)) for field in fields(kind))
 
 
 def spelled(value: Any) -> str:
-    """Text of a value for a digest: its `repr`, with the literal names of records."""
+    """Return a value's text for a digest: its `repr`, with the literal names of records."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         shown = {field.name for field in fields(kind) if field.repr}
         parts = (
-            f"{said}={spelled(getattr(value, name))}"
-            for name, said in field_tags(kind)
+            f"{label}={spelled(getattr(value, name))}"
+            for name, label in field_tags(kind)
             if name in shown
         )
         return f"{tag(kind)}({', '.join(parts)})"

@@ -1,4 +1,4 @@
-"""Task and model specifications: what is learned, with which network."""
+"""Tasks and models: the learning problem, and the network that solves it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vergence.errors import ConfigError
 
 Names = tuple[str, ...]
 LOGITS = "logits"
-"""Entry that holds the scores by the convention of transformers, torchvision and others."""
+"""Name of the scores in outputs of transformers, torchvision and other libraries."""
 BUILDING = threading.RLock()
 NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, PersonalBatchNorm)
 """Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
@@ -38,11 +38,11 @@ class StartingModel:
     Attributes:
         run: the folder of that run, as the experiment names it.
         sha: the SHA-256 of the parameters.
-        data: the name of the data that it was trained on.
-        people: those who took part.
+        data: the name of the data that the model was trained on.
+        people: the people who took part.
         params: the parameters.
         split: the seed of the split that it was trained on; None: the data has one split.
-        before: data and people of the runs that this one in turn began with.
+        before: data and people of earlier runs, if that run itself started from a model.
     """
 
     run: str
@@ -55,27 +55,27 @@ class StartingModel:
 
     @property
     def learned_from(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Names of data, and the people of each that the parameters have learned from."""
+        """The data sets on which the parameters were trained, each with its people."""
         return ((self.data, self.people), *self.before)
 
     def fill(self, module: nn.Module) -> nn.Module:
-        """Give a network these parameters.
+        """Copy these parameters into a network.
 
         Raises:
-            ConfigError: it is another network; names the first tensors that differ.
+            ConfigError: the network has other tensors; names the first that differ.
         """
-        there = dict(zip(self.params.layout.names, self.params.layout.shapes, strict=True))
-        here = {name: tuple(value.shape) for name, value in module.named_parameters()}
-        if here != there:
-            odd = [name for name in {**there, **here} if here.get(name) != there.get(name)]
-            told = "; ".join(
-                f"{name} is {list(there.get(name, ())) or 'not there'} in the run, "
-                f"{list(here.get(name, ())) or 'not there'} here"
-                for name in odd[:3]
+        shapes_of_run = dict(zip(self.params.layout.names, self.params.layout.shapes, strict=True))
+        shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        if shapes != shapes_of_run:
+            different = [n for n in shapes_of_run | shapes if shapes.get(n) != shapes_of_run.get(n)]
+            differences = "; ".join(
+                f"{name} is {list(shapes_of_run.get(name, ())) or 'not there'} in the run, "
+                f"{list(shapes.get(name, ())) or 'not there'} here"
+                for name in different[:3]
             )
             raise ConfigError(
-                f"model.start: {self.run} holds another network ({told}); take the model of that "
-                "run, or leave start out"
+                f"model.start: {self.run} holds another network ({differences}); take the model of "
+                "that run, or leave start out"
             )
         with torch.no_grad():
             for name, parameter in module.named_parameters():
@@ -85,11 +85,11 @@ class StartingModel:
 
 @dataclass(frozen=True)
 class Model(NamedOptions, ABC):
-    """Options of one network. Its module's name is its name.
+    """Options of one network; experiments call it by the name of its module.
 
     `head` names the parameters (patterns, `decoder.*`) that turn features into the output, for
-    methods that split a network there; none given: the last layer that has parameters. `start` is
-    the model that it starts from, in place of random parameters.
+    methods that split a network there; default: the last layer with parameters. `start` replaces
+    the random initial parameters by a trained model's.
     """
 
     start: StartingModel | None = field(default=None, kw_only=True, repr=False)
@@ -97,10 +97,10 @@ class Model(NamedOptions, ABC):
     head: ClassVar[tuple[str, ...]] = ()
 
     def initial(self) -> nn.Module:
-        """A fresh module with the parameters that it starts from.
+        """Return a fresh module with its initial parameters.
 
         Raises:
-            ConfigError: `start` is of another network.
+            ConfigError: `start` is a model of another network.
         """
         module = self.build()
         return module if self.start is None else self.start.fill(module)
@@ -110,7 +110,7 @@ class Model(NamedOptions, ABC):
         """Return a fresh module, initialised from torch's current global generator."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data as this network wants it (frozen features, say); default: as it is."""
+        """Return the data as this network needs them (as features, for example); default: as is."""
         return federation
 
 
@@ -132,58 +132,58 @@ class Task(NamedOptions, ABC):
     }
 
     classes: ClassVar[int] = 0
-    """How many classes `class_of` tells apart; 0: it tells none."""
+    """Number of classes that `class_of` distinguishes; 0: the task has no classes."""
     unseen_classes: ClassVar[tuple[int, ...]] = ()
-    """The numbers of classes that nobody is said to have samples of."""
+    """Numbers of the classes of which no client has samples, by the task's definition."""
     input_columns: ClassVar[tuple[str, ...]] = ()
-    """The columns that the network reads; (): this task does not say, and `x` is meant."""
+    """The columns that the network reads; empty: `x`."""
     labels: ClassVar[tuple[str, ...]] = ()
-    """The columns that the loss looks at."""
+    """The columns that the loss reads."""
     scored_columns: ClassVar[tuple[str, ...]] = ()
-    """The columns, and shared rows, that only metrics look at."""
+    """The columns and banks that only metrics read."""
     side_inputs: ClassVar[tuple[str, ...]] = ()
     """The columns that enter the network at a later stage than its main input."""
     public: ClassVar[tuple[str, ...]] = ()
     """Those of `side_inputs` that say nothing of a person: the owner of a row, where all rows are
     one person's."""
     stays: ClassVar[tuple[str, ...]] = ()
-    """The columns that no method may send: pictures that are their own labels."""
+    """The columns that no method may send, such as pictures that are their own labels."""
     headline: ClassVar[str]
-    """The metric tables and plots put first."""
+    """The main metric of tables and plots."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
-    """Metrics where less is better; in all others more is better."""
+    """Metrics of which lower values are better; of all others higher ones are."""
     pools: ClassVar[bool] = False
-    """Whether models are scored on everybody's test samples put together, too."""
+    """Whether models are also scored on everybody's pooled test samples."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data as this task wants them, after `network.prepare`; default: as they are.
+        """Return the data as this task needs them, after `network.prepare`; default: as they are.
 
-        What is made of a person's data (a prior) goes into that person's samples and nowhere else.
+        Values computed from a person's data (a prior) go into that person's samples only.
         """
         return federation
 
     @property
     def own_prior(self) -> bool:
-        """True if `prepare` makes something of a person's training data that outputs depend on."""
+        """True if outputs depend on something that `prepare` computes from a person's own data."""
         return False
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Return prepared samples with what `prepare` made of their owner's data; None: nobody's.
+        """Return new samples with what `prepare` computed for their owner; None: no owner.
 
-        Default: as they are.
+        Default: the samples as they are.
         """
         return samples
 
     @property
     def own_choice(self) -> bool:
-        """True if a person's held-out data choose how `prepare`'s work is used, by `suited`."""
+        """True if `suited` fits what `prepare` computed to a person's validation data."""
         return False
 
     def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """A person's prepared data, with what their validation data choose for a model.
+        """Return a person's prepared data, fitted to a model on the person's validation data.
 
-        `outputs` is what the model says of samples. Whoever predicts with a model asks for this
-        first; training never does. Default: the data as they are.
+        `outputs` computes the model's outputs for samples. Called before predictions with a model,
+        never in training. Default: the data as they are.
         """
         return splits
 
@@ -201,10 +201,10 @@ class Task(NamedOptions, ABC):
     def parts(self, *head: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the parameters of the network's body and of its head.
 
-        The head is what `Model.head` says, or the parameters named here (patterns).
+        The head is `Model.head`, or the parameters that match the patterns given here.
 
         Raises:
-            ConfigError: a pattern names nothing, or one part is empty.
+            ConfigError: a pattern matches no parameter, or a part is empty.
         """
         names, default, *_ = _parts(self.network)
         for glob in head:
@@ -221,10 +221,10 @@ class Task(NamedOptions, ABC):
         return body, top
 
     def linear_head(self) -> str:
-        """Return the name of the linear layer that is the network's head, "" for all of it.
+        """Return the name of the linear layer that is the network's head, "" if it is the network.
 
         Raises:
-            ConfigError: the head is something else.
+            ConfigError: the head is not one linear layer.
         """
         return _linear_head(self.network)
 
@@ -233,7 +233,7 @@ class Task(NamedOptions, ABC):
         return _parts(self.network)[2]
 
     def statistics(self) -> tuple[str, ...]:
-        """Names of the parameters that are running statistics, which stay with each client."""
+        """Return the names of parameters that are running statistics, which stay with clients."""
         return _parts(self.network)[4]
 
     @abstractmethod
@@ -253,31 +253,31 @@ class Task(NamedOptions, ABC):
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the output, and the features that enter the head as `[batch, d]`.
 
-        Features of several places (frames, positions of a map) are averaged over them, also where
-        the head takes them one after the other.
+        Features of several places (frames, positions of a map) are averaged, even where the head
+        reads them separately.
         """
         owner = module.get_submodule(_parts(self.network)[3])
-        caught: list[Tensor] = []
-        hook = owner.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+        head_inputs: list[Tensor] = []
+        hook = owner.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0]))
         try:
             output = self.forward(module, batch)
         finally:
             hook.remove()
         if isinstance(owner, nn.Conv2d):
-            caught = [given.movedim(1, -1) for given in caught]
-        n, d = len(next(iter(batch.values()))), caught[0].shape[-1]
-        return output, torch.cat([g.reshape(n, -1, d) for g in caught], 1).mean(1)
+            head_inputs = [inputs.movedim(1, -1) for inputs in head_inputs]
+        n, d = len(next(iter(batch.values()))), head_inputs[0].shape[-1]
+        return output, torch.cat([g.reshape(n, -1, d) for g in head_inputs], 1).mean(1)
 
     def class_of(self, batch: Batch) -> Tensor:
         """Return the class of every sample, int64 `[batch]`, for methods that need classes.
 
         Raises:
-            ConfigError: this task tells no classes apart.
+            ConfigError: this task has no classes.
         """
         raise ConfigError(f"task '{called(self)}' has no classes, which this method needs")
 
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes that `class_of` tells apart, in their order.
+        """Return the names of the classes that `class_of` distinguishes, in their order.
 
         Raises:
             ConfigError: this task names no classes.
@@ -285,20 +285,20 @@ class Task(NamedOptions, ABC):
         raise ConfigError(f"task '{called(self)}' names no classes, which this method needs")
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return the columns `labels` of made-up samples of these classes, int64 `[batch]`.
+        """Return the columns `labels` for generated samples of these classes, int64 `[batch]`.
 
-        Where a class holds many labels it is the middle one, or `noise` `[batch, 2 or more]` in
-        [0, 1) says which.
+        Of the labels in a class it takes the middle one, or the one that `noise`, `[batch, 2 or
+        more]` in [0, 1), determines.
 
         Raises:
-            ConfigError: no label of this task stands for a class.
+            ConfigError: classes of this task have no labels.
         """
         raise ConfigError(
             f"task '{called(self)}' has no label for a class, which this method needs"
         )
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-        """Loss of an output against a teacher's, a mean over the batch (scalar).
+        """Return the mean loss over the batch of an output against a teacher's (scalar).
 
         Default: the mean squared error. `temperature` divides the scores of classifiers.
         """
@@ -320,39 +320,39 @@ class Task(NamedOptions, ABC):
         return self.class_of({self.labels[0]: output})
 
     def among(self, output: Tensor, known: Tensor) -> Tensor:
-        """Return an output as of a model that knows these classes alone, 0 or 1 `[classes]`.
+        """Restrict an output to the known classes, 0 or 1 `[classes]`.
 
-        Default: as it is, where an output is no score per class.
+        Default: the output as it is, for outputs that are not scores of classes.
         """
         return output
 
     def per_class(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Return the accuracy of every class that samples have, by name; default: none is told."""
+        """Return the accuracy for every class of the samples, by name; default: empty."""
         return {}
 
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
-        """Return the shape of what enters the network for a sample, its least and largest value.
+        """Return the shape of a sample's input, and its smallest and largest possible value.
 
         Raises:
-            ConfigError: neither task nor network says so.
+            ConfigError: neither task nor network states them.
         """
         raise ConfigError(
             f"model '{called(self.network)}' does not say what it takes in, which this method needs"
         )
 
     def sequences(self, samples: Samples) -> list[Tensor]:
-        """Return every sample as frames in their order, `[frames, d]`, to compare people by.
+        """Return every sample as a sequence `[frames, d]`, with which people are compared.
 
         Raises:
-            ConfigError: samples of this task are no sequences.
+            ConfigError: samples of this task are not sequences.
         """
         raise ConfigError(f"task '{called(self)}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
-        """Return sequences `[frames, d]` of nobody's that people may be compared with.
+        """Return synthetic sequences `[frames, d]`, with which people may be compared.
 
         Raises:
-            ConfigError: this task has none.
+            ConfigError: this task has no such sequences.
         """
         raise ConfigError(
             f"task '{called(self)}' has no sequences of nobody's, which this method needs"
@@ -363,20 +363,20 @@ class Task(NamedOptions, ABC):
         """Return the mean loss over the batch (scalar)."""
 
     def weigh(self, samples: Samples) -> float:
-        """Weight of these samples in a weighted average; default: their number."""
+        """Return the weight of samples in a weighted average; default: their number."""
         return float(len(samples))
 
     def per_sample(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Sums of the headline over parts of each sample, and numbers of these, `[samples, 2]`.
+        """Return for every sample a sum and a count whose ratio is its headline, `[samples, 2]`.
 
         Raises:
-            ConfigError: the headline of this task is no mean over samples.
+            ConfigError: the headline of this task is not a mean over samples.
         """
         raise ConfigError(f"the headline of task '{called(self)}' is no mean over samples")
 
     @property
     def by_sample(self) -> bool:
-        """True if the headline is a mean over samples, which `per_sample` gives."""
+        """True if the headline is a mean over samples and `per_sample` returns its parts."""
         return type(self).per_sample is not Task.per_sample
 
     @abstractmethod
@@ -387,33 +387,33 @@ class Task(NamedOptions, ABC):
         """
 
     def pooled(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score outputs on everybody's test samples put together, every sample alike.
+        """Score outputs on everybody's pooled test samples, all with the same weight.
 
         Default: `metrics` without the score, each name with `pooled_` before it.
         """
-        found = self.metrics(outputs, samples)
-        return {f"pooled_{name}": value for name, value in found.items() if name != "score"}
+        metrics = self.metrics(outputs, samples)
+        return {f"pooled_{name}": value for name, value in metrics.items() if name != "score"}
 
     def evaluate(
         self, outputs: Tensor, samples: Samples, val_outputs: Tensor, val_samples: Samples
     ) -> dict[str, float]:
-        """Score test outputs; what must be chosen (a threshold) is chosen on validation data.
+        """Score test outputs; thresholds and the like are chosen on validation data.
 
-        Default: nothing to choose, `metrics` of the test outputs.
+        Default: `metrics` of the test outputs.
         """
         return self.metrics(outputs, samples)
 
     @property
     def chooses(self) -> bool:
-        """True if `evaluate` is the task's own, and so looks at validation data."""
+        """True if the task overrides `evaluate`, which then uses validation data."""
         return type(self).evaluate is not Task.evaluate
 
     def score(self, outputs: Tensor, samples: Samples) -> float:
-        """Return the one validation score a method may steer by; default `metrics()["score"]`."""
+        """Return the score on which methods may base decisions; default `metrics()["score"]`."""
         return self.metrics(outputs, samples)["score"]
 
     def check(self, federation: Federation) -> None:
-        """Refuse data that cannot be scored, before anything is trained; default: take all.
+        """Refuse data that cannot be scored, before training begins; default: accept all.
 
         Raises:
             DataError: names the person and the part.
@@ -421,30 +421,28 @@ class Task(NamedOptions, ABC):
         return
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score predictors that need no learning: prior name -> person -> metrics."""
+        """Score baselines without learning: name -> person -> metrics; default: none."""
         return {}
 
     def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Name of the prior of a person's own training data, and its outputs on test samples.
+        """Return the name of the prior made of each person's own data, and its test outputs.
 
-        The name is one of `priors`, outputs are by person; default: no prior is one's own.
+        The name is one of `priors`, the outputs are by person; default: no such prior.
         """
         return "", {}
 
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Let one thread at a time seed torch's generator, of which there is one for all of them.
-
-    It is as before when the block ends.
-    """
+    """Let the block seed torch's global generator, whose state is restored at the end."""
+    # Threads share this generator: one block at a time may use it.
     with BUILDING, torch.random.fork_rng(devices=[]):
         yield
 
 
 @lru_cache(maxsize=16)
 def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
-    """Names of all parameters, the head's, the norms', where the head begins, and statistics."""
+    """Return names of all parameters, head, norms, the head's first module, and statistics."""
     with own_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())
@@ -475,9 +473,9 @@ def _linear_head(network: Model) -> str:
 
 
 def mapped(change: Callable[..., Tensor], *outputs: Any) -> Any:
-    """Return an output of the same form, made of `change` of the tensors at the same place.
+    """Apply `change` to the tensors at the same place of outputs of the same structure.
 
-    Entries that hold no tensor (a number, None) are those of the first output.
+    Other entries (a number, None) are copied from the first output.
     """
     first = outputs[0]
     if isinstance(first, Tensor):
@@ -492,12 +490,13 @@ def mapped(change: Callable[..., Tensor], *outputs: Any) -> Any:
         if isinstance(whole, dict):
             whole[name] = part
         else:
-            object.__setattr__(whole, name, part)  # a frozen record's, too
+            # Works for frozen dataclasses, too.
+            object.__setattr__(whole, name, part)
     return whole
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return the outputs of batches as one; a tensor is float32."""
+    """Concatenate the outputs of batches; tensors become float32."""
     if isinstance(parts[0], Tensor):
         return torch.cat([part.float() for part in parts])
     return mapped(lambda *each: torch.cat([torch.atleast_1d(part) for part in each]), *parts)
@@ -507,23 +506,23 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     """Return the tensor of an output that losses and metrics compare with targets.
 
     Args:
-        output: what a network returned, no tensor itself.
-        name: of the entry, or its place; None: `logits`, else the first of a tuple, else the only
-            tensor there is.
+        output: what a network returned, if it is not a tensor.
+        name: name or place of the entry; None: `logits`, else the first entry of a tuple, else the
+            only tensor.
 
     Raises:
-        ConfigError: there is none; says what there is, and how to choose.
+        ConfigError: there is no such tensor; lists the entries, and how to choose one.
     """
-    there = entries(output)
-    tensors = [each for each, value in there.items() if isinstance(value, Tensor)]
+    values = entries(output)
+    tensors = [each for each, value in values.items() if isinstance(value, Tensor)]
     if name is None:
         # Without logits, one is obvious in a tuple, or where there is no other.
-        alone = isinstance(output, tuple | list) or len(tensors) == 1
-        wanted = [LOGITS] if LOGITS in tensors else tensors[: int(alone)]
+        one_is_obvious = isinstance(output, tuple | list) or len(tensors) == 1
+        wanted = [LOGITS] if LOGITS in tensors else tensors[: int(one_is_obvious)]
     else:
-        wanted = list(there)[name:][:1] if isinstance(name, int) and name not in there else [name]
+        wanted = list(values)[name:][:1] if isinstance(name, int) and name not in values else [name]
     if wanted and wanted[0] in tensors:
-        return there[wanted[0]]
+        return values[wanted[0]]
     wrong = "" if name is None else f", where outputs={name!r} is no tensor"
     raise ConfigError(
         f"the network returns {shown(output)}{wrong}: "
@@ -536,13 +535,13 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
 
 
 def shown(output: Any) -> str:
-    """Return an output in words: its type, and the names of its entries."""
+    """Describe an output by its type and the names of its entries."""
     names = ", ".join(map(str, entries(output)))
     return "None" if output is None else f"a {type(output).__name__}{names and f' ({names})'}"
 
 
 def entries(output: Any) -> dict[Any, Any]:
-    """Name the entries of a dict, a tuple or an object: name or place -> entry."""
+    """Return the entries of a dict, a tuple or an object by name or place."""
     if isinstance(output, Mapping):
         return dict(output)
     if isinstance(output, tuple | list):

@@ -81,4 +81,4 @@ class PruningHooks(ClientHooks):
     def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:
         """Return the mask of entries that are not pruned in a round (from 1); None: all of them."""
         now = self.pruning.at(round)
-        return now.kept(network, params) if now.amount else None
+        return now.remaining(network, params) if now.amount else None

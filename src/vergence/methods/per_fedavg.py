@@ -12,7 +12,7 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, NoState
 from vergence.core.params import Params
-from vergence.training.batches import batches, drawn
+from vergence.training.batches import batches, random_subset
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PerFedAvg(AveragingMethod[NoState]):
         w, optimiser, loss, count = msg["model"], OptimizerState({}, 0), 0.0, 0
         for rows in batches(len(site.train), self.local, site.rng.child("query")):
             support, third = (
-                drawn(site.train, self.shots, site.rng.child(name, count))
+                random_subset(site.train, self.shots, site.rng.child(name, count))
                 for name in ("support", "curvature")
             )
             near = yield from self.adapted(w, support, 1)

@@ -13,7 +13,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
 from vergence.core.params import Params
-from vergence.training.batches import drawn
+from vergence.training.batches import random_subset
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reptile(Method[Global, NoState]):
         """Follow w, episode by episode."""
         w, loss = msg["model"], 0.0
         for number in range(self.episodes):
-            episode = drawn(site.train, self.shots, site.rng.child("episode", number))
+            episode = random_subset(site.train, self.shots, site.rng.child("episode", number))
             fitted = yield from fit(w, episode, self.inner(self.inner_steps))
             w = w + self.rate * (fitted.params - w)
             loss += fitted.metrics["loss"] / self.episodes

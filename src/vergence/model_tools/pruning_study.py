@@ -199,7 +199,7 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
     params, network = subject.params, task.module()
     keep = Mask.full(params.layout)
     if line.pruning is not None:
-        keep = line.pruning.kept(network, params)
+        keep = line.pruning.remaining(network, params)
     pruned = made(line, network, keep, params)
     if line.network is None:
         line.network, line.tensors = pruned, dict(pruned.named_parameters())

@@ -24,9 +24,9 @@ FLOCK = "hhqqi0q" if LINUX else "qqihh"
 
 
 def lock(file: IO) -> None:
-    """Lock an open file, once whoever has it locked closes it; closing the file ends the lock.
+    """Wait for the exclusive lock of an open file; closing the file releases the lock.
 
-    Two opened files of one process exclude each other, too.
+    It also excludes other opened files of the same process.
     """
     if fcntl is None:
         lock_descriptor(file.fileno())
@@ -35,7 +35,7 @@ def lock(file: IO) -> None:
 
 
 def try_lock(file: IO) -> bool:
-    """Lock an open file as `lock` does if nobody has it; True if this one has it now."""
+    """Take the lock of `lock` if it is free; return whether it was."""
     if fcntl is None:
         return lock_descriptor(file.fileno(), blocking=False)
     try:
@@ -46,25 +46,23 @@ def try_lock(file: IO) -> bool:
 
 
 def lock_shared(file: IO) -> None:
-    """Lock an open file for as many as only read it; nothing happens where that is unknown.
-
-    There (Windows) the system itself keeps a file that somebody has mapped.
-    """
+    """Take a shared lock of an open file, for reading; on Windows do nothing."""
+    # Windows itself refuses to replace a file that a process has mapped.
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def try_lock_shared_by_none(file: IO) -> bool:
-    """Lock an open file if no reader has it; False where readers leave no trace."""
+    """Take the lock of an open file if no reader has a shared one; False on Windows."""
     return fcntl is not None and try_lock(file)
 
 
 def try_process_lock(file: IO) -> bool:
-    """Lock an open file for this process if no other one has it; True if it has it now.
+    """Take a lock that belongs to this process if no other process has it; return whether it has.
 
-    The lock ends with the process. Children do not inherit it: the lock of `lock` would live on in
-    workers whose parent was killed.
+    The lock ends with the process, and children do not inherit it.
     """
+    # The lock of `lock` would live on in workers whose parent was killed.
     if fcntl is None:
         return lock_descriptor(file.fileno(), blocking=False)
     try:
@@ -75,11 +73,12 @@ def try_process_lock(file: IO) -> bool:
 
 
 def lock_owner(path: Path) -> int | None:
-    """Process that holds a file's process lock; 0 if it is not seen from here, None if none does.
+    """Return the process that has a file's process lock; 0 if unknown, None if no process has it.
 
-    POSIX tells without a try to take it, so that a look never keeps a run from starting, and this
-    process's own locks do not show. Elsewhere the look takes the lock for a moment.
+    The locks of this process itself are not seen.
     """
+    # POSIX answers without taking the lock, so that a look never keeps a run from starting.
+    # Windows takes it for a moment.
     try:
         if fcntl is None:
             with path.open("r+b") as file:
@@ -88,9 +87,9 @@ def lock_owner(path: Path) -> int | None:
         asked: list[int] = [0] * 5
         asked[kind] = fcntl.F_WRLCK
         with path.open("rb") as file:
-            found = struct.unpack(
+            lock_fields = struct.unpack(
                 FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(FLOCK, *asked))
             )
     except OSError:
         return None
-    return None if found[kind] == fcntl.F_UNLCK else found[4 if LINUX else 2]
+    return None if lock_fields[kind] == fcntl.F_UNLCK else lock_fields[4 if LINUX else 2]

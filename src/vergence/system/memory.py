@@ -17,17 +17,17 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def machine_bytes() -> int:
-    """Memory of this machine; asked where processes can be forked alone."""
+    """Return the memory of this machine in bytes; only for systems that can fork."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_mb() -> float:
-    """Most memory that this process had at once, and the largest of its children that have ended.
+    """Return the peak memory of this process plus that of its largest ended child, in MB.
 
-    Without POSIX it is this process alone, which has no workers there.
+    Without POSIX there are no workers, and it is that of this process.
     """
     if resource is None:
-        return _told_by_psutil()[1]
+        return _memory_by_psutil()[1]
     peak = sum(
         resource.getrusage(who).ru_maxrss
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -36,24 +36,24 @@ def peak_mb() -> float:
 
 
 def memory_mb() -> tuple[float | None, float | None]:
-    """Resident memory of this process now and at its peak, in MB; None where it is not known."""
+    """Return the resident memory of this process, now and at its peak, in MB; None: unknown."""
     with suppress(OSError):
         text = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-        told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        kib = [told[name].split()[0] if name in told else None for name in ("VmRSS", "VmHWM")]
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        kib = [fields[name].split()[0] if name in fields else None for name in ("VmRSS", "VmHWM")]
         now, peak = (None if value is None else float(value) / 1024 for value in kib)
         return now, peak
     if resource is None:
-        return _told_by_psutil()
+        return _memory_by_psutil()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return None, most / (2**20 if sys.platform == "darwin" else 1024)
 
 
-def _told_by_psutil() -> tuple[float, float]:
+def _memory_by_psutil() -> tuple[float, float]:
     import psutil
 
-    told = psutil.Process().memory_info()
-    return told.rss / 2**20, getattr(told, "peak_wset", told.rss) / 2**20
+    memory = psutil.Process().memory_info()
+    return memory.rss / 2**20, getattr(memory, "peak_wset", memory.rss) / 2**20
 
 
 def keep_freed_memory() -> None:

@@ -1,4 +1,4 @@
-"""Processes: cores, forks, whatever ends with its parent, and groups of children."""
+"""Processes: number of cores, forks, workers that end with their parent, groups of children."""
 
 from __future__ import annotations
 
@@ -21,35 +21,33 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 POLL = 0.2
-"""Seconds between two looks whether a parent is still there."""
+"""Seconds between checks that a parent still runs."""
 
 
 def cpu_count() -> int:
-    """Cores that this process may use; of the machine where that is not told."""
+    """Return the number of cores that this process may use, else that of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return max(len(os.sched_getaffinity(0)), 1)
     return os.cpu_count() or 1
 
 
 def can_fork() -> bool:
-    """True where a process with libraries in use can be forked: not on Windows, nor on macOS.
-
-    macOS knows the call, and its own libraries may crash after it.
-    """
+    """Return whether a process with loaded libraries can be forked."""
+    # macOS has the call, but its own libraries may crash after it.
     return hasattr(os, "fork") and sys.platform != "darwin"
 
 
 def fork_context() -> ForkContext:
-    """Context of multiprocessing that forks.
+    """Return multiprocessing's context that forks.
 
     Raises:
-        ValueError: this system cannot.
+        ValueError: this system cannot fork.
     """
     return multiprocessing.get_context("fork")
 
 
 def fork(work: Callable[[], object]) -> None:
-    """Carry out some work in a fork of this process, which ends with it."""
+    """Run `work` in a fork of this process; the fork ends after it."""
     if os.fork() == 0:
         try:
             work()
@@ -60,7 +58,7 @@ def fork(work: Callable[[], object]) -> None:
 
 
 def reap_forks() -> None:
-    """Let the system forget those forks that have ended."""
+    """Reap forks that have ended, so that no zombies remain."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -72,11 +70,9 @@ def ignore_interrupts() -> None:
 
 
 def die_with_parent() -> None:
-    """End a worker when its parent does, however that ends: Linux sees to it, elsewhere a thread.
-
-    The thread waits for a pipe to close, of which workers forked later hold copies: they end one
-    after the other.
-    """
+    """End this worker when its parent ends, even if that is killed."""
+    # Linux does it; elsewhere a thread waits for a pipe to close, of which workers forked later
+    # have copies: they end one after the other.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = parent_process()
@@ -87,20 +83,21 @@ def die_with_parent() -> None:
 
 def end_with(parent: int) -> None:
     """End this process when the process that started it has ended."""
-    there = _seen(parent)
+    is_running = _running_check(parent)
 
     def watch() -> None:
-        while there():
+        while is_running():
             time.sleep(POLL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _seen(parent: int) -> Callable[[], bool]:
+def _running_check(parent: int) -> Callable[[], bool]:
     if can_fork() or sys.platform == "darwin":
         return lambda: os.getppid() == parent
-    import psutil  # elsewhere a child keeps its parent's number when that has ended
+    # On Windows `getppid` returns the old number after the parent has ended.
+    import psutil
 
     try:
         return psutil.Process(parent).is_running
@@ -111,7 +108,7 @@ def _seen(parent: int) -> Callable[[], bool]:
 def start_group(
     command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process that Ctrl-C here does not reach, and that `end_group` ends with its own."""
+    """Start a process outside the reach of Ctrl-C, which `end_group` ends with its children."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -154,7 +151,7 @@ def interrupted_by_end() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Block that no Ctrl-C interrupts."""
+    """Ignore Ctrl-C in the block."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -163,5 +160,5 @@ def uninterrupted() -> Iterator[None]:
 
 
 def ask_to_end(process: int) -> None:
-    """Ask a process to end; on Windows it is ended."""
+    """Ask a process to end; on Windows it is killed."""
     os.kill(process, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The auto-encoder beside the Cross-Encoder: every eye drawn from its own code."""
+"""The auto-encoder beside the Cross-Encoder: every eye reconstruction_metrics from its own code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.models.cross_encoder import roles
-from vergence.tasks.cross_encoder import check_rows, drawn, mean_eyes, pixels
+from vergence.tasks.cross_encoder import check_rows, mean_eyes, pixels, reconstruction_metrics
 
 Flat = Float[Tensor, "rows eyes values"]
 
@@ -42,33 +42,36 @@ class AutoEncoder(Task):
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
 
     def forward(self, module: nn.Module, batch: Batch) -> Flat:
-        """Return the pixels drawn and, behind them, the codes, per eye of every row."""
+        """Return the reconstructed pixels, then the codes, for each eye of every row."""
         codes = module.encode(pixels(batch))  # type: ignore[operator]
         image = module.decode(codes)  # type: ignore[operator]
         return torch.cat([image.flatten(2), codes], 2)
 
     def loss(self, output: Flat, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean absolute error of pixels in [0, 1], and the constraint."""
-        image, codes = _apart(output, batch)
+        image, codes = _images_and_codes(output, batch)
         loss = (image - pixels(batch)).abs().mean()
         return loss + self.equal * self._unequal(codes, batch["whose"]) if self.equal else loss
 
     def _unequal(self, codes: Tensor, whose: Tensor) -> Tensor:
         dealt, gaze = roles(whose, codes.shape[1]), self.network.gaze  # type: ignore[attr-defined]
         eye, look = codes[..., :-gaze], codes[..., -gaze:]
-        apart = (eye - eye[dealt.giver]).abs().mean((1, 2))
-        turned = (look - look.flip(1)).abs().mean((1, 2))
+        eye_distance = (eye - eye[dealt.giver]).abs().mean((1, 2))
+        look_distance = (look - look.flip(1)).abs().mean((1, 2))
         return sum(
             (
                 torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
-                for values, rows in ((apart, dealt.consistent), (turned, dealt.similar))
+                for values, rows in (
+                    (eye_distance, dealt.consistent),
+                    (look_distance, dealt.similar),
+                )
             ),
             torch.zeros(()),
         )
 
     def metrics(self, outputs: Flat, samples: Samples) -> dict[str, float]:
-        """Quality of the drawn eyes, as in the Cross-Encoder's task."""
-        return drawn(_apart(outputs, dict(samples.columns))[0], samples)
+        """Return the quality of the reconstructed eyes, as in the Cross-Encoder's task."""
+        return reconstruction_metrics(_images_and_codes(outputs, dict(samples.columns))[0], samples)
 
     def check(self, federation: Federation) -> None:
         """Refuse the data that the Cross-Encoder would refuse."""
@@ -79,7 +82,7 @@ class AutoEncoder(Task):
         return mean_eyes(federation)
 
 
-def _apart(output: Flat, batch: Batch) -> tuple[Tensor, Tensor]:
+def _images_and_codes(output: Flat, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the images in the shape of `eyes`, and the codes."""
     eyes = batch["eyes"]
     size = eyes[0, 0].numel()

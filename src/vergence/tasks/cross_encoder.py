@@ -74,7 +74,7 @@ class CrossEncoderTask(Task):
 
     def metrics(self, outputs: Eyes, samples: Samples) -> dict[str, float]:
         """Quality of the drawn eyes; see `drawn`. Pairs are those of the rows in order."""
-        return drawn(outputs, samples)
+        return reconstruction_metrics(outputs, samples)
 
     def check(self, federation: Federation) -> None:
         """Refuse data without pairs of glances; see `check_rows`."""
@@ -108,11 +108,11 @@ def _mean(values: PerRow, rows: Tensor) -> Float[Tensor, ""]:
     return torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
 
 
-def drawn(outputs: Eyes, samples: Samples) -> dict[str, float]:
+def reconstruction_metrics(outputs: Eyes, samples: Samples) -> dict[str, float]:
     """Return the mean absolute error of pixels in [0, 1], and the score made of it.
 
     The score is 1 - error / 0.25, not below 0: constant grey has an error of 0.25 on an equalised
-    patch. It says how well eyes are drawn, not how well gaze can be read from the codes.
+    patch. It measures how well eyes are reconstructed, not how well codes predict gaze.
     """
     error = float((outputs.double() - pixels(dict(samples.columns)).double()).abs().mean())
     return {"recon_l1": error, "score": max(0.0, 1 - error / GREY)}
@@ -120,11 +120,13 @@ def drawn(outputs: Eyes, samples: Samples) -> dict[str, float]:
 
 def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
     """Return prior `mean image` -> person -> metrics: the mean of one's own training images."""
-    found = {}
+    metrics = {}
     for person, splits in federation.people.items():
         mean = pixels(dict(splits.train.columns)).mean(0, keepdim=True)
-        found[person] = drawn(mean.expand(len(splits.test), -1, -1, -1, -1), splits.test)
-    return {"mean image": found}
+        metrics[person] = reconstruction_metrics(
+            mean.expand(len(splits.test), -1, -1, -1, -1), splits.test
+        )
+    return {"mean image": metrics}
 
 
 def check_rows(task: str, federation: Federation) -> None:

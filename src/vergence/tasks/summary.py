@@ -162,7 +162,7 @@ class SummaryTask(Task):
             self.judge(clip, row[: len(clip.picks)])
             for clip, row in zip(clips(samples), found, strict=True)
         ]
-        return told(rows)
+        return mean_metrics(rows)
 
     def judge(
         self, clip: JudgedSummary, importance: NDArray[np.float64]
@@ -174,7 +174,7 @@ class SummaryTask(Task):
         kept = knapsack(values, lengths, capacity(frames))
         ratings = clip.ratings.mean(0, keepdims=True) if self.over == "max" else clip.ratings
         tau, rho = agreement(importance, ratings)
-        return counted_f(kept, clip.shots, clip.chosen, self.over), tau, rho
+        return counted_f(kept, clip.shots, clip.selections, self.over), tau, rho
 
     def check(self, federation: Federation) -> None:
         """Refuse data that is judged otherwise, or whose steps no clips share.
@@ -212,12 +212,13 @@ class SummaryTask(Task):
         def human(clip: JudgedSummary) -> Any:
             peers = rest_agreement if self.over == "max" else human_agreement
             ranks = peers(clip.ratings) if len(clip.ratings) > 1 else (0.0, 0.0)
-            return counted_human_f(clip.chosen, self.over), *ranks
+            return counted_human_f(clip.selections, self.over), *ranks
 
         rows: dict[str, Callable[[JudgedSummary], Any]] = {"random": random, "people": human}
         return {
             name: {
-                p: told([row(clip) for clip in clips(s.test)]) for p, s in federation.people.items()
+                p: mean_metrics([row(clip) for clip in clips(s.test)])
+                for p, s in federation.people.items()
             }
             for name, row in rows.items()
         }
@@ -230,7 +231,7 @@ class JudgedSummary:
     picks: NDArray[np.int32]
     shots: NDArray[np.int32]
     ratings: Float[np.ndarray, "people steps"]
-    chosen: Chosen
+    selections: Chosen
 
 
 def clips(samples: Samples) -> Iterator[JudgedSummary]:
@@ -252,7 +253,7 @@ def inside(steps: Tensor, longest: int) -> Tensor:
     return torch.arange(longest, device=steps.device) < steps[:, None]
 
 
-def told(rows: list[Any]) -> dict[str, float]:
+def mean_metrics(rows: list[Any]) -> dict[str, float]:
     """Return the means over clips of F, tau and rho, and the score."""
     f, tau, rho = map(float, np.mean(rows, 0))
     return {"f": f, "tau": tau, "rho": rho, "score": (1 + tau) / 2}

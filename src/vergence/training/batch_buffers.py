@@ -19,15 +19,15 @@ class BufferPool:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.held: dict[str, Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a contiguous tensor of this shape; what it holds is left from its last use."""
+        """Return a contiguous tensor of this shape, with the numbers of its last use in it."""
         n = math.prod(shape)
-        held = self.held.get(name)
-        if held is None or held.numel() < n or held.dtype != dtype:
-            held = self.held[name] = torch.empty(n, dtype=dtype, device=self.device)
-        return held[:n].view(*shape)
+        memory = self.memory.get(name)
+        if memory is None or memory.numel() < n or memory.dtype != dtype:
+            memory = self.memory[name] = torch.empty(n, dtype=dtype, device=self.device)
+        return memory[:n].view(*shape)
 
 
 class BatchBuffer:
@@ -45,9 +45,9 @@ class BatchBuffer:
         room: BufferPool,
     ) -> None:
         self.room, self.clients = room, len(data)
-        drawn = [list(batches(len(data[0]), local, stream)) for stream in streams]
-        self.sizes = [len(rows) for rows in drawn[0]]
-        rows = torch.stack([torch.cat(parts) for parts in drawn]).to(room.device)
+        rows_by_batch = [list(batches(len(data[0]), local, stream)) for stream in streams]
+        self.sizes = [len(rows) for rows in rows_by_batch[0]]
+        rows = torch.stack([torch.cat(parts) for parts in rows_by_batch]).to(room.device)
         self.columns = {
             name: _Source([samples.columns[name] for samples in data], rows)
             for name in data[0].columns
@@ -90,7 +90,7 @@ class BatchBuffer:
 
 
 class _Source:
-    """Place of a column's rows: one tensor for all clients, or one for each."""
+    """The tensors of a column, one for all clients or one for each, and the rows to take."""
 
     def __init__(self, columns: list[Tensor], rows: Tensor) -> None:
         self.tensors, self.rows = columns, rows

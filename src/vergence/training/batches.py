@@ -17,17 +17,17 @@ def batches(n: int, local: LocalTraining, stream: RandomStream) -> Iterator[Tens
     """Yield the sample numbers of each batch, a fresh permutation per epoch."""
     if not n:
         raise ConfigError("a client without training samples was asked to train")
-    generator, left, epoch = stream.torch(), local.steps, 0
-    while left is not None or epoch < local.epochs:
+    generator, steps_to_go, epoch = stream.torch(), local.steps, 0
+    while steps_to_go is not None or epoch < local.epochs:
         for rows in torch.randperm(n, generator=generator).split(local.batch):
-            if left is not None:
-                if left == 0:
+            if steps_to_go is not None:
+                if steps_to_go == 0:
                     return
-                left -= 1
+                steps_to_go -= 1
             yield rows
         epoch += 1
 
 
-def drawn(samples: Samples, size: int, stream: RandomStream) -> Samples:
-    """Return `size` of the samples, drawn without putting back; all where there are fewer."""
+def random_subset(samples: Samples, size: int, stream: RandomStream) -> Samples:
+    """Return `size` random samples, without repetition; all of them if there are fewer."""
     return samples.subset(torch.randperm(len(samples), generator=stream.torch())[:size])

@@ -63,8 +63,8 @@ class Estimator(NamedOptions, label="estimator"):
             for rows in order.split(self.batch, 1):
                 error = _vectors(weights, features[each, rows]) - wanted[each, rows]
                 step(error.abs().mean((1, 2)).sum())
-        found = [w.detach() for w in weights]
-        return lambda given: functional.normalize(_vectors(found, _same(given, width)), dim=-1)
+        trained = [w.detach() for w in weights]
+        return lambda codes: functional.normalize(_vectors(trained, _same(codes, width)), dim=-1)
 
 
 def adam(weights: list[Tensor], rate: Tensor) -> Callable[[Tensor], None]:
@@ -112,31 +112,31 @@ def ridge(features: Features, gaze: Gaze) -> Reader:
     centre = y.mean(1, keepdim=True)
     left, values, right = torch.linalg.svd((x - middle) / spread, full_matrices=False)
     target, shots = left.mT @ (y - centre), x.shape[1]
-    best, found = torch.full((len(x),), torch.inf, dtype=x.dtype), torch.zeros(())
+    best, slopes = torch.full((len(x),), torch.inf, dtype=x.dtype), torch.zeros(())
     for strength in STRENGTHS:
         shrunk = values**2 / (values**2 + strength * shots)
         leverage = (left**2 * shrunk[:, None]).sum(2) + 1 / shots
         residual = y - centre - left @ (shrunk[..., None] * target)
         press = (residual / (1 - leverage)[..., None]).square().mean((1, 2))
         slope = right.mT @ ((shrunk / values.clamp(min=1e-12))[..., None] * target)
-        found = torch.where((press < best)[:, None, None], slope, found)
+        slopes = torch.where((press < best)[:, None, None], slope, slopes)
         best = torch.minimum(press, best)
     width = x.shape[2]
 
-    def read(given: Tensor) -> Tensor:
-        scaled = (_same(given, width).double() - middle) / spread
-        return functional.normalize(scaled @ found + centre, dim=-1)
+    def read(codes: Tensor) -> Tensor:
+        scaled = (_same(codes, width).double() - middle) / spread
+        return functional.normalize(scaled @ slopes + centre, dim=-1)
 
     return read
 
 
-def error_deg(found: Float[Tensor, "draws n 3"], gaze: Float[Tensor, "n 2"]) -> Tensor:
+def error_deg(vectors: Float[Tensor, "draws n 3"], gaze: Float[Tensor, "n 2"]) -> Tensor:
     """Return the mean angle `[draws]` between gaze vectors and true (pitch, yaw), in degrees.
 
     Of the vectors themselves, whatever their length: a predicted vector is never taken for angles.
     """
-    true = to_vector(gaze.double()).expand_as(found)
-    return torch.rad2deg(between_rad(found.double(), true)).mean(-1)
+    true = to_vector(gaze.double()).expand_as(vectors)
+    return torch.rad2deg(between_rad(vectors.double(), true)).mean(-1)
 
 
 def _check(features: Tensor, gaze: Tensor) -> None:

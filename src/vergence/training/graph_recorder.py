@@ -89,6 +89,6 @@ class CudaGraphRecorder:
                 tensor.record_stream(current)
 
 
-def _replay(graph: torch.cuda.CUDAGraph, _kept: Program) -> None:
-    """Start a graph. It reads memory of tensors that the work it was recorded from holds."""
+def _replay(graph: torch.cuda.CUDAGraph, _work: Program) -> None:
+    """Start a graph. `_work` keeps the tensors alive whose memory the graph reads."""
     graph.replay()

@@ -1,4 +1,4 @@
-"""Pruning: which weights of a network go, taking whole filters out, and storing what is left."""
+"""Pruning: choosing weights to remove, taking whole filters out, and storing sparse weights."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Pruning(NamedOptions):
                 "scope = 'local' with structured = true"
             )
 
-    def kept(self, network: nn.Module, params: Params) -> Mask:
-        """Mask of the entries of these parameters of the network that stay.
+    def remaining(self, network: nn.Module, params: Params) -> Mask:
+        """Return the mask of the parameters that remain.
 
-        A filter or neuron goes with its bias where it can be taken out (see `row`).
+        A filter's or neuron's bias goes with it where both can be taken out (see `row`).
 
         Raises:
             ConfigError: the network has no such layer.
@@ -77,11 +77,11 @@ class Pruning(NamedOptions):
         sizes = {name: params[name].numel() for name in names}
         among, score = Mask.layers(params.layout, *names), abs(params)
         if self.scope == "global":
-            chosen = Mask.top(score, among.count - round(self.amount * among.count), among)
+            mask = Mask.top(score, among.count - round(self.amount * among.count), among)
         else:
             stay = {name: n - round(self.amount * n) for name, n in sizes.items()}
-            chosen = Mask.top_each(score, stay, among)
-        return chosen | ~among
+            mask = Mask.top_each(score, stay, among)
+        return mask | ~among
 
     def _rows(self, network: nn.Module, params: Params, names: tuple[str, ...]) -> Mask:
         bits = Mask.full(params.layout).bits
@@ -101,7 +101,7 @@ class Pruning(NamedOptions):
 
 @dataclass(frozen=True)
 class Gradual(Pruning):
-    """Pruning while a run trains: every model is kept pruned, more of it from round to round.
+    """Pruning while a run trains: every model stays pruned, and more of it in every round.
 
     In round r = `from_round` ... `until_round`, counted from 1, the share that goes is
     amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1); before
@@ -146,10 +146,10 @@ class Gradual(Pruning):
             )
 
     def at(self, round: int) -> Pruning:
-        """Pruning in this round; round 0 is before the first."""
+        """Return the pruning of this round; round 0 is before the first."""
         done = (round - self.from_round + 1) / (self.last - self.from_round + 1)
-        left = 1 - min(max(done, 0.0), 1.0)
-        return replace(self, amount=self.amount * (1 - left**3))
+        rest = 1 - min(max(done, 0.0), 1.0)
+        return replace(self, amount=self.amount * (1 - rest**3))
 
 
 def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tuple[str, ...]:
@@ -161,30 +161,30 @@ def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tu
     named = [
         (path, m.weight) for path, m in network.named_modules() if isinstance(m, KINDS[layers])
     ]
-    found = tuple(
+    names = tuple(
         f"{path}.weight".removeprefix(".")
         for path, weight in named
         if isinstance(weight, Tensor) and weight.requires_grad
     )
-    if not found:
+    if not names:
         what = "linear layer or convolution" if layers == "both" else f"{layers} layer"
         raise ConfigError(f"{type(network).__name__} has no trainable {what} to prune")
-    return found
+    return names
 
 
 def prunable(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> bool:
-    """True if a network, or a piece of one, has a layer of this kind with weights of its own."""
+    """Return whether a network, or a piece of one, has a layer of this kind."""
     return any(isinstance(m, KINDS[layers]) for m in network.modules())
 
 
 def within(ask: Fit, keep: Mask) -> Fit:
-    """Return a request for the same training with the entries that went at zero, and staying so."""
+    """Return a request for the same training with pruned entries zero and not trained."""
     trainable = keep if ask.trainable is None else keep & ask.trainable
     return replace(ask, params=keep.keep(ask.params), trainable=trainable)
 
 
 def row(network: nn.Module) -> tuple[str, ...] | None:
-    """Return the layers of a network whose filters and neurons can be taken out, None of others.
+    """Return the layers of a network whose filters and neurons can be taken out, else None.
 
     That is a `Staged` network with at most one plain layer to a stage. Residual sums, attention and
     group normalisation need every channel they were made for.
@@ -209,7 +209,7 @@ def built(network: nn.Module, params: Params) -> nn.Module:
 
 
 def shrunk(network: nn.Module, keep: Mask) -> nn.Module:
-    """Return a copy without the filters and neurons that went, and without what listened to them.
+    """Return a copy without the pruned filters and neurons, and without the inputs from them.
 
     Raises:
         ConfigError: nothing can be taken out of this network.
@@ -232,20 +232,20 @@ def shrunk(network: nn.Module, keep: Mask) -> nn.Module:
         if f"{path}.bias" in names:
             here = here | view(keep.bits, f"{path}.bias")
         if stays is not None:
-            weight = weight[:, _heard(stays, weight.shape[1], isinstance(after, nn.Linear))]
+            weight = weight[
+                :, _remaining_inputs(stays, weight.shape[1], isinstance(after, nn.Linear))
+            ]
         _resize(layer, weight[here], bias[here] if isinstance(bias, Tensor) else None)
         stays, after = here, layer
     return small
 
 
-def _heard(stays: Tensor, inputs: int, linear: bool) -> Tensor:
-    """Inputs of a layer that stay: per channel before it its positions, then what is beside.
-
-    Behind a linear layer a channel has one position; a flattened map has several.
-    """
-    each = 1 if linear else inputs // len(stays)
-    beside = torch.ones(inputs - each * len(stays), dtype=torch.bool)
-    return torch.cat([stays.repeat_interleave(each), beside])
+def _remaining_inputs(stays: Tensor, inputs: int, linear: bool) -> Tensor:
+    """Return which inputs of a layer remain: positions of the channels before it, side inputs."""
+    # After a linear layer a channel has one position; a flattened map has several.
+    positions = 1 if linear else inputs // len(stays)
+    side_inputs = torch.ones(inputs - positions * len(stays), dtype=torch.bool)
+    return torch.cat([stays.repeat_interleave(positions), side_inputs])
 
 
 def _resize(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
@@ -253,9 +253,9 @@ def _resize(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
     layer.weight = nn.Parameter(weight.detach().contiguous(memory_format=order))
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach().clone())
-    made, heard = weight.shape[:2]
+    outputs, inputs = weight.shape[:2]
     sizes = ("out_features", "in_features") if weight.ndim == 2 else ("out_channels", "in_channels")
-    for name, size in zip(sizes, (made, heard), strict=True):
+    for name, size in zip(sizes, (outputs, inputs), strict=True):
         setattr(layer, name, size)
 
 
@@ -269,14 +269,15 @@ class SparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x W^T + b for `x` `[..., inputs]`, in evaluation only: there is no gradient."""
-        found = torch.from_numpy(self.matrix @ x.detach().flatten(0, -2).numpy().T).T
-        found = found.view(*x.shape[:-1], -1)
-        return found if self.bias is None else found + self.bias
+        output = torch.from_numpy(self.matrix @ x.detach().flatten(0, -2).numpy().T).T
+        output = output.view(*x.shape[:-1], -1)
+        return output if self.bias is None else output + self.bias
 
 
 def sparsified(network: nn.Module) -> nn.Module:
     """Return a copy whose linear layers are sparse. Convolutions have no sparse kernel here."""
-    if isinstance(network, nn.Linear):  # it is no part that could be put in its place
+    # `set_submodule` cannot replace the network itself.
+    if isinstance(network, nn.Linear):
         return SparseLinear(network)
     small = copy.deepcopy(network)
     for path, layer in network.named_modules():
@@ -286,7 +287,7 @@ def sparsified(network: nn.Module) -> nn.Module:
 
 
 def sparse(array: NDArray) -> tuple[NDArray, NDArray] | None:
-    """Return the zeros skipped before each other entry, and those entries; None if dense is less.
+    """Return the zeros before each other entry, and the entries; None if dense is smaller.
 
     The count before an entry is stored in the narrowest of 8, 16 and 32 bits that holds all counts
     of the array. A negative zero is an entry.
@@ -301,16 +302,16 @@ def sparse(array: NDArray) -> tuple[NDArray, NDArray] | None:
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
-    """Stored form of tensors: each dense, or as skips and values if that is less."""
-    found: dict[str, NDArray] = {}
+    """Return the stored form of tensors: dense, or skips and values where that is smaller."""
+    stored: dict[str, NDArray] = {}
     for name, tensor in tensors.items():
         array = tensor.detach().cpu().contiguous().numpy()
         parts = sparse(array)
         if parts is None:
-            found[name] = array
+            stored[name] = array
         else:
-            found[SKIPS + name], found[VALUES + name] = parts
-    return found
+            stored[SKIPS + name], stored[VALUES + name] = parts
+    return stored
 
 
 def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
@@ -331,22 +332,22 @@ def unpack(data: bytes) -> dict[str, Tensor]:
     """Undo `pack`, to the bit.
 
     Raises:
-        DataError: this is no such file, or a damaged one.
+        DataError: the bytes are not such a file, or damaged.
     """
     try:
         # The header's length and the header; the library hands out no metadata of bytes.
         deserialize(data)
         header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        shapes, kept = parse_json(header["__metadata__"]["shapes"]), load(data)
-        return {name: _dense(name, shape, kept) for name, shape in shapes.items()}
+        shapes, stored = parse_json(header["__metadata__"]["shapes"]), load(data)
+        return {name: _dense(name, shape, stored) for name, shape in shapes.items()}
     except (SafetensorError, KeyError, ValueError, IndexError) as error:
         raise DataError(f"this is no pruned model, or a damaged one ({error!r})") from error
 
 
-def _dense(name: str, shape: list[int], kept: Mapping[str, NDArray]) -> Tensor:
-    if name in kept:
-        return torch.from_numpy(kept[name].reshape(shape))
-    values = kept[VALUES + name]
+def _dense(name: str, shape: list[int], stored: Mapping[str, NDArray]) -> Tensor:
+    if name in stored:
+        return torch.from_numpy(stored[name].reshape(shape))
+    values = stored[VALUES + name]
     flat = np.zeros(int(np.prod(shape)), values.dtype)
-    flat[np.cumsum(kept[SKIPS + name].astype(np.int64) + 1) - 1] = values
+    flat[np.cumsum(stored[SKIPS + name].astype(np.int64) + 1) - 1] = values
     return torch.from_numpy(flat.reshape(shape))

@@ -115,7 +115,9 @@ class Solver(FlatNetwork):
         metrics = {"loss": losses / max(steps, 1)}
         if ask.score_on is not None:
             metrics["score"] = self.score(params, ask.score_on)
-        return FitResult(params, self.task.weigh(ask.data), steps, self._kept(ask, steps), metrics)
+        return FitResult(
+            params, self.task.weigh(ask.data), steps, self._optimizer_state(ask, steps), metrics
+        )
 
     def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
         if ask.anchor is not None and self.scratch is None:
@@ -137,7 +139,7 @@ class Solver(FlatNetwork):
         rate, count = ask.local.rate(progress), torch.tensor(float(before.steps))
         return stepper(self.tensors, buffers, ask.local, rate, count)
 
-    def _kept(self, ask: Fit, steps: int) -> OptimizerState | None:
+    def _optimizer_state(self, ask: Fit, steps: int) -> OptimizerState | None:
         if ask.optimiser is None:
             return None
         names = SLOTS[ask.local.optimizer] if ask.local.buffers else ()
@@ -150,20 +152,22 @@ class Solver(FlatNetwork):
 
     def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
         """Return the network's outputs `[samples, ...]` in sample order, in evaluation mode."""
-        return self._told(params, data, batch, lambda part: self.task.forward(self.module, part))
+        return self._by_batch(
+            params, data, batch, lambda part: self.task.forward(self.module, part)
+        )
 
     def features(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
         """Input of the network's head, `[samples, d]`, in evaluation mode."""
-        return self._told(params, data, batch, lambda p: self.task.features(self.module, p)[1])
+        return self._by_batch(params, data, batch, lambda p: self.task.features(self.module, p)[1])
 
     @torch.no_grad()
-    def _told(
-        self, params: Params, data: Samples, batch: int, tell: Callable[[Batch], Tensor]
+    def _by_batch(
+        self, params: Params, data: Samples, batch: int, compute: Callable[[Batch], Tensor]
     ) -> Tensor:
         self.vector.copy_(params.flat)
         self._mode(train=False)
         parts = (data.take(slice(at, at + batch)) for at in range(0, len(data), batch))
-        return joined([tell(part) for part in parts])
+        return joined([compute(part) for part in parts])
 
     def sequences(self, params: Params, data: Samples) -> list[Tensor]:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""
@@ -195,13 +199,13 @@ class Solver(FlatNetwork):
         self.vector.copy_(params.flat)
         self._mode(train=False)
         norms = personal_norms(self.module).values()
-        kept = [norm.momentum for norm in norms]
+        momenta = [norm.momentum for norm in norms]
         for norm in norms:
             norm.forget()
             norm.momentum, norm.training = None, True
         for at in range(0, len(data), batch):
             self.task.forward(self.module, data.take(slice(at, at + batch)))
-        for norm, momentum in zip(norms, kept, strict=True):
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum, norm.training = momentum, False
         counted = all(float(norm.batches) for norm in norms)
         return params.like(self.vector.clone()) if counted else params

@@ -30,7 +30,7 @@ FEWEST = 8
 STACKS = 4
 """Stacks that a round is cut into at least, on a CPU: with one, all workers but one would wait."""
 BLOCKS_BYTES = 64 << 20
-"""Limit of one stack's parameters: far beyond a core's cache nothing is won."""
+"""Largest size of one stack's parameters: far beyond a core's cache stacking saves no time."""
 CLEARLY = 1.25
 """How many times faster a stack must be, so that noise does not decide."""
 LONG_STEP = 2e-3

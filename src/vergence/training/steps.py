@@ -23,19 +23,19 @@ class Trainers:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.found: dict[Task, Trainer] = {}
+        self.trainers: dict[Task, Trainer] = {}
 
     def answer(self, ask: Step | Forward, progress: float) -> StepResult | Tensor:
-        """Answer what a method asks; `progress` is the share of rounds done."""
+        """Answer a method's request; `progress` is the share of rounds done."""
         on = ask.on(self.task)
-        if on not in self.found:
-            self.found[on] = Trainer(on)
-        trainer = self.found[on]
+        if on not in self.trainers:
+            self.trainers[on] = Trainer(on)
+        trainer = self.trainers[on]
         return trainer.step(ask, progress) if isinstance(ask, Step) else trainer.forward(ask)
 
 
 class Trainer:
-    """Takes steps with one task's network, whose parameters are made views of what it is given."""
+    """Takes steps with one task's network, whose parameters become views of the caller's memory."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -54,29 +54,30 @@ class Trainer:
     def step(self, ask: Step, progress: float = 0.0) -> StepResult:
         """Answer a `Step`. `progress` is the share of rounds done, for the schedule.
 
-        A batch without samples teaches nothing, unless the step's own `gradients` say otherwise.
+        A batch without samples changes nothing, unless the request has its own `gradients`.
         """
-        # A batch is looked at again: when its gradient comes back, and by protections.
-        tensors, batch, given = self._bind(ask.params), copy_of(ask.batch), None
+        # A copy: the batch is read again when its gradient comes back, and by protections.
+        tensors, batch, leaf = self._bind(ask.params), copy_of(ask.batch), None
         if ask.wrt is not None:
-            given = batch[ask.wrt].detach().requires_grad_()
-            batch = {**batch, ask.wrt: given}
+            leaf = batch[ask.wrt].detach().requires_grad_()
+            batch = {**batch, ask.wrt: leaf}
         state = started(ask.params, ask.optimiser, ask.local)
         if ask.gradients is not None:
-            found, pull = ask.gradients(self.task, self.module, batch, ask.wrt)
-            gradients, loss = [found[name] for name in self.layout.names], None
+            gradient_of, pull = ask.gradients(self.task, self.module, batch, ask.wrt)
+            gradients, loss = [gradient_of[name] for name in self.layout.names], None
         elif not rows_of(batch):
-            pull = None if given is None else torch.zeros_like(given)
+            pull = None if leaf is None else torch.zeros_like(leaf)
             return StepResult(ask.params, state, 0.0, pull)
         else:
-            if given is not None and ask.wrt is not None:
-                batch[ask.wrt] = given.clone()  # a layer may begin in place, and no leaf allows it
+            if leaf is not None and ask.wrt is not None:
+                # A network whose first layer works in place may not get the leaf itself.
+                batch[ask.wrt] = leaf.clone()
             mean = self.task.loss(self.task.forward(self.module, batch), batch)
             mean.backward()
             gradients = take_gradients(self.parameters) if tensors else []
             if tensors:
                 clip_(gradients, ask.local.clip)
-            pull, loss = None if given is None else given.grad, float(mean.detach())
+            pull, loss = None if leaf is None else leaf.grad, float(mean.detach())
         if tensors:
             buffers = [self._views(name, slot.flat) for name, slot in state.slots.items()]
             count = torch.tensor(float(state.steps))
@@ -105,7 +106,7 @@ def rows_of(batch: Batch) -> int:
 
 
 def started(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:
-    """Return the optimiser's state with zeros where it has no buffer yet."""
+    """Return the optimiser's state, with zeros for buffers that it does not have yet."""
     names = SLOTS[local.optimizer] if local.buffers else ()
     if set(optimiser.slots) == set(names):
         return optimiser

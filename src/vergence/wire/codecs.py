@@ -1,4 +1,4 @@
-"""Compression codecs for updates, with error feedback: what was lost is kept for the next round.
+"""Compression codecs for updates, with error feedback: rounding errors go into the next round.
 
 The values are the entries of an update whose weight is not zero, so every method can be compressed.
 A codec turns them into arrays and back; `Compression` picks one and adds error feedback. All of it
@@ -77,10 +77,10 @@ class HalfPrecision(Codec):
     def encode(self, values: Tensor) -> dict[str, Tensor]:
         """Return one array `values`, float16 `[n]`."""
         # numpy rounds float64 once; torch would round it to float32 first.
-        held = values.clamp(-HALF_MAX, HALF_MAX)
+        clamped = values.clamp(-HALF_MAX, HALF_MAX)
         if values.dtype == torch.float64:
-            return {"values": torch.from_numpy(held.numpy().astype(np.float16))}
-        return {"values": held.half()}
+            return {"values": torch.from_numpy(clamped.numpy().astype(np.float16))}
+        return {"values": clamped.half()}
 
     def decode(self, arrays: Arrays, n: int, dtype: torch.dtype) -> Tensor:
         """Return the values, widened exactly."""
@@ -128,37 +128,37 @@ class Int8(Codec):
 class TopK(Codec):
     """The share of values with the largest magnitudes, at least one; all others become 0.
 
-    Kept values are within `kept`'s bound (exact with `FullPrecision`); ties go to the lowest index.
-    Where they lie travels as bit-packed indices or as a bitmap, whichever is shorter.
+    Their error is that of `values_codec` (none with `FullPrecision`); of ties the lowest index is
+    taken. Positions travel as bit-packed indices or as a bitmap, whichever is shorter.
 
     Args:
-        share: how many are kept, in (0, 1].
-        kept: how the kept values travel.
+        share: the share of values that are not set to 0, in (0, 1].
+        values_codec: the codec of the values that are not set to 0.
     """
 
     share: float
-    kept: Codec = FullPrecision()
+    values_codec: Codec = FullPrecision()
 
     def count(self, n: int) -> int:
-        """Number of values kept out of n."""
+        """Return how many of n values are sent."""
         return min(max(math.floor(self.share * n + 1e-9), 1), n)
 
     def encode(self, values: Tensor) -> dict[str, Tensor]:
-        """Return the arrays of the kept values and `where`, uint8."""
+        """Return the arrays of the largest values and `where`, uint8."""
         n, k = len(values), self.count(len(values))
         if not n:
-            return self.kept.encode(values) | {"where": torch.empty(0, dtype=torch.uint8)}
-        chosen = highest(values.abs().numpy(), k, np.ones(n, dtype=bool))
-        indices = np.flatnonzero(chosen)
-        where = pack_indices(indices, n) if _listed(k, n) else np.packbits(chosen)
-        kept = self.kept.encode(torch.from_numpy(values.numpy()[indices]))
-        return kept | {"where": torch.from_numpy(where)}
+            return self.values_codec.encode(values) | {"where": torch.empty(0, dtype=torch.uint8)}
+        bits = highest(values.abs().numpy(), k, np.ones(n, dtype=bool))
+        indices = np.flatnonzero(bits)
+        where = pack_indices(indices, n) if _listed(k, n) else np.packbits(bits)
+        coded = self.values_codec.encode(torch.from_numpy(values.numpy()[indices]))
+        return coded | {"where": torch.from_numpy(where)}
 
     def decode(self, arrays: Arrays, n: int, dtype: torch.dtype) -> Tensor:
-        """Return the kept values in their places, 0 elsewhere."""
+        """Return the sent values in their places, 0 elsewhere."""
         k = self.count(n)
         listed = _listed(k, n)
-        kept = {name: array for name, array in arrays.items() if name != "where"}
+        coded = {name: array for name, array in arrays.items() if name != "where"}
         place = {name: array for name, array in arrays.items() if name == "where"}
         _check(place, where=(index_bytes(k, n) if listed else -(-n // 8), torch.uint8))
         packed = place["where"].numpy()
@@ -168,7 +168,7 @@ class TopK(Codec):
             where = np.flatnonzero(np.unpackbits(packed, count=n).view(bool))
         if len(where) != k or (k and where.max() >= n) or (np.diff(where) <= 0).any():
             raise DataError(f"a sparse update must name {k} of {n} entries, in order, each once")
-        values = self.kept.decode(kept, k, dtype)
+        values = self.values_codec.decode(coded, k, dtype)
         out = torch.zeros(n, dtype=dtype)
         out.numpy()[where] = values.numpy()
         return out
@@ -176,16 +176,16 @@ class TopK(Codec):
 
 @dataclass(frozen=True)
 class Compression(NamedOptions, label="wire"):
-    """Compression of uploaded updates: a codec, and whether what it loses is sent later.
+    """Compression of uploaded updates: a codec, and whether its errors are sent later.
 
-    With `feedback` a client adds to its update what earlier rounds did not send, and keeps what
-    this round does not: over the rounds nothing is lost, only late.
+    With `feedback` a client adds to its update the residual that earlier rounds did not send, and
+    stores the new residual: over the rounds nothing is lost, only late.
 
     Args:
         codec: `fp32` as is, `fp16`, `int8`, or `topk`.
         share: share of entries that `topk` keeps.
-        kept: how the values that `topk` keeps travel.
-        feedback: keep what was not sent.
+        kept: codec of the values that `topk` keeps.
+        feedback: send in later rounds what was not sent.
 
     Source: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
     distributed training of speech DNNs", Interspeech 2014 (error feedback); Stich, Cordonnier and
@@ -199,22 +199,22 @@ class Compression(NamedOptions, label="wire"):
 
     @cached_property
     def coder(self) -> Codec:
-        """The codec named."""
+        """The codec with these options."""
         plain: dict[str, Codec] = {"fp32": FullPrecision(), "fp16": HalfPrecision(), "int8": Int8()}
         return TopK(self.share, plain[self.kept]) if self.codec == "topk" else plain[self.codec]
 
     @property
     def lossless(self) -> bool:
-        """True if the values arrive as they are."""
+        """True if the values arrive unchanged."""
         return self.codec == "fp32"
 
     def compress(
         self, update: Tensor, residual: Tensor | None = None
     ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Return the arrays that travel, what they decode to, and what was not sent.
+        """Return the arrays that travel, the values they decode to, and the residual.
 
-        Pure: the caller keeps the last, and gives it back as `residual` with the next update; None
-        is nothing left over. Without feedback it is always None.
+        The function has no state: the caller passes the returned residual with the next update;
+        None stands for zeros. Without feedback the residual is always None.
 
         Raises:
             DataError: the update holds NaN or infinity, or has another length than the residual.
@@ -234,28 +234,28 @@ class Compression(NamedOptions, label="wire"):
 
 
 def seal_coded(
-    answer: Reply, round: int, how: Compression, owed: Mapping[str, Params]
+    answer: Reply, round: int, how: Compression, residuals: Mapping[str, Params]
 ) -> tuple[SealedReply, Mapping[str, Params]]:
-    """Seal a reply whose values travel by a codec; return also what is still owed, per tree.
+    """Seal a reply whose values travel by a codec; return it and the new residuals, per tree.
 
     An update that holds NaN or infinity is sealed as it is, for the guards to refuse.
     """
     if how.lossless:
-        return seal(answer, round), owed
-    trees, coded, left = {}, {}, dict(owed)
+        return seal(answer, round), residuals
+    trees, coded, new_residuals = {}, {}, dict(residuals)
     for name, update in answer.trees.items():
         mask = counted(answer.weight_of(name), update.layout)
         values = mask.take(update)
-        before = mask.take(owed[name]) if name in owed else None
-        if not is_finite(values if before is None else values + before):
-            return seal(answer, round), owed
-        coded[name], decoded, rest = how.compress(values, before)
+        residual = mask.take(residuals[name]) if name in residuals else None
+        if not is_finite(values if residual is None else values + residual):
+            return seal(answer, round), residuals
+        coded[name], decoded, rest = how.compress(values, residual)
         trees[name] = mask.put(decoded)
         if rest is not None:
-            left[name] = mask.put(rest)
+            new_residuals[name] = mask.put(rest)
     plain = seal(replace(answer, trees=trees), round)
     sent = {n: replace(t, coded=coded[n], how=how) for n, t in plain.trees.items()}
-    return replace(plain, trees=sent), left
+    return replace(plain, trees=sent), new_residuals
 
 
 def index_width(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Sealed replies as bytes and back: shared entries alone, masks as bitmaps or lists of indices."""
+"""Sealed replies as bytes and back: only shared entries, masks as bitmaps or index lists."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from vergence.wire.codecs import PARTS, Compression, index_bytes, pack_indices, 
 
 
 def packed_mask(mask: Mask, known: Mask | None) -> dict[str, Tensor]:
-    """Tensors to send so that the receiver, who knows `known`, knows `mask`.
+    """Return the tensors from which a receiver that knows `known` can compute `mask`.
 
-    Nothing if it did not change; else the entries that left the known mask as a list of bit-packed
-    indices, or the whole mask as a bitmap, whichever is shorter.
+    They are empty if the mask did not change, else a list of bit-packed indices of entries that
+    are no longer in the mask, or the whole mask as a bitmap, whichever is shorter.
     """
     known = known if known is not None else Mask.full(mask.layout)
     if mask == known:
@@ -42,6 +42,7 @@ def unpacked_mask(sent: Mapping[str, Tensor], known: Mask) -> Mask:
     if "index" not in sent:
         return known
     bits, n = known.bits.clone(), known.layout.n
+    # `packed_mask` never makes such a list, and an adversary's would cost memory to unpack.
     if sent["index"].nbytes >= -(-n // 8):
         raise ValueError("a list of entries that is longer than a bitmap")
     bits.numpy()[unpack_indices(sent["index"].numpy(), n)] = False
@@ -49,7 +50,7 @@ def unpacked_mask(sent: Mapping[str, Tensor], known: Mask) -> Mask:
 
 
 def payload(sealed: SealedReply, known: Mapping[str, Mask]) -> dict[str, dict[str, Tensor]]:
-    """Return, per tree, the arrays that travel up to one who knows these masks: what is counted."""
+    """Return the arrays of each tree that travel to a receiver that knows these masks."""
     out: dict[str, dict[str, Tensor]] = {}
     for name, tree in sealed.trees.items():
         if isinstance(tree.weight, float):
@@ -87,21 +88,21 @@ def encode(sealed: SealedReply, known: Mapping[str, Mask]) -> bytes:
 def decode(data: bytes, known: Mapping[str, Mask], room: float = math.inf) -> SealedReply:
     """Undo `encode`.
 
-    What trees from elsewhere claim beside the values that came may fill `room` bytes, or 256 KiB.
+    Trees may take `room` bytes of memory (at least 256 KiB) besides the values in `data`.
 
     Raises:
-        ValueError: they claim more. Bytes that are something else raise any of `state.UNREADABLE`.
+        ValueError: they would take more. Malformed bytes raise any of `UNREADABLE`.
     """
     arrays, head = opened(data, room)
     sent: dict[str, dict[str, Tensor]] = {}
     for path, array in arrays.items():
         sent.setdefault(path.rpartition(".")[0], {})[path.rpartition(".")[2]] = array
-    left, trees = max(room, 4 * HEAD), {}
+    room_left, trees = max(room, 4 * HEAD), {}
     for name, about in head["trees"].items():
         layout = read_layout(*about["layout"])
         whole = about["kind"] == "float" and about["level"] and "codec" not in about
-        left -= 0 if whole else layout.n * KINDS[about["dtype"]].itemsize
-        if left < 0:
+        room_left -= 0 if whole else layout.n * KINDS[about["dtype"]].itemsize
+        if room_left < 0:
             raise ValueError(f"'{name}' claims {layout.n:,} entries, more than may come")
         trees[name] = _tree(sent.get(name, {}), about, layout, known.get(name))
     return SealedReply(head["round"], trees, head["metrics"])

@@ -14,9 +14,9 @@ from vergence.wire.codecs import index_bytes
 
 
 def travelled(tree: SealedTree, known: Mask | None) -> int:
-    """Return the bytes of a tree on the wire, as `payload` would lay it out, without doing it.
+    """Return the bytes of a tree on the wire, as in `payload`, without encoding it.
 
-    A tree that fits nothing known counts all its values.
+    Of a tree whose weights have another layout all values are counted.
     """
     total, weight = tree.total.flat, tree.weight
     each = total.element_size()

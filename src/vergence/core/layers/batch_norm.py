@@ -1,4 +1,4 @@
-"""Batch normalization whose statistics nobody averages: fixed ones, or each client's own."""
+"""Batch normalization whose statistics are not averaged: fixed ones, or each client's own."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class PersonalBatchNorm(nn.Module):
 
     In training y = weight * (x - m) / sqrt(v + eps) + bias with a batch's mean m and variance v,
     which move the running ones as in torch's layers; evaluation takes the running ones. These are
-    parameters of the network that no optimizer moves: they are kept, saved and exported with it;
-    only methods that leave them at home take such a network (`Method.keeps_statistics`). A batch of
-    one value per channel has no variance: it is normalized by the running statistics, not counted.
+    parameters of the network that no optimizer moves: they are saved and exported with it; only
+    methods that leave them on the client take such a network (`Method.keeps_statistics`). A batch
+    of one value per channel has no variance: it is normalized by the running statistics.
 
     Args:
         norm: the layer that it replaces.
@@ -87,7 +87,7 @@ class PersonalBatchNorm(nn.Module):
 
     @torch.no_grad()
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Reset the running statistics."""
         for tensor, value in ((self.mean, 0.0), (self.variance, 1.0), (self.batches, 0.0)):
             tensor.fill_(value)
 
@@ -97,12 +97,12 @@ class PersonalBatchNorm(nn.Module):
 
 
 def personal_norms(module: nn.Module) -> dict[str, PersonalBatchNorm]:
-    """The layers of a network that keep a client's statistics, by name."""
+    """Return the layers of a network that have a client's own statistics, by name."""
     return {n: m for n, m in module.named_modules() if isinstance(m, PersonalBatchNorm)}
 
 
 def statistics_of(module: nn.Module) -> tuple[str, ...]:
-    """Names of the parameters that are running statistics, which no optimizer moves."""
+    """Return the names of the parameters that are running statistics, which no optimizer moves."""
     return tuple(
         f"{layer}.{name}" if layer else name
         for layer in personal_norms(module)
@@ -176,7 +176,8 @@ def _replaced(
     def replaced(layer: nn.Module) -> nn.Module:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             return done.setdefault(layer, by(layer))
-        for name, child in list(layer._modules.items()):  # one that is there twice, too
+        # `named_children` would skip the second name of a layer that is registered twice.
+        for name, child in list(layer._modules.items()):
             if child is not None:
                 setattr(layer, name, replaced(child))
         return layer

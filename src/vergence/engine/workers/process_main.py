@@ -114,7 +114,7 @@ class WorkerProcess:
     def _report(self, done: list[Json]) -> None:
         """Send the reports of groups that are done to the run."""
         if done:
-            self._say({"done": done, **profiling.handed()})
+            self._say({"done": done, **profiling.take_times()})
             done.clear()
 
     def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> Json:

@@ -187,7 +187,9 @@ class DpSolver(Solver):
         metrics = {"loss": math.nan}  # nothing hides it
         if ask.score_on is not None:
             metrics["score"] = self.score(params, ask.score_on)
-        return FitResult(params, self.task.weigh(ask.data), steps, self._kept(ask, steps), metrics)
+        return FitResult(
+            params, self.task.weigh(ask.data), steps, self._optimizer_state(ask, steps), metrics
+        )
 
     def _mean(
         self, ask: Fit, clipper: Clipper, flat: torch.Tensor, secret: NoiseKey, noise: float
