@@ -30,12 +30,12 @@ from vergence.attacks.membership import each_in_turn, halves
 from vergence.attacks.score import Rate
 from vergence.audit.disclosed_statistics import (
     DisclosedNumbers,
-    above,
-    counts_told,
-    distances_told,
-    of_classes,
-    of_distances,
-    of_videos,
+    power_of_two_above,
+    class_counts,
+    proxy_distances,
+    class_rates,
+    distance_rates,
+    video_rates,
 )
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
@@ -102,9 +102,9 @@ def distances(seeds: int) -> dict[str, list[dict[str, Any]]]:
         task = SummaryTask(VsLSTM(4, 8), seed)
         for name, method in kinds.items():
             saved: Any = SimpleNamespace(server=method.server(task), method=method, task=task)
-            numbers, videos = distances_told(saved, people)
-            told_of(found, name, of_distances(numbers))
-            told_of(found, name, of_videos(videos, numbers.bound))
+            numbers, videos = proxy_distances(saved, people)
+            told_of(found, name, distance_rates(numbers))
+            told_of(found, name, video_rates(videos, numbers.bound))
             for level, value in agreement(numbers, method):
                 agreed.setdefault(f"{name} | {level}", []).append(value)
     for name, values in agreed.items():
@@ -148,7 +148,7 @@ def videos(root: Path) -> dict[str, list[dict[str, Any]]]:
             )
             for share in (1.0, 0.9)
         )
-        told_of(found, name, of_videos((cut, whole), above(float(whole.max()))))
+        told_of(found, name, video_rates((cut, whole), power_of_two_above(float(whole.max()))))
     return found
 
 
@@ -162,7 +162,7 @@ def counts(root: Path, seeds: int) -> dict[str, list[dict[str, Any]]]:
             "counts, dealt at random": FashionMnist(100, "iid", split_seed=seed),
         }.items():
             people = data.load(str(root / "fashion_mnist"))
-            told_of(found, name, of_classes(counts_told(Images(Softmax()), people)))
+            told_of(found, name, class_rates(class_counts(Images(Softmax()), people)))
     return found
 
 
@@ -174,7 +174,7 @@ class Noisy(GlobalMemory):
         """Tell counts with noise."""
         c, said = yield from super().on_tell(c, msg, site)
         kept = said.trees["counts"]
-        bound = above(float(kept.flat.sum()))
+        bound = power_of_two_above(float(kept.flat.sum()))
         policy = DisclosedStatistics(bound, of_counts(bound).person, EPSILON)
         noise = NoiseKey(bytes(32)).child(site.id, site.task.seed).draws()
         hidden = policy.told(kept.flat, noise).clamp(min=0).float()

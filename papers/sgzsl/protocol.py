@@ -9,8 +9,8 @@ import torch
 
 from vergence.attacks.membership import each_in_turn, halves
 from vergence.attacks.score import tpr_at
-from vergence.audit.membership import FPR, line
-from vergence.audit.teacher_membership import SAMPLES, STUDENT, remembered
+from vergence.audit.membership import FPR, membership_record
+from vergence.audit.teacher_membership import SAMPLES, STUDENT, shadow_losses
 from vergence.audit.teacher_membership import TEACHER as TAUGHT
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
@@ -47,9 +47,9 @@ def measured(experiment: Experiment) -> dict[str, Any]:
     ready, plan = validate(experiment).ready, experiment.plan
     rates = {}
     for at, seed in enumerate(plan.seeds):
-        seen = remembered(experiment, ready, MODELS, max(plan.seeds) + 1 + at * MODELS)
+        seen = shadow_losses(experiment, ready, MODELS, max(plan.seeds) + 1 + at * MODELS)
         rates[f"seed {seed}"] = {
-            who: line(f"was this sample in, by the {who}", *seen.asked(who))
+            who: membership_record(f"was this sample in, by the {who}", *seen.ratios(who))
             for who in (TAUGHT, STUDENT)
         }
     return rates

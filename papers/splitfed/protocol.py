@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from vergence.audit.smashed_data import left_over, sends_smashed
+from vergence.audit.smashed_data import reconstruction_errors, sends_smashed
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.engine.round_loop import run_rounds
@@ -263,7 +263,7 @@ def measured(experiment: Experiment, run: Run) -> dict[str, Any]:
     (method,) = experiment.methods.values()
     saved = read_run(run.folder)
     victims = run.people[:VICTIMS] if sends_smashed(method) else []
-    found = {person: left_over(saved, ready, person) for person in victims}
+    found = {person: reconstruction_errors(saved, ready, person) for person in victims}
     return {
         "found": {person: 1000 * mine for person, (mine, _) in found.items()},
         "mean": {person: 1000 * mean for person, (_, mean) in found.items()},

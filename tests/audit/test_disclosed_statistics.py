@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.cli.commands import run, vergence
-from vergence.audit.disclosed_statistics import counts_told, distances_told, numbers_told
+from vergence.audit.disclosed_statistics import audit_statistics, class_counts, proxy_distances
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.messages import Message
@@ -58,7 +58,7 @@ def said(saved, verb, message, samples):
 def test_distances_are_those_that_clients_of_the_run_tell(clips):
     saved = read_run(clips)
     data = saved.trained_on
-    numbers, (cut, whole) = distances_told(saved, data)
+    numbers, (cut, whole) = proxy_distances(saved, data)
     for row, splits in zip(numbers.asked, data.people.values(), strict=True):
         told = said(saved, "measure", {"proxies": saved.server.proxies}, splits.train)
         assert torch.allclose(row.float(), told.trees["distances"]["d"])
@@ -70,7 +70,7 @@ def test_distances_are_those_that_clients_of_the_run_tell(clips):
 def test_counts_are_those_that_clients_of_the_run_tell(toys):
     saved = read_run(toys / "ap_fl")
     data = saved.trained_on
-    numbers = counts_told(saved.task, data)
+    numbers = class_counts(saved.task, data)
     for row, splits in zip(numbers.asked, data.people.values(), strict=True):
         told = said(saved, "tell", {}, splits.train)
         assert row.tolist() == told.trees["counts"]["counts"].tolist()
@@ -78,11 +78,11 @@ def test_counts_are_those_that_clients_of_the_run_tell(toys):
 
 def test_where_nobody_tells_numbers_nothing_is_found(toys):
     saved = read_run(toys / "one_group")
-    assert numbers_told(saved, saved.trained_on) == ([], [])
+    assert audit_statistics(saved, saved.trained_on) == ([], [])
     saved = read_run(toys / "fedgen")
     data = saved.trained_on
     alone = replace(data, people={"p00": data.people["p00"]})
-    assert numbers_told(saved, alone) == (
+    assert audit_statistics(saved, alone) == (
         [],
         [("whose numbers they are", "there is nobody else")],
     )

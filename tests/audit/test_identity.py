@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vergence.audit.identity import people_block
+from vergence.audit.identity import people_table
 from vergence.core.data import Samples, Splits
 
 
@@ -32,7 +32,7 @@ ALIKE = people((0.5, 0.5, 0.5), ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)))
 
 
 def values(who, sent, columns=15):
-    block = people_block(who, lambda samples: samples.columns["image"][..., :columns], sent)
+    block = people_table(who, lambda samples: samples.columns["image"][..., :columns], sent)
     return {line["finds"]: line["value"] for line in block.records}
 
 

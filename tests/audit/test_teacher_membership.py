@@ -7,7 +7,7 @@ import pytest
 from vergence_papers.sgzsl.protocol import blind
 
 from tests.cli.commands import run, vergence
-from vergence.audit.teacher_membership import cut
+from vergence.audit.teacher_membership import with_rounds
 from vergence.experiment.schema import check
 from vergence.methods.generative.provider import Taught
 
@@ -23,7 +23,7 @@ run        = { rounds = 5, seeds = [0], evaluate_every = 0, workers = 1 }
 
 @pytest.mark.parametrize(("rounds", "making"), [(2, 1), (3, 1), (4, 2), (5, 2), (9, 2)])
 def test_fewer_rounds_are_shared_between_generator_and_student(rounds, making):
-    experiment = cut(check(tomllib.loads(PAGE)), rounds)
+    experiment = with_rounds(check(tomllib.loads(PAGE)), rounds)
     (method,) = experiment.methods.values()
     assert isinstance(method, Taught)
     assert (experiment.plan.rounds, method.generator_rounds) == (min(rounds, 5), making)

@@ -11,7 +11,7 @@ from tests.cli.commands import run, vergence
 from vergence.audit import membership as audit_members
 from vergence.audit import replay
 from vergence.audit import updates as audit_updates
-from vergence.audit.updates import ReplaySize, updates_seen
+from vergence.audit.updates import ReplaySize, attack_updates
 from vergence.experiment.trained_run import read_run
 from vergence.reports.ethics.page import ethics
 from vergence.training.pruning import built
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 def opened(folder, method):
     saved = read_run(folder / method)
-    return saved, saved.trained_on, dict(audit_updates.views(saved)[0])
+    return saved, saved.trained_on, dict(audit_updates.server_views(saved)[0])
 
 
 def weighed(seen, data):
@@ -47,7 +47,7 @@ def weighed(seen, data):
 def test_the_view_adds_up_to_the_model_of_the_run(folder):
     """FedAvg: the model after two rounds is the start and both rounds' means of what was seen."""
     saved, data, plans = opened(folder, "fedavg")
-    view = replay.replayed(saved, data, 2, plans["no defence, as in the run"])
+    view = replay.replay_rounds(saved, data, 2, plans["no defence, as in the run"])
     model = saved.task.init()
     for at in (0, 1):
         seen = view.together(at)
@@ -58,8 +58,8 @@ def test_the_view_adds_up_to_the_model_of_the_run(folder):
 
 def test_secure_sums_leave_the_sum_and_nothing_else(folder):
     saved, data, plans = opened(folder, "fedavg")
-    plain = replay.replayed(saved, data, 1, plans["no defence, as in the run"])
-    hidden = replay.replayed(saved, data, 1, plans["secure sums"])
+    plain = replay.replay_rounds(saved, data, 1, plans["no defence, as in the run"])
+    hidden = replay.replay_rounds(saved, data, 1, plans["secure sums"])
     assert not hidden.updates
     assert list(hidden.sums) == [0]
     whole = weighed(plain.together(0), data)
@@ -68,7 +68,7 @@ def test_secure_sums_leave_the_sum_and_nothing_else(folder):
 
 def test_masks_are_in_the_view_from_the_round_on_in_which_there_are_any(folder):
     saved, data, plans = opened(folder, "fedcpf")
-    view = replay.replayed(saved, data, 2, plans["no defence, as in the run"])
+    view = replay.replay_rounds(saved, data, 2, plans["no defence, as in the run"])
     shares = [[u.mask.fraction for u in view.together(at).values()] for at in (0, 1)]
     assert shares[0] == [1.0] * 4
     assert all(0.89 < share < 0.91 for share in shares[1])
@@ -79,7 +79,7 @@ def test_masks_are_in_the_view_from_the_round_on_in_which_there_are_any(folder):
 @pytest.mark.slow
 def test_one_picture_comes_back_from_its_update_and_not_from_a_sum(folder):
     saved, data, _ = opened(folder, "fedavg")
-    found = updates_seen(saved, data, "p02", SMALL, lambda _: None)
+    found = attack_updates(saved, data, "p02", SMALL, lambda _: None)
     assert found.who == "p02"
     mse = {line["what the server has"]: line["mse"] for line in found.lines}
     mean = mse["nothing: the mean of the others"]
@@ -95,10 +95,10 @@ def test_noise_of_a_server_that_adds_it_does_not_hide_updates_from_it(tmp_path):
     text = EYES.replace(METHODS, 'method = { name = "fedavg" }')
     out = run(tmp_path, text, "privacy.user.noise=4.0", "privacy.user.clip=0.1")
     saved = read_run(out)
-    plans = dict(audit_updates.views(saved)[0])
+    plans = dict(audit_updates.server_views(saved)[0])
     data = saved.trained_on
-    seen = replay.replayed(saved, data, 1, plans["DP for people, as in the run"])
-    bare = replay.replayed(saved, data, 1, plans["no defence"])
+    seen = replay.replay_rounds(saved, data, 1, plans["DP for people, as in the run"])
+    bare = replay.replay_rounds(saved, data, 1, plans["no defence"])
     for one, other in zip(seen.updates, bare.updates, strict=True):
         assert one.change.flat.norm() <= 0.1 + 1e-6
         cosine = torch.nn.functional.cosine_similarity(one.change.flat, other.change.flat, dim=0)
@@ -115,8 +115,8 @@ def test_the_picture_that_made_an_update_is_left_as_it_is(folder):
     loss = saved.task.loss(saved.task.forward(network, batch), batch)
     slopes = torch.autograd.grad(loss, [p.requires_grad_(True) for p in network.parameters()])
     step = saved.task.init().like(-0.1 * torch.cat([slope.flatten() for slope in slopes]))
-    assert torch.equal(audit_updates.inverted(saved, step, batch, image, 3), image)
-    moved = audit_updates.inverted(saved, step * -1.0, batch, image, 3)
+    assert torch.equal(audit_updates.invert_update(saved, step, batch, image, 3), image)
+    moved = audit_updates.invert_update(saved, step * -1.0, batch, image, 3)
     assert not torch.equal(moved, image)
 
 
@@ -160,7 +160,7 @@ def test_members_are_found_where_models_remember_and_nowhere_else(folder):
     found = {}
     for kind in (Remembering, Forgetful):
         shadows = kind(saved, data, saved.experiment.plan, 8)
-        found[kind] = audit_members.asked(shadows, "as in the run", None, lambda _: None)
+        found[kind] = audit_members.attack_plan(shadows, "as in the run", None, lambda _: None)
     frame, person, later = (line["value"] for line in found[Remembering])
     assert frame > 0.95
     assert person == 1

@@ -168,7 +168,9 @@ def test_the_cost_table_runs(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(smashed_data, "passes", lambda *_, **__: 40)
         lines = audit.audit(saved.folder, Console(file=io.StringIO()), quick=True).pictures.records
-        mine, mean = smashed_data.left_over(saved, validate(saved.experiment).ready, "p00")
+        mine, mean = smashed_data.reconstruction_errors(
+            saved, validate(saved.experiment).ready, "p00"
+        )
     told = {line["what the server has"]: line["mse"] for line in lines}
     assert told["no defence, as in the run"] == pytest.approx(mine)
     assert told["nothing: the mean of the others"] == pytest.approx(mean)

@@ -1,1 +1,1 @@
-"""Audits: a finished run attacked as its server or a stranger could."""
+"""Privacy audits: attacks on a finished run by its server, or by an outsider with its model."""

@@ -1,8 +1,8 @@
-"""Audit of disclosed statistics: what distances, or counts of classes, tell about their owners.
+"""Audit of disclosed statistics: re-identification of clients by distances or class counts.
 
-Nothing is trained again: a person's data give the numbers. Names are known by a copy of the data,
-or by other data of the same people (linkage); what is asked are the numbers of training data, as
-told, and with noise that the run did not have.
+Nothing is trained again: the statistics follow from a person's data. The attacker knows names from
+a copy of the data, or from other data of the same people (linkage), and is asked to name the
+statistics of training data, as the run sent them, and with noise that the run did not add.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from vergence.attacks.disclosed_statistics import closest, held, likeliest
 from vergence.attacks.identity import in_place
 from vergence.attacks.score import Rate
-from vergence.audit.identity import told
-from vergence.audit.images import AS_IT_RAN, few, joined
+from vergence.audit.identity import rate_record
+from vergence.audit.images import AS_IT_RAN, concatenate_common, evenly_spaced
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Layout, Params
@@ -35,13 +35,13 @@ from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
 MOST, DRAWS = 60, 20
-"""Clips of a person that an attacker has, and how often noise is drawn."""
+"""Largest number of clips of a person that the attacker has, and number of noise draws."""
 SHORTER = 0.9
-"""Share of a video's frames that another cut of it has."""
+"""Share of a video's frames that the attacker's shorter cut of it has."""
 LEVELS = (("a person", 8.0), ("a person", 1.0), ("a sample", 1.0))
-"""Whom noise is to hide, and epsilon."""
+"""Levels of noise: the unit that it protects, and epsilon."""
 AUDIT_NOISE_KEY = NoiseKey(bytes(32))
-"""Of noise that hides nothing: the same audit gives the same table."""
+"""Public key of the noise: the same audit gives the same table, and hides nothing."""
 NOTES = (
     "Numbers: each was cut to a bound that nobody's data may set, here the least power of two from "
     "the largest up (of distances, or of samples that somebody has), and has Laplace noise for "
@@ -51,13 +51,13 @@ NOTES = (
 
 @dataclass(frozen=True)
 class DisclosedNumbers:
-    """Numbers people tell, by training data and by others, and the largest effect of a sample.
+    """Statistics of training data and of other data, and the largest change by one sample.
 
     Attributes:
-        known: `[people, numbers]`, by data that were not trained on.
-        asked: the same by training data, as told.
-        bound: of each number.
-        changes: of every person.
+        known: statistics of data that were not trained on, `[people, numbers]`.
+        asked: statistics of training data, as sent, `[people, numbers]`.
+        bound: upper bound of each number.
+        changes: largest change of a person's numbers by one sample, or by the person.
     """
 
     known: Tensor
@@ -66,7 +66,7 @@ class DisclosedNumbers:
     changes: Sequence[Changes]
 
     def levels(self) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
-        """Yield each defence of the numbers, by name, and its function of everybody's numbers."""
+        """Yield the name of each defence and its function of everybody's numbers."""
         yield f"no noise{AS_IT_RAN}", lambda numbers: numbers
         for at, (whom, epsilon) in enumerate(LEVELS):
             policies = [
@@ -92,28 +92,32 @@ class DisclosedNumbers:
             )
 
 
-def numbers_told(saved: TrainedRun, data: Federation) -> tuple[list[Record], list[tuple[str, str]]]:
-    """Findings from a run's numbers, and attacks not tried with reasons; empty without numbers.
+def audit_statistics(
+    saved: TrainedRun, data: Federation
+) -> tuple[list[Record], list[tuple[str, str]]]:
+    """Attack the statistics that a run disclosed; return records, and attacks that were not tried.
+
+    Both are empty where the method discloses no statistics.
 
     Args:
         saved: the run.
-        data: of its people.
+        data: data of the people who took part.
     """
     trees = {tree for exposed in saved.method.exposure.values() for tree in exposed.trees}
-    # A server without proxies asks nobody how far they are from them.
+    # A server without proxies asks nobody for distances to them.
     asks = not hasattr(saved.server, "proxies") or bool(saved.server.proxies.layout.n)
     if not trees & {"distances", "counts"} or not asks:
         return [], []
     if len(data.people) < 2:
         return [], [("whose numbers they are", "there is nobody else")]
     if "counts" in trees:
-        return list(of_classes(counts_told(saved.task, data))), []
-    found, videos = distances_told(saved, data)
-    return [*of_distances(found), *of_videos(videos, found.bound)], []
+        return list(class_rates(class_counts(saved.task, data))), []
+    numbers, videos = proxy_distances(saved, data)
+    return [*distance_rates(numbers), *video_rates(videos, numbers.bound)], []
 
 
-def counts_told(task: Task, data: Federation) -> DisclosedNumbers:
-    """Number of samples of each class, for everybody."""
+def class_counts(task: Task, data: Federation) -> DisclosedNumbers:
+    """Counts of samples per class, for every client."""
     solver, nothing = Solver(task), Params.zeros(Layout((), ()))
     classes = task.classes or len(task.class_names())
 
@@ -122,21 +126,22 @@ def counts_told(task: Task, data: Federation) -> DisclosedNumbers:
 
     people = data.people.values()
     asked = torch.stack([counts(s.train) for s in people])
-    bound = above(float(asked.sum(1).max()))
+    bound = power_of_two_above(float(asked.sum(1).max()))
     return DisclosedNumbers(
-        torch.stack([counts(others(s)) for s in people]),
+        torch.stack([counts(unused_samples(s)) for s in people]),
         asked,
         bound,
         [of_counts(bound)] * len(asked),
     )
 
 
-def distances_told(
+def proxy_distances(
     saved: TrainedRun, data: Federation
 ) -> tuple[DisclosedNumbers, tuple[Tensor, Tensor]]:
-    """Return everybody's mean distances, and those of training videos: another cut's, and theirs.
+    """Mean distances of every client, and distances of single training videos.
 
-    The latter two are `[videos, proxies]`.
+    The latter are those of a shorter cut of each video and of the whole video, each
+    `[videos, proxies]`.
     """
     proxies = [proxy.numpy() for proxy in saved.server.proxies.values()]
 
@@ -150,12 +155,12 @@ def distances_told(
     known, asked, cut, whole = [], [], [], []
     for splits in data.people.values():
         clips = saved.task.sequences(splits.train)
-        asked.append(far(clips))  # all of them: this is what was told
+        asked.append(far(clips))  # All of them, as the run sent their mean.
         seen = clips[:MOST]
         cut.append(far([clip[: max(1, round(SHORTER * len(clip)))] for clip in seen]))
         whole.append(asked[-1][:MOST])
-        known.append(far(saved.task.sequences(few(others(splits), MOST))).mean(0))
-    bound = above(max(float(each.max()) for each in asked))
+        known.append(far(saved.task.sequences(evenly_spaced(unused_samples(splits), MOST))).mean(0))
+    bound = power_of_two_above(max(float(each.max()) for each in asked))
     changes = [of_mean(bound, len(proxies), len(each)) for each in asked]
     means = torch.stack([each.mean(0) for each in asked])
     return DisclosedNumbers(torch.stack(known), means, bound, changes), (
@@ -164,37 +169,38 @@ def distances_told(
     )
 
 
-def of_distances(numbers: DisclosedNumbers) -> Iterator[Record]:
-    """Yield the rate at which the owner of a distance is named."""
+def distance_rates(numbers: DisclosedNumbers) -> Iterator[Record]:
+    """Yield records of the rate at which the owner of distances is named."""
     for name, noisy in numbers.levels():
         asked = noisy(numbers.asked)
         for by, known in (
             ("a copy of their videos", numbers.asked),
             ("other videos of theirs", numbers.known),
         ):
-            rate = right(closest(known, asked), len(known))
+            rate = naming_rate(closest(known, asked), len(known))
             yield line(f"whose distance it is, by {by}; {name}", rate, 1 / len(known))
 
 
-def of_videos(videos: tuple[Tensor, Tensor], bound: float) -> Iterator[Record]:
-    """Yield the rate at which somebody's only video is named, where another cut of it is known."""
+def video_rates(videos: tuple[Tensor, Tensor], bound: float) -> Iterator[Record]:
+    """Yield records of the rate at which a client's only video is named, by a shorter cut of it."""
     known, asked = videos
     alone = [of_mean(bound, asked.shape[1], 1)] * len(asked)
     for name, noisy in DisclosedNumbers(known, asked, bound, alone).levels():
-        if not name.endswith("a sample"):  # of somebody with one video that is the person
-            rate = right(closest(known, noisy(asked)), len(known))
+        # For a client with a single video, hiding the sample hides the person: one row is enough.
+        if not name.endswith("a sample"):
+            rate = naming_rate(closest(known, noisy(asked)), len(known))
             finds = f"which video it is, of somebody with one, by a shorter cut; {name}"
             yield line(finds, rate, 1 / len(known))
 
 
-def of_classes(numbers: DisclosedNumbers) -> Iterator[Record]:
-    """Yield the rates at which the owner of counts, and the classes they have, are named."""
+def class_rates(numbers: DisclosedNumbers) -> Iterator[Record]:
+    """Yield records of the rates at which owners of counts, and their classes, are named."""
     has = held(numbers.asked)
     share = float(has.double().mean())
     for name, noisy in numbers.levels():
         asked = noisy(numbers.asked)
-        copied = right(closest(numbers.asked, asked), len(has))
-        linked = right(likeliest(numbers.known, asked), len(has))
+        copied = naming_rate(closest(numbers.asked, asked), len(has))
+        linked = naming_rate(likeliest(numbers.known, asked), len(has))
         yield line(f"whose counts they are, by a copy; {name}", copied, 1 / len(has))
         finds = f"whose counts they are, by other samples of theirs; {name}"
         yield line(finds, linked, 1 / len(has))
@@ -203,27 +209,27 @@ def of_classes(numbers: DisclosedNumbers) -> Iterator[Record]:
         yield line(f"whether somebody has a class; {name}", rate, max(share, 1 - share))
 
 
-def right(guesses: Tensor, people: int) -> Rate:
-    """Rate of right guesses, everybody's in turn and again from the first."""
+def naming_rate(guesses: Tensor, people: int) -> Rate:
+    """Rate of right guesses, which are those of all clients in order, once for each draw."""
     rates = [in_place(some) for some in guesses.split(people)]
     return Rate(sum(rate.hits for rate in rates), sum(rate.of for rate in rates))
 
 
 def line(finds: str, rate: Rate, chance: float) -> Record:
-    """Return the line of a rate beside chance."""
+    """Record of a rate, with the rate by chance."""
     return {
-        **told(finds, rate, chance, finds.endswith(AS_IT_RAN)),
+        **rate_record(finds, rate, chance, finds.endswith(AS_IT_RAN)),
         "hits": rate.hits,
         "of": rate.of,
         "by_chance": chance,
     }
 
 
-def above(most: float) -> float:
-    """Return the least power of two that is not below a number; 1 where that is 0."""
+def power_of_two_above(most: float) -> float:
+    """Smallest power of two that is at least `most`; 1 where that is 0."""
     return float(2 ** torch.tensor(most).log2().ceil()) if most > 0 else 1.0
 
 
-def others(splits: Splits) -> Samples:
-    """Return somebody's samples that are not trained on."""
-    return joined([splits.val, splits.test])
+def unused_samples(splits: Splits) -> Samples:
+    """Samples of a person that were not trained on."""
+    return concatenate_common([splits.val, splits.test])

@@ -1,4 +1,4 @@
-"""Findings of `vergence privacy audit` in a run, printed and written below its folder."""
+"""Findings of `vergence privacy audit`: printed, and written below the run directory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class AuditFindings:
     """Findings of an audit.
 
     Attributes:
-        pictures: the table of pictures, None where there are none to look for.
-        shown: pictures by what the attacker had, for the grid.
-        rates: the table of what was found about people, beside chance.
-        not_tried: attacks, and why they were not tried.
+        pictures: table of reconstructed pictures; None where the data have none.
+        shown: reconstructed pictures by the attacker's knowledge, for the grid.
+        rates: table of rates at which people are recognised, beside rates by chance.
+        not_tried: attacks that were not tried, each with the reason.
     """
 
     pictures: TextTable | None = None
@@ -34,12 +34,12 @@ class AuditFindings:
     not_tried: Sequence[tuple[str, str]] = ()
 
     def write(self, place: Path) -> None:
-        """Write tables and pictures into a folder; what an earlier audit left there goes."""
-        left = "".join(f"- Not tried: {attack}: {why}.\n" for attack, why in self.not_tried)
+        """Write tables and pictures into a folder; files of an earlier audit are removed."""
+        not_tried = "".join(f"- Not tried: {attack}: {why}.\n" for attack, why in self.not_tried)
         picture = "![pictures](audit.png)\n" if self.shown else ""
         pages = [block.markdown() for block in (self.pictures, self.rates) if block is not None]
         texts = {
-            "audit.md": "\n".join([*pages[:1], picture, *pages[1:], left]),
+            "audit.md": "\n".join([*pages[:1], picture, *pages[1:], not_tried]),
             NOT_TRIED: csv_text([{"attack": a, "why": why} for a, why in self.not_tried]),
             PICTURES: "" if self.pictures is None else self.pictures.csv(),
             RATES: "" if self.rates is None else self.rates.csv(),

@@ -1,8 +1,8 @@
-"""Membership check of a person in a finished run's shared model, beside runs without them.
+"""Membership test of one person in a finished run's shared model, against runs without the person.
 
-The attacker knows everybody else's data and the plan: shadow runs are the experiment without this
-person, of other seeds. Where the attacked model fits the person's training samples better than
-models that never saw them do, it remembers them.
+The attacker knows everybody else's data and the plan: shadow runs repeat the experiment without
+this person, with other seeds. A model that fits the person's training samples better than models
+that never saw them was trained on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vergence.attacks.membership import statistic
-from vergence.audit.images import few
+from vergence.audit.images import evenly_spaced
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.engine.round_loop import run_rounds
@@ -27,10 +27,10 @@ from vergence.experiment.trained_run import TrainedRun, read_run
 
 FPR = 0.01
 FRAMES = 100
-"""So many samples of a person are looked at."""
+"""Largest number of samples of a person that the test uses."""
 
 
-def outsiders(
+def losses_without(
     experiment: Experiment,
     label: str,
     ready: Federation,
@@ -38,32 +38,33 @@ def outsiders(
     count: int,
     tick: Callable[[], None],
 ) -> Tensor:
-    """Run one method without a person, several times; return how each fits everybody.
-
-    The result is `[count, people]`, in client order.
+    """Run one method without a person, several times; return the losses on everybody.
 
     Args:
-        experiment: what was run.
-        label: of the method.
-        ready: everybody's data, prepared.
-        person: who is left out.
-        count: how many runs, each of a seed that the experiment has not.
-        tick: called after each.
+        experiment: experiment of the run.
+        label: label of the method.
+        ready: everybody's prepared data.
+        person: the person who is left out.
+        count: number of runs, each with a seed that the experiment does not use.
+        tick: called after each run.
+
+    Returns:
+        Mean logarithm of the loss, `[count, people]`, in client order.
 
     Raises:
         ConfigError: see `fit`.
     """
     rest = [who for who in ready.clients if who != person]
-    first, found = max(experiment.plan.seeds) + 1, []
+    first, fits = max(experiment.plan.seeds) + 1, []
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-            trained = shadow(experiment, label, seed, ready, ready.only(rest), Path(scratch))
-            found.append(torch.stack([fit(trained, who) for who in ready.clients]))
+            trained = shadow_run(experiment, label, seed, ready, ready.only(rest), Path(scratch))
+            fits.append(torch.stack([mean_log_loss(trained, who) for who in ready.clients]))
         tick()
-    return torch.stack(found)
+    return torch.stack(fits)
 
 
-def shadow(
+def shadow_run(
     experiment: Experiment,
     label: str,
     seed: int,
@@ -71,7 +72,7 @@ def shadow(
     some: Federation,
     scratch: Path,
 ) -> TrainedRun:
-    """Run one method and seed on some of the data, to be judged on all of it."""
+    """Run one method and seed on part of the data; the result is evaluated on all data."""
     plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
     alone, folder = replace(experiment.alone(label), plan=plan), RunDirectory(scratch, {})
     folder.open()
@@ -79,27 +80,31 @@ def shadow(
     return read_run(scratch, seed, alone).on(ready)
 
 
-def refused(trained: TrainedRun) -> str:
-    """Reason why the shared model cannot be attacked, "" if it can."""
+def refusal(trained: TrainedRun) -> str:
+    """Reason why there is no shared model to attack, "" if there is one."""
     whole = trained.shares(whole=True)
-    return "" if whole else "its server offers strangers no whole model, which could be attacked"
+    return (
+        "" if whole else "its server offers unseen clients no whole model, which could be attacked"
+    )
 
 
-def fit(trained: TrainedRun, person: str) -> Tensor:
-    """Return the mean logarithm of the loss of up to 100 of a person's training samples.
+def mean_log_loss(trained: TrainedRun, person: str) -> Tensor:
+    """Mean logarithm of the loss of up to 100 training samples of a person, shape `[]`.
 
-    Under the model that somebody gets who never took part.
+    The loss is that of the model that an unseen client gets.
 
     Raises:
         ConfigError: there is no such model, or the task has no loss of single samples.
     """
-    if why := refused(trained):
+    if why := refusal(trained):
         raise ConfigError(why)
-    return statistic(losses(trained, few(trained.ready.people[person].train, FRAMES))).mean()
+    return statistic(
+        sample_losses(trained, evenly_spaced(trained.ready.people[person].train, FRAMES))
+    ).mean()
 
 
-def losses(trained: TrainedRun, samples: Samples) -> Tensor:
-    """Return the loss of every sample, `[samples]`, under the model that a stranger gets.
+def sample_losses(trained: TrainedRun, samples: Samples) -> Tensor:
+    """Loss of every sample, `[samples]`, under the model that an unseen client gets.
 
     Raises:
         ConfigError: the task has no loss of single samples.
@@ -107,7 +112,7 @@ def losses(trained: TrainedRun, samples: Samples) -> Tensor:
     task = trained.task
     outputs = trained.outputs(trained.newcomer(), samples)
     try:
-        found = torch.stack(
+        losses = torch.stack(
             [
                 task.loss(outputs[at : at + 1], samples.take(torch.tensor([at])))
                 for at in range(len(samples))
@@ -115,6 +120,6 @@ def losses(trained: TrainedRun, samples: Samples) -> Tensor:
         )
     except (RuntimeError, IndexError, ValueError) as error:
         raise ConfigError(f"its task has no loss of single samples ({error})") from error
-    if not found.isfinite().all():
+    if not losses.isfinite().all():
         raise ConfigError("its task has no finite loss of single samples")
-    return found
+    return losses

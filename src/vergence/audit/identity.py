@@ -1,8 +1,8 @@
 """Re-identification table of `vergence privacy audit`: people recognised, and gaze read.
 
-Everybody's training pictures are known by name, everybody's test pictures are of other days and
-asked for. What is asked is what the server of the run was sent: smashed data, and labels where the
-method sends them; where it does not, gaze is read from smashed data.
+The attacker knows everybody's training pictures by name and is asked to name test pictures of other
+days. It sees what the server of the run was sent: smashed data, and labels where the method sends
+them; where it does not, gaze is estimated from smashed data.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from torch import Tensor
 from vergence.attacks.identity import IdentifiedSamples, in_place, votes
 from vergence.attacks.label_inference import LabelInferenceAttack
 from vergence.attacks.score import Classifier, Rate
-from vergence.audit.images import few
+from vergence.audit.images import evenly_spaced
 from vergence.core.data import Samples, Splits
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.results.text_tables import Record, TextTable
 
 KNOWN, ASKED, BATCH = 100, 64, 32
-"""Pictures per person that are known, that are asked, and asked together."""
+"""Pictures per person: known, to be named, and named together by a majority vote."""
 READ = 5
-"""People whose gaze is read where it is not sent, each by a network of all others."""
+"""Number of people whose gaze is estimated, each with a network trained on all others."""
 FINE = 0.01
-"""Smaller chances are told to a hundredth of a percent."""
+"""Probability below which chance is printed to a hundredth of a percent."""
 GAZE = 2
-"""Columns of pitch and yaw."""
+"""Number of columns of a gaze label: pitch and yaw."""
 
 
-def people_block(
+def people_table(
     people: Mapping[str, Splits], smashed: Callable[[Samples], Tensor], sent: bool
 ) -> TextTable:
-    """Return the table for a run.
+    """Table of a run: rate at which people are named, and error of the estimated gaze.
 
     Args:
-        people: everybody who took part, in client order.
-        smashed: what the run's layers make of samples, `[samples, ...]`.
-        sent: whether labels went to the server beside smashed data.
+        people: data of everybody who took part, in client order.
+        smashed: function from samples to smashed data `[samples, ...]` of the run's layers.
+        sent: whether the server was sent labels together with smashed data.
     """
-    known = [few(splits.train, KNOWN) for splits in people.values()]
-    asked = [few(splits.test, ASKED) for splits in people.values()]
+    known = [evenly_spaced(splits.train, KNOWN) for splits in people.values()]
+    asked = [evenly_spaced(splits.test, ASKED) for splits in people.values()]
     sides = [[smashed(part) for part in side] for side in (known, asked)]
     maps = [[m if m.ndim == 4 else m.flatten(1)[..., None, None] for m in side] for side in sides]
     owners = torch.repeat_interleave(
@@ -51,8 +51,8 @@ def people_block(
     named = [network.named(part) for part in maps[1]]
     chance = 1 / len(known)
     lines = [
-        told("who: from a frame", frames(named, 1), chance),
-        told(f"who: from {BATCH} frames", frames(named, BATCH), chance),
+        rate_record("who: from a frame", naming_rate(named, 1), chance),
+        rate_record(f"who: from {BATCH} frames", naming_rate(named, BATCH), chance),
     ]
     gaze = [[part.columns.get("gaze") for part in side] for side in (known, asked)]
     if all(g is not None and g.shape[1:] == (GAZE,) for side in gaze for g in side):
@@ -61,9 +61,9 @@ def people_block(
             glances = IdentifiedSamples.of(labels[0])
             guesses = torch.tensor([glances.named(part) for part in labels[1]])
             rate = in_place(guesses)
-            lines.append(told("who: from gaze labels alone, which are sent", rate, chance))
+            lines.append(rate_record("who: from gaze labels alone, which are sent", rate, chance))
         else:
-            lines.append(read(maps, labels))
+            lines.append(gaze_record(maps, labels))
     return table(
         lines,
         "audit: who it was, and where they looked",
@@ -75,8 +75,8 @@ def people_block(
     )
 
 
-def read(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
-    """Return the line of gaze read from smashed data: of a few, learned on all others."""
+def gaze_record(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
+    """Record of the error of gaze that networks of other people estimate from smashed data."""
     errors, means = [], []
     for who in range(min(READ, len(gaze[0]))):
         others = [i for i in range(len(gaze[0])) if i != who]
@@ -86,25 +86,25 @@ def read(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
             errors.append(angular_error_deg(network(maps[1][who]), gaze[1][who]))
         mean = mean_direction(labels).expand(len(gaze[1][who]), GAZE)
         means.append(angular_error_deg(mean, gaze[1][who]))
-    found, mean = (float(torch.cat(parts).mean()) for parts in (errors, means))
+    error, mean = (float(torch.cat(parts).mean()) for parts in (errors, means))
     return {
         "finds": "where: gaze, which is not sent",
-        "right": f"{found:.1f} deg off",
+        "right": f"{error:.1f} deg off",
         "chance": f"{mean:.1f} deg off",
-        "value": found,
-        "better": found < mean,
+        "value": error,
+        "better": error < mean,
         "as_it_ran": True,
     }
 
 
-def told(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -> Record:
-    """Return the line of a rate with its bounds; it is better than chance if all of them are."""
+def rate_record(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -> Record:
+    """Record of a rate; it is better than chance if the lower bound of its interval is."""
     right = f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})"
-    beside = f"{chance:.0%}" if chance >= FINE else f"{chance:.2%}"
+    by_chance = f"{chance:.0%}" if chance >= FINE else f"{chance:.2%}"
     return {
         "finds": finds,
         "right": right,
-        "chance": beside,
+        "chance": by_chance,
         "value": rate.value,
         "low": rate.low,
         "high": rate.high,
@@ -114,7 +114,7 @@ def told(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -> Recor
 
 
 def table(lines: Sequence[Record], heading: str, notes: Sequence[str]) -> TextTable:
-    """Return lines of what was found beside chance as a table."""
+    """Table of records, each with the rate of the attack and the rate by chance."""
     return TextTable(
         heading,
         ["what the server finds", "right", "chance"],
@@ -124,8 +124,8 @@ def table(lines: Sequence[Record], heading: str, notes: Sequence[str]) -> TextTa
     )
 
 
-def frames(named: list[Tensor], size: int) -> Rate:
-    """Rate at which so many frames in a row, by a majority, name their owner."""
+def naming_rate(named: list[Tensor], size: int) -> Rate:
+    """Rate at which the majority vote of `size` successive frames names their owner."""
     hits = of = 0
     for person, guesses in enumerate(named):
         _, most = votes(guesses, torch.arange(len(guesses)) // size)

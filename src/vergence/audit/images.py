@@ -1,4 +1,4 @@
-"""Image helpers of `vergence privacy audit`: pixels, rows of tables, and a grid of pictures."""
+"""Image helpers of `vergence privacy audit`: pixels, records of tables, a grid of pictures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SHOWN = 6
 GRAY = 4
 """Dimensions of `[samples, 1, height, width]`."""
 MEAN, ANOTHER = "nothing: the mean of the others", "nothing: another picture of theirs"
-"""Lines of the table that need no attack."""
+"""Names of the baselines that need no attack."""
 AS_IT_RAN = ", as in the run"
-"""How lines end that tell of what was sent."""
+"""End of the name of a record about what the run really sent."""
 
 
 def gray(samples: Samples) -> bool:
@@ -28,8 +28,8 @@ def gray(samples: Samples) -> bool:
     return image is not None and image.ndim == GRAY and image.shape[1] == 1
 
 
-def joined(parts: list[Samples]) -> Samples:
-    """Return everybody's samples, without the columns that not everybody has."""
+def concatenate_common(parts: list[Samples]) -> Samples:
+    """Concatenate everybody's samples, with the columns that all of them have."""
     common = set.intersection(*(set(part.columns) for part in parts))
     return Samples.concatenate(
         [
@@ -39,13 +39,13 @@ def joined(parts: list[Samples]) -> Samples:
     )
 
 
-def few(samples: Samples, most: int) -> Samples:
-    """Return at most so many samples, evenly over all."""
-    return samples.subset(places(len(samples), most))
+def evenly_spaced(samples: Samples, most: int) -> Samples:
+    """Subset of at most `most` samples, evenly spaced."""
+    return samples.subset(evenly_spaced_rows(len(samples), most))
 
 
-def places(many: int, most: int) -> Tensor:
-    """Return at most `most` numbers below `many`, evenly over all, int64."""
+def evenly_spaced_rows(many: int, most: int) -> Tensor:
+    """Numbers of at most `most` of `many` rows, evenly spaced, int64."""
     return torch.linspace(0, many - 1, min(most, many)).long()
 
 
@@ -54,24 +54,27 @@ def pixels(samples: Samples) -> Tensor:
     return samples.columns[IMAGE].float() / 255
 
 
-def line(name: str, seen: str, eyes: Tensor, found: Tensor) -> dict[str, object]:
-    """Return a line of the table: how near found pictures are to those that were not sent."""
+def picture_record(name: str, seen: str, eyes: Tensor, rebuilt: Tensor) -> dict[str, object]:
+    """Record of the similarity between reconstructed pictures and the original ones."""
     return {
         "what the server has": name,
         "seen": seen,
-        "mse": float(score.mse(eyes, found).mean()),
-        "ssim": float(score.ssim(eyes, found).mean()),
+        "mse": float(score.mse(eyes, rebuilt).mean()),
+        "ssim": float(score.ssim(eyes, rebuilt).mean()),
     }
 
 
 def without_attack(eyes: Tensor, mean: Tensor) -> list[dict[str, object]]:
-    """Return the lines of what can be had without an attack."""
-    return [line(MEAN, "", eyes, mean), line(ANOTHER, "", eyes, score.another(eyes))]
+    """Records of the baselines that need no attack."""
+    return [
+        picture_record(MEAN, "", eyes, mean),
+        picture_record(ANOTHER, "", eyes, score.another(eyes)),
+    ]
 
 
 @styled
 def grid(shown: Mapping[str, Tensor]) -> Figure:
-    """Draw pictures, a row for everything the attacker had."""
+    """Draw pictures, one row for each kind of knowledge of the attacker."""
     first = next(iter(shown.values()))
     columns = torch.linspace(0, len(first) - 1, min(SHOWN, len(first))).long().tolist()
     tall, wide = first.shape[2:]

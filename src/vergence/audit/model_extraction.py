@@ -1,6 +1,6 @@
-"""Model extraction audit: agreement of copies made from so many answers of an owner's teacher.
+"""Model extraction audit: agreement between an owner's teacher and copies made from its answers.
 
-The attacker has the provider's means: no data, but the shape of the network, and of what enters it.
+The attacker knows what the provider knows: no data, but the architecture and the input shape.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vergence.attacks.model_extraction import agreement, copy_into, random_samples
 from vergence.attacks.score import Rate
-from vergence.audit.identity import told
+from vergence.audit.identity import rate_record
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.params import Params
@@ -24,52 +24,53 @@ from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
 ASKED = {True: (100, 10_000), False: (100, 300, 1_000, 3_000, 10_000, 30_000)}
-"""Answers that are bought, quick or not."""
+"""Numbers of answers that the attacker asks for; True: quick."""
 
 
-def copies(runs: list[TrainedRun], data: Federation, quick: bool) -> list[Record]:
+def extraction_rates(runs: list[TrainedRun], data: Federation, quick: bool) -> list[Record]:
     """Rates at which copies of the first owner's teacher agree with it on test samples.
 
     Args:
-        runs: one of every seed, whose teachers are counted together.
-        data: of the owners.
-        quick: fewer budgets.
+        runs: runs of all seeds, whose teachers are counted together.
+        data: data of the owners.
+        quick: fewer numbers of answers.
     """
     name, samples = next((name, splits.test) for name, splits in data.people.items())
     taught = [saved for saved in runs if saved.clients[name].teacher is not None]
-    found = []
-    for source, ways in (("random samples", _random), ("samples of the generator", made)):
+    records = []
+    for source, ways in (("random samples", _random), ("samples of the generator", _generated)):
         for count in ASKED[quick] if taught else ():
             rates, scores, chances = [], [], []
             for saved in taught:
                 task, owner = saved.task, saved.clients[name]
                 inputs = task.inputs(samples.take(torch.arange(len(samples))))[0]
-                there = answers(task, owner.teacher, owner.known, inputs)
-                output = copied(saved, owner.teacher, owner.known, ways(saved, count), inputs)
+                there = teacher_answers(task, owner.teacher, owner.known, inputs)
+                output = copy_output(saved, owner.teacher, owner.known, ways(saved, count), inputs)
                 rates.append(agreement(output, there))
                 scores.append(task.metrics(output, samples))
                 chances.append(int(there.argmax(1).bincount().max()))
             rate = Rate(sum(r.hits for r in rates), sum(r.of for r in rates))
             finds = f"a copy of the teacher, by {count:,} answers to {source}: says the same"
             mean = {m: sum(s[m] for s in scores) / len(scores) for m in scores[0]}
-            found.append({**told(finds, rate, sum(chances) / rate.of), **mean})
-    return found
+            records.append({**rate_record(finds, rate, sum(chances) / rate.of), **mean})
+    return records
 
 
-def copied(
+def copy_output(
     saved: TrainedRun, teacher: Params, known: Params, asked: Tensor, inputs: Tensor
 ) -> Tensor:
-    """Output of a copy, of other initial weights, for inputs: `[samples, classes]`."""
+    """Output of a copy with other initial weights for `inputs`, `[samples, classes]`."""
     task = saved.task
-    # The provider's student begins at the run's seed, the teacher one further.
+    # The provider's student starts from the run's seed, the teacher from the next one: a copy that
+    # started from the same weights would agree by that alone.
     network = classifier(replace(task, seed=task.seed + 2)).module()
-    copy_into(network, asked, answers(task, teacher, known, asked), task.seed)
+    copy_into(network, asked, teacher_answers(task, teacher, known, asked), task.seed)
     with torch.no_grad():
         return network(inputs)
 
 
-def answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tensor:
-    """Answers of an owner for samples: probabilities `[samples, classes]`."""
+def teacher_answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tensor:
+    """Answers of an owner's teacher: probabilities `[samples, classes]`."""
     with torch.no_grad():
         output = judged(classifier(task), teacher.flat, samples.clone())
         return task.prediction(task.among(output, known["classes"]))
@@ -79,13 +80,13 @@ def _random(saved: TrainedRun, count: int) -> Tensor:
     return random_samples(count, *saved.task.input_range(), saved.task.seed)
 
 
-def made(saved: TrainedRun, count: int) -> Tensor:
-    """Return so many samples of the run's generator, of the classes that teachers know."""
+def _generated(saved: TrainedRun, count: int) -> Tensor:
+    """Generate `count` samples with the run's generator, of the classes that teachers know."""
     assert isinstance(saved.method, Taught)
-    solver, found = Solver(saved.method.synthesis(saved.task)), list[Tensor]()
+    solver, parts = Solver(saved.method.synthesis(saved.task)), list[Tensor]()
     number = 0
-    while sum(map(len, found)) < count:
+    while sum(map(len, parts)) < count:
         for batch in saved.method.drawn(saved.server, "extraction", number):
-            found.append(solver.outputs(saved.server.generator, Samples(batch)))
+            parts.append(solver.outputs(saved.server.generator, Samples(batch)))
         number += 1
-    return torch.cat(found)[:count]
+    return torch.cat(parts)[:count]

@@ -1,7 +1,7 @@
-"""Replay of a finished run's first rounds, which yields the updates that its server saw.
+"""Replay of a finished run's first rounds, to observe the updates that its server received.
 
-A run keeps what became of updates, not the updates. The same plan, start, data and seed give the
-same ones again, but for the last bits and for noise, which is drawn anew.
+A run directory holds no updates. The same plan, initial model, data and seed give the same updates
+again, except for the last bits, and for noise, which is drawn anew.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.trained_run import TrainedRun
 
 SENDERS = 50
-"""So many people's updates are kept."""
+"""Largest number of clients whose updates are recorded."""
 
 
 class _Enough(Exception):
-    """The rounds that are wanted have been held."""
+    """Raised to stop after the last round that is replayed."""
 
 
-def told(saved: TrainedRun) -> tuple[str, str] | None:
-    """Return the verb and the tree in which clients tell what they learned, None where none do."""
+def update_tree(saved: TrainedRun) -> tuple[str, str] | None:
+    """Verb and tree in which clients send model updates; None where no client sends any."""
     names = set(saved.task.init().layout.names)
     offered = saved.method.offer(saved.server, "")
     for verb, exposed in saved.method.exposure.items():
@@ -47,8 +47,8 @@ def told(saved: TrainedRun) -> tuple[str, str] | None:
     return None
 
 
-def untold(method: Method) -> str:
-    """Reason why there is nothing to attack where `told` finds nothing."""
+def no_update_reason(method: Method) -> str:
+    """Reason why there are no updates to attack, where `update_tree` is None."""
     trees = sorted({t for e in method.exposure.values() for t in e.trees if not e.raw})
     if not trees:
         return "nothing learned leaves a device in this method, or no part of the network"
@@ -58,34 +58,34 @@ def untold(method: Method) -> str:
     )
 
 
-def replayed(
+def replay_rounds(
     saved: TrainedRun, data: Federation, rounds: int, plan: Plan, local: LocalTraining | None = None
 ) -> AttackerView:
-    """Hold the first rounds of a run again; return what its server saw of updates.
+    """Run the first rounds of a run again; return the updates, or sums, that its server saw.
 
     Args:
-        saved: the run; a method whose clients tell what they learned.
-        data: of its people.
-        rounds: how many.
-        plan: the run's, or the same with another privacy.
-        local: how clients train, where not as in the run.
+        saved: the run; its method must have an `update_tree`.
+        data: data of the people who took part.
+        rounds: number of rounds.
+        plan: plan of the run, or the same with other privacy settings.
+        local: local training, where it differs from the run's.
 
     Raises:
-        ConfigError: the plan does not go together with the method.
+        ConfigError: the plan is incompatible with the method.
     """
-    found = told(saved)
-    assert found is not None
-    verb, tree = found
+    sent_as = update_tree(saved)
+    assert sent_as is not None
+    verb, tree = sent_as
     updates: list[ObservedUpdate] = []
     sums: dict[int, Params] = {}
     summed, senders = plan.privacy.aggregation is not None, set[str]()
 
-    def hear(site: ClientContext, asked: str, said: Reply) -> None:
+    def record(site: ClientContext, asked: str, reply: Reply) -> None:
         if summed or asked != verb or len(senders | {site.id}) > SENDERS:
             return
         senders.add(site.id)
-        sent = seal(plan.privacy.leaving(said), site.round).trees[tree]
-        updates.append(update(sent, site))
+        sent = seal(plan.privacy.leaving(reply), site.round).trees[tree]
+        updates.append(observed_update(sent, site))
 
     def learn(asked: Any, answer: Any) -> Any:
         if summed and isinstance(answer, Aggregate) and asked.verb == verb:
@@ -97,6 +97,7 @@ def replayed(
             raise _Enough
 
     method = saved.method if local is None else replace(saved.method, local=local)
+    # One process in the simulator: which engine ran the rounds does not change their updates.
     quiet = replace(
         plan,
         workers=1,
@@ -111,12 +112,12 @@ def replayed(
         folder = RunDirectory(Path(scratch), {})
         folder.open()
         with suppress(_Enough):
-            run_rounds(overheard(method, hear, learn), saved.task, data, quiet, folder, tick)
+            run_rounds(overheard(method, record, learn), saved.task, data, quiet, folder, tick)
     return AttackerView("server", updates=tuple(updates), sums=sums)
 
 
-def update(sent: SealedTree, site: ClientContext) -> ObservedUpdate:
-    """Update known to a server that divides what it was sent by its weight."""
+def observed_update(sent: SealedTree, site: ClientContext) -> ObservedUpdate:
+    """Update as the server knows it, which divides the weighted tree by its weight."""
     if isinstance(sent.weight, float):
         return ObservedUpdate(site.id, site.round, sent.total / (sent.weight or 1.0))
     mask = counted(sent.weight, sent.total.layout)

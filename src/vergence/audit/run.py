@@ -1,9 +1,9 @@
-"""`vergence privacy audit`: attacks on a finished run by its server, and by whoever has its model.
+"""`vergence privacy audit`: attacks on a finished run by its server, and by an outsider.
 
-What a server sees depends on the method: smashed data of a split network (`audit_cut`), or what
-clients learned (`audit_updates`). Whether somebody, or a picture, was in the training is asked of
-the model that strangers get (`audit_members`), and where owners keep teachers of these
-too (`audit_taught`), of which copies are made (`audit_copies`).
+The server sees smashed data of a split network (`smashed_data`), or model updates (`updates`). An
+outsider has the model that unseen clients get, and infers from it whether a person or a picture was
+in the training data (`membership`); where owners keep teachers, also from the teachers
+(`teacher_membership`), which can be copied (`model_extraction`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vergence.audit import membership as audit_members
 from vergence.audit import updates as audit_updates
 from vergence.audit.findings import AuditFindings
 from vergence.audit.identity import table
-from vergence.audit.model_extraction import copies
+from vergence.audit.model_extraction import extraction_rates
 from vergence.core.federation import Federation
 from vergence.core.files import refuse_links
 from vergence.experiment import checksums
@@ -32,19 +32,20 @@ from vergence.results.text_tables import TextTable
 def audit(
     folder: Path, console: Console, quick: bool = False, person: str | None = None
 ) -> AuditFindings:
-    """Attack a finished run; print the tables, write them with pictures below `folder`/audit.
+    """Attack a finished run; print the tables, and write them with pictures to `folder`/audit.
 
     Args:
         folder: run directory of one method.
-        console: where the tables go.
-        quick: less of everything.
-        person: whose pictures are looked for; default the first.
+        console: console that the tables are printed to.
+        quick: fewer pictures, steps and shadow runs.
+        person: the victim, whose pictures are reconstructed; default the first person.
 
     Raises:
-        ConfigError: an unknown person.
-        StateError: the run is unfinished or damaged, links in its folder lead elsewhere, or its
-            data are not those it was trained on.
+        ConfigError: the person is unknown.
+        StateError: the run is unfinished or damaged, its directory holds symbolic links to other
+            places, or its data have changed since the training.
     """
+    # Pictures of people are written below the folder: a link could lead them to a shared place.
     refuse_links(folder)
     saved = read_run(folder)
     checksums.check(folder)
@@ -52,21 +53,21 @@ def audit(
     saved.refuse_stranger(person, data.clients)
     with progress_bar() as bar:
         if smashed_data.sends_smashed(saved.method):
-            found = smashed_data.attacked(saved, data, person, quick, bar)
+            findings = smashed_data.audit_smashed_data(saved, data, person, quick, bar)
         else:
-            found = on_updates(saved, data, person, quick, bar)
-    found.write(folder / "audit")
-    found.show(console)
+            findings = on_updates(saved, data, person, quick, bar)
+    findings.write(folder / "audit")
+    findings.show(console)
     console.print(
         f"tables and pictures, which may show real people: {folder / 'audit'}", soft_wrap=True
     )
-    return found
+    return findings
 
 
 def on_updates(
     saved: TrainedRun, data: Federation, person: str | None, quick: bool, bar: Progress
 ) -> AuditFindings:
-    """Attack what clients learned, and the model."""
+    """Attack the updates that clients sent, and the final model."""
     size = audit_updates.QUICK if quick else audit_updates.WHOLE
     line = bar.add_task("updates", total=None, score="")
     seen = audit_updates.ObservedRounds()
@@ -77,23 +78,23 @@ def on_updates(
                 "everybody's recordings lie at one place, and whoever works there needs no attack",
             )
         )
-    elif replay.told(saved) is None:
-        seen.not_tried.append(("pictures and people", replay.untold(saved.method)))
+    elif replay.update_tree(saved) is None:
+        seen.not_tried.append(("pictures and people", replay.no_update_reason(saved.method)))
     else:
-        seen = audit_updates.updates_seen(
+        seen = audit_updates.attack_updates(
             saved, data, person, size, lambda what: bar.update(line, advance=1, score=what)
         )
     bar.update(line, total=1, completed=1)
     line = bar.add_task("members", total=None, score="")
     taught = isinstance(saved.method, TeacherMethod)
     asked = teacher_membership if taught else audit_members
-    rates, more = asked.members(
+    rates, more = asked.membership_rates(
         saved, data, quick, lambda done, all_: bar.update(line, completed=done, total=all_)
     )
-    numbers, untold = disclosed_statistics.numbers_told(saved, data)
+    numbers, untold = disclosed_statistics.audit_statistics(saved, data)
     if taught:
         seeds = read(saved.folder).runs[0].seeds
-        rates += copies([read_run(saved.folder, seed) for seed in seeds], data, quick)
+        rates += extraction_rates([read_run(saved.folder, seed) for seed in seeds], data, quick)
     lines = [*seen.rates, *numbers, *rates]
     notes = [*NOTES, *(disclosed_statistics.NOTES if numbers else ())]
     second = table(lines, "audit: whose it was, and who was in", notes) if lines else None
@@ -107,7 +108,7 @@ NOTES = (
 
 
 def pictures(seen: audit_updates.ObservedRounds) -> TextTable | None:
-    """Return the table of pictures."""
+    """Table of reconstructed pictures, None where there are none."""
     if not seen.lines:
         return None
     cells = [

@@ -1,9 +1,9 @@
 """Audit of smashed data: images, people and gaze that a split-learning server could recover.
 
-One person of a finished run is the victim, all others are the attacker's shadow people, and the
-inverse network goes from the smashed data of the run's own layers back to pictures: before, with
-what was sent, and after, with defences that the same layers could have had. A run with a defence at
-its cut is attacked through that one. A second table says who is recognised, and where they looked.
+One person of a finished run is the victim, and all others are the attacker's shadow people. An
+inverse network maps smashed data of the run's own layers back to pictures: as the run sent them,
+and with defences that the same layers could have had. A run with a defence at its cut is attacked
+through that defence. A second table says which people are recognised, and where they looked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedCli
 from vergence.attacks.inverse_network import InverseNetworkAttack
 from vergence.attacks.view import AttackerView
 from vergence.audit.findings import AuditFindings
-from vergence.audit.identity import people_block
-from vergence.audit.images import AS_IT_RAN, few, gray, joined, line, pixels, without_attack
+from vergence.audit.identity import people_table
+from vergence.audit.images import (
+    AS_IT_RAN,
+    concatenate_common,
+    evenly_spaced,
+    gray,
+    picture_record,
+    pixels,
+    without_attack,
+)
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.method import Exposure, Method
@@ -42,7 +50,7 @@ from vergence.results.text_tables import TextTable
 from vergence.training.pruning import built
 
 AUDIT_NOISE_KEY = NoiseKey(bytes(32))
-"""Of noise that hides nothing: the same audit gives the same table."""
+"""Public key of the noise: the same audit gives the same table, and hides nothing."""
 SENDS, DELTA, EPSILON = 10, 1e-5, 8.0
 LEVELS = (0.2, 0.5, 1.0, 2.0)
 NOT_TRIED = (("the layers that clients send, too", "smashed data say more"),)
@@ -50,7 +58,7 @@ NOT_TRIED = (("the layers that clients send, too", "smashed data say more"),)
 
 @dataclass(frozen=True)
 class SmashedDataExposure:
-    """Defence at a run's cut, clients behind it, and the number of times they sent a picture."""
+    """Defence at a run's cut, clients with it, and the number of times they sent each picture."""
 
     name: str
     defence: SplitDefense
@@ -60,7 +68,7 @@ class SmashedDataExposure:
 
 @dataclass(frozen=True)
 class Halves:
-    """A run's network, cut where its method cuts it."""
+    """Network of a run, divided at the cut layer of its method."""
 
     task: Task
     network: Staged
@@ -70,7 +78,7 @@ class Halves:
     run: SmashedDataExposure | None = None
 
     def sent(self, samples: Samples, secret: NoiseKey) -> Tensor:
-        """Data that the server was sent of samples, once, through the defence at the cut."""
+        """Smashed data of samples as the server receives them, after the defence at the cut."""
         clean = self.smashed(samples)
         if self.run is None:
             return clean
@@ -78,26 +86,26 @@ class Halves:
         return torch.cat([batch.smashed for batch in batches])
 
     def smashed(self, samples: Samples) -> Tensor:
-        """Outputs of the clients' layers for samples."""
+        """Outputs of the clients' layers for samples, before a defence."""
         x = self.task.inputs(samples.take(slice(None)))[0]
         return self._through(self.mine, x, samples)
 
     def error(self, smashed: Tensor, samples: Samples) -> float:
-        """Return the headline metric of what the server's layers make of smashed data."""
+        """Headline metric of the server's layers on smashed data."""
         rest = tuple(name for name in self.network.stages if name not in self.mine)
         output = self._through(rest, smashed, samples)
         return self.task.metrics(output, samples)[self.task.headline]
 
     @torch.no_grad()
     def _through(self, stages: tuple[str, ...], x: Tensor, samples: Samples) -> Tensor:
-        beside = [samples.columns[name].float().clone() for name in self.task.side_inputs]
+        side_inputs = [samples.columns[name].float().clone() for name in self.task.side_inputs]
         x = x.clone()
         for name in stages:
-            x = self.network.stage(name, x, *(beside if name in self.network.reads else ()))
+            x = self.network.stage(name, x, *(side_inputs if name in self.network.reads else ()))
         return x
 
     def norm(self, samples: Samples) -> float | None:
-        """Change of smashed data in L1 by one pixel of range 1; None unless conv1 alone."""
+        """L1 sensitivity of smashed data to a pixel in [0, 1]; None unless conv1 is alone."""
         layers = {path for name in self.mine for path in self.network.stages[name]}
         conv = self.network.get_submodule("conv1") if layers == {"conv1"} else None
         if not isinstance(conv, nn.Conv2d):
@@ -106,22 +114,22 @@ class Halves:
         return gain(self.task, samples) * sensitivity(conv, height, width)
 
 
-def attacked(
+def audit_smashed_data(
     saved: TrainedRun, ready: Federation, person: str | None, quick: bool, bar: Progress
 ) -> AuditFindings:
     """Attack the smashed data of a finished run.
 
     Args:
-        saved: a run of one method of split learning.
-        ready: everybody's data, as the network wants it.
-        person: the victim; default the first.
+        saved: run of a split-learning method.
+        ready: everybody's prepared data.
+        person: the victim; default the first person.
         quick: fewer images, epochs and defences.
-        bar: where it is told how far it is.
+        bar: progress bar.
 
     Raises:
-        ConfigError: other images than gray ones, an unknown person, or nobody else to learn from.
+        ConfigError: images are not gray, the person is unknown, or there are no shadow people.
     """
-    halves, victim, shadow, who = opened(saved, ready, person, quick)
+    halves, victim, shadow, who = attack_setup(saved, ready, person, quick)
     lines: list[dict[str, object]] = []
     eyes, others = pixels(victim), pixels(shadow)
     mean = score.mean_image(others, len(eyes))
@@ -133,20 +141,22 @@ def attacked(
     task = bar.add_task("audit", total=len(plan) + 1, score="")
     for name, defence, times in plan:
         bar.update(task, score=name)
-        sent, found = rebuilt(halves, who, clean, known, others, (defence, times), epochs)
+        sent, pictures = reconstruct(halves, who, clean, known, others, (defence, times), epochs)
         error = halves.error(sent, victim)
-        lines.append({**line(name, _sent(times), eyes, found), halves.task.headline: error})
-        shown[f"{name}\n{_sent(times)}"] = found
+        lines.append(
+            {**picture_record(name, _sent(times), eyes, pictures), halves.task.headline: error}
+        )
+        shown[f"{name}\n{_sent(times)}"] = pictures
         bar.update(task, advance=1)
     bar.update(task, score="people")
     numbers = itertools.count()
-    second = people_block(
+    second = people_table(
         ready.people,
         lambda samples: halves.sent(samples, AUDIT_NOISE_KEY.child("people", next(numbers))),
         halves.sends_labels,
     )
     bar.update(task, advance=1)
-    first = told(lines, halves.task, who, len(others), halves.run is not None)
+    first = pictures_table(lines, halves.task, who, len(others), halves.run is not None)
     return AuditFindings(first, shown, second, NOT_TRIED)
 
 
@@ -159,10 +169,10 @@ def _shown(method: Method) -> list[Exposure]:
     return [e for e in method.exposure.values() if e.reveal == "each" and SMASHED in e.trees]
 
 
-def opened(
+def attack_setup(
     saved: TrainedRun, ready: Federation, person: str | None, quick: bool
 ) -> tuple[Halves, Samples, Samples, str]:
-    """Return a run's network, the victim's test samples, the others' training samples, the victim.
+    """Network of a run, test samples of the victim, training samples of others, victim's name.
 
     Raises:
         ConfigError: see `attacked`.
@@ -178,7 +188,7 @@ def opened(
     piece = method.front(task)
     assert isinstance(network, Staged)
     assert isinstance(piece.network, CutPoint)
-    run = stood(saved, ready)
+    run = defence_of(saved, ready)
     if run is not None:
         run.defence.keep(held(network, piece.network.of), *image.shape[2:])
     layers = Params.of(network).only(piece.init().layout.names)
@@ -186,16 +196,19 @@ def opened(
     halves = Halves(task, network, piece.network.of, layers, labels, run)
     others = [splits.train for name, splits in ready.people.items() if name != who]
     most = (100, 500) if quick else (300, 2000)
-    victim, shadow = few(ready.people[who].test, most[0]), few(joined(others), most[1])
+    victim, shadow = (
+        evenly_spaced(ready.people[who].test, most[0]),
+        evenly_spaced(concatenate_common(others), most[1]),
+    )
     return halves, victim, shadow, who
 
 
 def passes(images: int, quick: bool) -> int:
-    """Number of passes of an attacker over so many images of shadow people."""
+    """Number of epochs of the attacker on so many images of shadow people."""
     return -(-(4_000 if quick else 24_000) // images)
 
 
-def rebuilt(
+def reconstruct(
     halves: Halves,
     who: str,
     clean: Tensor,
@@ -204,16 +217,16 @@ def rebuilt(
     behind: tuple[UndefendedClient, int],
     epochs: int,
 ) -> tuple[Tensor, Tensor]:
-    """Smashed data of a victim as sent to the server, once, and the server's reconstruction.
+    """Smashed data of the victim as sent once, and the pictures reconstructed by the server.
 
     Args:
-        halves: the network.
-        who: the victim.
-        clean: the victim's smashed data `[images, ...]`, before a defence.
-        known: the shadow people's.
-        others: their pictures `[images, 1, height, width]`.
+        halves: the divided network.
+        who: name of the victim.
+        clean: smashed data of the victim `[images, ...]`, before a defence.
+        known: smashed data of the shadow people, before a defence.
+        others: pictures of the shadow people `[images, 1, height, width]`.
         behind: the defence, through which the attacker trains, and how often a picture is sent.
-        epochs: of that training.
+        epochs: number of epochs of that training.
     """
     defence, times = behind
     batches = sends(who, clean, defence, times, halves.layers, AUDIT_NOISE_KEY)
@@ -222,25 +235,25 @@ def rebuilt(
     return torch.cat([batch.smashed for batch in batches if not batch.round]), network.found(seen)
 
 
-def left_over(saved: TrainedRun, ready: Federation, who: str) -> tuple[float, float]:
-    """Return the MSE of the best-informed quick attack on a run, and that of the others' mean.
+def reconstruction_errors(saved: TrainedRun, ready: Federation, who: str) -> tuple[float, float]:
+    """MSE of the best-informed quick attack on a run, and MSE of the mean picture of others.
 
-    It knows the run's layers and what stood at their cut, and has seen every picture as often as
-    `attacked` grants.
+    The attacker knows the run's layers and the defence at their cut, and has seen every picture as
+    often as in `audit_smashed_data`.
     """
-    halves, victim, shadow, _ = opened(saved, ready, who, quick=True)
+    halves, victim, shadow, _ = attack_setup(saved, ready, who, quick=True)
     clean, known = halves.smashed(victim), halves.smashed(shadow)
     eyes, others = pixels(victim), pixels(shadow)
     tried = defences(halves, shadow, known, quick=True)
     _, defence, times = next(tried) if halves.run is None else [*tried][-1]
     epochs = passes(len(others), quick=True)
-    _, found = rebuilt(halves, who, clean, known, others, (defence, times), epochs)
+    _, pictures = reconstruct(halves, who, clean, known, others, (defence, times), epochs)
     mean = score.mean_image(others, len(eyes))
-    return float(score.mse(eyes, found).mean()), float(score.mse(eyes, mean).mean())
+    return float(score.mse(eyes, pictures).mean()), float(score.mse(eyes, mean).mean())
 
 
-def stood(saved: TrainedRun, ready: Federation) -> SmashedDataExposure | None:
-    """Defence that stood at a run's cut, None where there was none."""
+def defence_of(saved: TrainedRun, ready: Federation) -> SmashedDataExposure | None:
+    """Defence at a run's cut, None where there was none."""
     plan = saved.experiment.plan
     defence = plan.privacy.cut
     if defence is None:
@@ -253,12 +266,14 @@ def stood(saved: TrainedRun, ready: Federation) -> SmashedDataExposure | None:
 def defences(
     halves: Halves, shadow: Samples, clean: Tensor, quick: bool
 ) -> Iterator[tuple[str, UndefendedClient, int]]:
-    """Yield possible defences at the cut, and the number of times an attacker sees every image.
+    """Yield names of defences, the clients with them, and how often a picture is sent.
 
-    Pixel noise needs the norm of all layers before it, known for a first convolution alone.
+    Pixel noise needs the sensitivity of all layers before it, which is known only for a first
+    convolution.
     """
     if halves.run is not None:
         if type(halves.run.clients) is not UndefendedClient:
+            # Layers that were trained with the defence, without it: what the defence adds.
             yield "no defence, the same layers", UndefendedClient(), 1
         often = min(SENDS, halves.run.releases) if halves.run.clients.fresh else 1
         for times in sorted({1, often}):
@@ -278,10 +293,10 @@ def _sent(times: int) -> str:
     return "sent once" if times == 1 else f"sent {times} times"
 
 
-def told(
+def pictures_table(
     lines: list[dict[str, object]], task: Task, who: str, others: int, stood: bool
 ) -> TextTable:
-    """Return the table and what must be said about it."""
+    """Table of reconstructed pictures, with notes on how to read it."""
     errors = [float(str(line[task.headline])) for line in lines if task.headline in line]
     places = digits(errors)
     cells = [

@@ -1,7 +1,7 @@
-"""Membership audit (LiRA) of an owner's teacher, and of the student that it answered.
+"""Membership inference (LiRA) on an owner's teacher, and on the student that it taught.
 
-Whoever may ask the teacher sees its scores; the student is what a provider gets. Both are those of
-the same runs on random halves of the owners' samples, each of which is attacked in turn.
+Whoever may ask the teacher sees its scores; the provider has the student. Shadow runs on random
+halves of the owners' samples give both, and each shadow run is attacked in turn.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ import torch
 from torch import Tensor
 
 from vergence.attacks.membership import each_in_turn, halves
-from vergence.audit.forgotten_membership import shadow
-from vergence.audit.images import few, places
-from vergence.audit.membership import FEWEST, MODELS, SECONDS, Lines, Tick, half, line, sides
+from vergence.audit.forgotten_membership import shadow_run
+from vergence.audit.images import evenly_spaced, evenly_spaced_rows
+from vergence.audit.membership import (
+    FEWEST,
+    MODELS,
+    SECONDS,
+    Lines,
+    Tick,
+    membership_record,
+    plans_to_attack,
+    restrict_training,
+)
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.objectives import each
@@ -32,38 +41,38 @@ from vergence.training.sequential import Solver
 
 TEACHER, STUDENT = "teacher", "student"
 SAMPLES = 5000
-"""So many of an owner's are asked of, at most."""
+"""Largest number of an owner's samples whose membership is tested."""
 
 
 @dataclass(frozen=True)
 class TeacherMembership:
-    """Membership of samples in runs, and results of each run's teacher and student on them.
+    """Membership of samples in shadow runs, and losses of each run's teacher and student.
 
     Attributes:
-        inside: bool `[models, samples]`.
-        losses: `teacher` and `student`, each `[models, samples]`.
+        inside: membership, bool `[models, samples]`.
+        losses: losses of `teacher` and `student`, each `[models, samples]`.
     """
 
     inside: Tensor
     losses: Mapping[str, Tensor]
 
-    def asked(self, of: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the ratios of all samples and whether they were in, run by run."""
-        found = list(each_in_turn(self.losses[of], self.inside))
-        return [ratios for ratios, _ in found], [truth for _, truth in found]
+    def ratios(self, of: str) -> tuple[list[Tensor], list[Tensor]]:
+        """Likelihood ratios of all samples and their membership, run by run."""
+        pairs = list(each_in_turn(self.losses[of], self.inside))
+        return [ratios for ratios, _ in pairs], [truth for _, truth in pairs]
 
 
-def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
+def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
     """True positive rate for owners' samples, at a false positive rate of one in a hundred.
 
     Args:
-        saved: a run of a method with teachers.
-        data: of the owners.
-        quick: fewer shadow runs, of which the student's part is cut short.
-        tick: called with how many shadow runs are done, of how many.
+        saved: run of a method with teachers.
+        data: data of the owners.
+        quick: fewer shadow runs, with fewer rounds for the student.
+        tick: called with the number of finished shadow runs, and of all.
     """
-    found, failed, models = [], [], MODELS[quick]
-    asked = sides(saved.experiment.plan)
+    records, failed, models = [], [], MODELS[quick]
+    asked = plans_to_attack(saved.experiment.plan)
     for number, (name, plan) in enumerate(asked):
         experiment = replace(saved.experiment, plan=plan)
         try:
@@ -71,7 +80,7 @@ def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lin
                 experiment = shortened(experiment, data, SECONDS / len(asked) / models)
             if experiment.plan.rounds < plan.rounds:
                 name = f"{name}, cut to {experiment.plan.rounds} of {plan.rounds} rounds"
-            seen = remembered(
+            seen = shadow_losses(
                 experiment,
                 data,
                 models,
@@ -81,28 +90,28 @@ def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lin
         except ConfigError as error:
             failed.append((f"membership of a sample; {name}", str(error)))
             continue
-        found += [
-            line(f"was this sample in, by the {who}; {name}", *seen.asked(who))
+        records += [
+            membership_record(f"was this sample in, by the {who}; {name}", *seen.ratios(who))
             for who in (TEACHER, STUDENT)
         ]
-    return found, failed
+    return records, failed
 
 
-def remembered(
+def shadow_losses(
     experiment: Experiment,
     data: Federation,
     models: int,
     seed: int,
     tick: Callable[[int], None] = lambda _: None,
 ) -> TeacherMembership:
-    """Run an experiment of one method on random halves of everybody's samples.
+    """Shadow runs of one method on random halves of everybody's samples.
 
     Args:
-        experiment: what is run.
-        data: of all owners.
-        models: how many runs.
-        seed: of the first of them; draws the halves too.
-        tick: called with how many are done.
+        experiment: experiment with one method.
+        data: data of all owners.
+        models: number of shadow runs.
+        seed: seed of the first shadow run, and of the random halves.
+        tick: called with the number of finished shadow runs.
 
     Raises:
         ConfigError: an owner has fewer than eight samples, or half of them are too few.
@@ -117,10 +126,15 @@ def remembered(
     rows: dict[str, list[Tensor]] = {TEACHER: [], STUDENT: []}
     for model in range(models):
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-            trained = shadow(
-                experiment, label, seed + model, data, half(data, inside[model]), Path(scratch)
+            trained = shadow_run(
+                experiment,
+                label,
+                seed + model,
+                data,
+                restrict_training(data, inside[model]),
+                Path(scratch),
             )
-            asked = [few(train, SAMPLES) for train in trains]
+            asked = [evenly_spaced(train, SAMPLES) for train in trains]
             taught = [
                 _teacher(trained, name, part) for name, part in zip(data.people, asked, strict=True)
             ]
@@ -128,9 +142,11 @@ def remembered(
         rows[TEACHER].append(torch.cat(taught))
         rows[STUDENT].append(torch.cat(student))
         tick(model + 1)
-    kept = [part[:, places(size, SAMPLES)] for part, size in zip(parts, sizes, strict=True)]
+    members = [
+        part[:, evenly_spaced_rows(size, SAMPLES)] for part, size in zip(parts, sizes, strict=True)
+    ]
     return TeacherMembership(
-        torch.cat(kept, 1), {who: torch.stack(found) for who, found in rows.items()}
+        torch.cat(members, 1), {who: torch.stack(losses) for who, losses in rows.items()}
     )
 
 
@@ -140,7 +156,8 @@ def _teacher(saved: TrainedRun, name: str, samples: Samples) -> Tensor:
 
 
 def _losses(task: Task, params: Params, samples: Samples, known: Params | None = None) -> Tensor:
-    """Return every sample's loss `[samples]`, in double: float32 has none below 1e-7."""
+    """Loss of every sample, float64 `[samples]`."""
+    # In float32 the loss of a confident teacher is 0 below 1e-7, and its logarithm infinite.
     outputs = Solver(task).outputs(params, samples).double()
     if known is not None:
         outputs = task.among(outputs, known["classes"])
@@ -148,28 +165,29 @@ def _losses(task: Task, params: Params, samples: Samples, known: Params | None =
 
 
 def shortened(experiment: Experiment, data: Federation, seconds: float) -> Experiment:
-    """Return an experiment with as many rounds as fit so many CPU seconds, two at least.
+    """Experiment with as many rounds as fit into so many CPU seconds, at least two.
 
     The teacher is trained in full; generator and student keep their shares of the rounds.
     """
+    # Two lengths: the teacher's training, which is in both, falls out of their difference.
     took = []
     for rounds in (2, 4):
         began = sum(os.times()[:4])
-        remembered_once(cut(experiment, rounds), data)
+        run_once(with_rounds(experiment, rounds), data)
         took.append(sum(os.times()[:4]) - began)
     a_round = max((took[1] - took[0]) / 2, 1e-3)
-    return cut(experiment, 2 + max(0, int((seconds - took[0]) / a_round)))
+    return with_rounds(experiment, 2 + max(0, int((seconds - took[0]) / a_round)))
 
 
-def remembered_once(experiment: Experiment, data: Federation) -> None:
-    """Run an experiment of one method on all samples, and forget it."""
+def run_once(experiment: Experiment, data: Federation) -> None:
+    """Run an experiment of one method on all samples, without a result."""
     (label,) = experiment.methods
     with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-        shadow(experiment, label, max(experiment.plan.seeds), data, data, Path(scratch))
+        shadow_run(experiment, label, max(experiment.plan.seeds), data, data, Path(scratch))
 
 
-def cut(experiment: Experiment, rounds: int) -> Experiment:
-    """Return an experiment of so many rounds at most, of which the generator has its share."""
+def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
+    """Experiment of at most `rounds` rounds; the generator keeps its share of them."""
     ((label, method),) = experiment.methods.items()
     assert isinstance(method, Taught)
     had = experiment.plan.rounds

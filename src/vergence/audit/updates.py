@@ -1,9 +1,9 @@
 """Audit of model updates: pictures reconstructed from them, and their owners recognised.
 
-Updates are those of the run's first rounds, each on its own, or only their sum where nothing else
-is opened. A picture is looked for in one person's first update, and, as the worst that could
-happen, in an update that one picture made in one step. Names are known in one round and asked in
-the next one, and in another session of the same people.
+The updates are those of the run's first rounds, single ones, or sums under secure aggregation. A
+picture is reconstructed from one person's first update, and, as the worst case, from an update that
+one picture made in one step. The attacker knows the owners of the updates of one round, and names
+those of the next round, and of another session of the same people.
 """
 
 from __future__ import annotations
@@ -19,8 +19,16 @@ from vergence.attacks.gradient_inversion import GradientInversion, of_update
 from vergence.attacks.identity import in_place, nearest
 from vergence.attacks.view import AttackerView
 from vergence.audit import replay
-from vergence.audit.identity import told
-from vergence.audit.images import AS_IT_RAN, few, gray, joined, line, pixels, without_attack
+from vergence.audit.identity import rate_record
+from vergence.audit.images import (
+    AS_IT_RAN,
+    concatenate_common,
+    evenly_spaced,
+    gray,
+    picture_record,
+    pixels,
+    without_attack,
+)
 from vergence.core.data import Batch, Samples, Splits, copy_of
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -39,7 +47,7 @@ from vergence.training.pruning import built
 
 @dataclass(frozen=True)
 class ReplaySize:
-    """Amount of work: pictures, steps of an inversion, rounds that are replayed."""
+    """Amount of work: number of pictures, of steps of an inversion, and of replayed rounds."""
 
     pictures: int
     steps: int
@@ -51,9 +59,14 @@ QUICK, WHOLE = ReplaySize(3, 100, 3), ReplaySize(6, 300, 5)
 
 @dataclass
 class ObservedRounds:
-    """Findings: lines about pictures, the pictures, lines about people, attacks not tried.
+    """Findings from updates.
 
-    `who` is whose pictures they are; `not_tried` are pairs of an attack and the reason.
+    Attributes:
+        lines: records of reconstructed pictures.
+        shown: the pictures, by the attacker's knowledge.
+        rates: records of rates at which owners of updates are named.
+        who: name of the victim.
+        not_tried: attacks that were not tried, each with the reason.
     """
 
     lines: list[Record] = field(default_factory=list)
@@ -63,10 +76,10 @@ class ObservedRounds:
     not_tried: list[tuple[str, str]] = field(default_factory=list)
 
 
-def views(saved: TrainedRun) -> tuple[list[tuple[str, Plan]], str]:
-    """Return by name what a run's server could see: without defences, and with them.
+def server_views(saved: TrainedRun) -> tuple[list[tuple[str, Plan]], str]:
+    """Plans to attack, by name: without defences and with them; and why there are no secure sums.
 
-    With the run's own, or, where it has none, with secure sums, and why those could not be.
+    The defences are the run's, or, where it has none, secure sums.
     """
     plan, privacy = saved.experiment.plan, saved.experiment.plan.privacy
     bare = replace(privacy, aggregation=None, user=None, solver=None, mask=None)
@@ -79,20 +92,20 @@ def views(saved: TrainedRun) -> tuple[list[tuple[str, Plan]], str]:
         }
         name = " and ".join(name for name, there in own.items() if there) + AS_IT_RAN
         return [("no defence", replace(plan, privacy=bare)), (name, plan)], ""
-    found, why = [(f"no defence{AS_IT_RAN}", plan)], ""
+    plans, why = [(f"no defence{AS_IT_RAN}", plan)], ""
     for kind in ("pairwise", "additive"):
         try:
             other = replace(
                 plan, privacy=replace(privacy, aggregation=SecureAggregationConfig(kind))
             )
             compatibility_check.check(other, saved.method, saved.task)
-            return [*found, ("secure sums", other)], ""
+            return [*plans, ("secure sums", other)], ""
         except ConfigError as error:
             why = str(error)
-    return found, why
+    return plans, why
 
 
-def updates_seen(
+def attack_updates(
     saved: TrainedRun,
     data: Federation,
     person: str | None,
@@ -102,95 +115,95 @@ def updates_seen(
     """Attack the updates of a run.
 
     Args:
-        saved: the run; see `audit_replay.told`.
-        data: of its people.
-        person: whose pictures are looked for; default the first who took part.
-        size: how much is tried.
-        tick: called with what was done.
+        saved: the run; its method must have a `replay.update_tree`.
+        data: data of the people who took part.
+        person: the victim; default the first who took part.
+        size: amount of work.
+        tick: called with the name of the step that was finished.
 
     Raises:
         ConfigError: the person took no part in the first round.
     """
-    found, (plans, why) = ObservedRounds(), views(saved)
+    findings, (plans, why) = ObservedRounds(), server_views(saved)
     if why:
-        found.not_tried.append(("anything behind secure sums", why))
+        findings.not_tried.append(("anything behind secure sums", why))
     rounds = min(size.rounds, saved.experiment.plan.rounds)
-    heard = {}
+    observed = {}
     for name, plan in plans:
-        heard[name] = replay.replayed(saved, data, rounds, plan)
+        observed[name] = replay.replay_rounds(saved, data, rounds, plan)
         tick(f"rounds held again: {name}")
-    first = [update.sender for update in heard[plans[0][0]].updates if update.round == 0]
+    first = [update.sender for update in observed[plans[0][0]].updates if update.round == 0]
     if person is not None and person not in first:
         raise ConfigError(
             f"'{person}' sent nothing in the first round; name one of {', '.join(first[:20])}"
         )
     if not first:
         raise ConfigError("nobody sent anything in the first round of this run")
-    found.who = person or min(first)
-    _pictures(found, saved, data, plans, heard, size, tick)
-    # The same people, who train on what they were tested with.
+    findings.who = person or min(first)
+    _pictures(findings, saved, data, plans, observed, size, tick)
+    # Another session of the same people: they train on their test data, of other days.
     people = {name: Splits(s.test, s.val, s.train) for name, s in data.people.items()}
     session = replace(data, people=people)
     for name, plan in plans:
         if plan.privacy.aggregation is not None:
-            found.not_tried.append(
+            findings.not_tried.append(
                 (
                     f"whose an update is; {name}",
                     "the server has only sums over all who take part",
                 )
             )
             continue
-        other = replay.replayed(saved, session, rounds, plan)
-        found.rates += list(named(name, heard[name], other))
+        other = replay.replay_rounds(saved, session, rounds, plan)
+        findings.rates += list(naming_rates(name, observed[name], other))
         tick(f"who: {name}")
-    return found
+    return findings
 
 
 def _pictures(
-    found: ObservedRounds,
+    findings: ObservedRounds,
     saved: TrainedRun,
     data: Federation,
     plans: Sequence[tuple[str, Plan]],
-    heard: Mapping[str, AttackerView],
+    observed: Mapping[str, AttackerView],
     size: ReplaySize,
     tick: Callable[[str], None],
 ) -> None:
-    """Look for a person's pictures in what was seen."""
-    who = found.who
-    mine = few(data.people[who].train, size.pictures)
+    """Reconstruct the victim's pictures from observed updates."""
+    who = findings.who
+    mine = evenly_spaced(data.people[who].train, size.pictures)
     others = [splits.train for name, splits in data.people.items() if name != who][:20]
-    why = unfit(saved, mine, others)
+    why = no_pictures_reason(saved, mine, others)
     if why:
-        found.not_tried.append(("rebuilding pictures", why))
+        findings.not_tried.append(("rebuilding pictures", why))
         return
-    shadow = joined([few(part, 100) for part in others])
+    shadow = concatenate_common([evenly_spaced(part, 100) for part in others])
     eyes, known = pixels(mine), pixels(shadow)
     mean = score.mean_image(known, len(eyes))
-    found.shown |= {f"pictures of {who}, not sent": eyes, "mean of the others": mean}
-    found.lines += without_attack(eyes, mean)
-    typical = average(shadow.take(slice(None)))
-    for name, view in heard.items():
-        seen, change = first(view, who)
-        drawn = inverted(saved, change, typical, mean[:1], size.steps).expand_as(eyes)
-        found.lines.append(line(name, seen, eyes, drawn))
-        found.shown[f"{name}\n{seen}"] = drawn
+    findings.shown |= {f"pictures of {who}, not sent": eyes, "mean of the others": mean}
+    findings.lines += without_attack(eyes, mean)
+    typical = average_sample(shadow.take(slice(None)))
+    for name, view in observed.items():
+        seen, change = first_update(view, who)
+        picture = invert_update(saved, change, typical, mean[:1], size.steps).expand_as(eyes)
+        findings.lines.append(picture_record(name, seen, eyes, picture))
+        findings.shown[f"{name}\n{seen}"] = picture
         tick(f"pictures: {name}")
     for name, plan in plans:
-        seen, drawn = "", []
+        seen, pictures = "", []
         for at in range(len(mine)):
-            view = replay.replayed(saved, *single(saved, data, plan, mine, who, at))
-            seen, change = first(view, who)
-            drawn.append(
-                inverted(saved, change, mine.take(torch.tensor([at])), mean[:1], size.steps)
+            view = replay.replay_rounds(saved, *one_picture_round(saved, data, plan, mine, who, at))
+            seen, change = first_update(view, who)
+            pictures.append(
+                invert_update(saved, change, mine.take(torch.tensor([at])), mean[:1], size.steps)
             )
         what = f"one picture in one step; {name.removesuffix(AS_IT_RAN)}"
-        found.lines.append(line(what, seen, eyes, torch.cat(drawn)))
-        found.shown[f"{what}\n{seen}"] = torch.cat(drawn)
+        findings.lines.append(picture_record(what, seen, eyes, torch.cat(pictures)))
+        findings.shown[f"{what}\n{seen}"] = torch.cat(pictures)
         tick(f"pictures: {what}")
 
 
-def unfit(saved: TrainedRun, mine: Samples, others: list[Samples]) -> str:
-    """Reason why pictures cannot be looked for, "" if they can."""
+def no_pictures_reason(saved: TrainedRun, mine: Samples, others: list[Samples]) -> str:
+    """Reason why pictures cannot be reconstructed, "" if they can."""
     if not gray(mine):
         return "the data have no gray pictures [samples, 1, height, width]"
     if not others:
@@ -202,12 +215,13 @@ def unfit(saved: TrainedRun, mine: Samples, others: list[Samples]) -> str:
     return ""
 
 
-def single(
+def one_picture_round(
     saved: TrainedRun, data: Federation, plan: Plan, mine: Samples, who: str, at: int
 ) -> tuple[Federation, int, Plan, LocalTraining]:
-    """Return a round in which everybody trains one step on one picture, the victim on number `at`.
+    """Arguments of `replay_rounds` for one round in which everybody takes one step on one picture.
 
-    Noise of DP-SGD is that of the run: with so little data a run's own would be another.
+    The victim's picture is number `at` of `mine`. The noise of DP-SGD is that of the run: it would
+    be larger if it were calibrated to a single picture.
     """
     people = {
         name: replace(
@@ -230,22 +244,24 @@ def single(
     return replace(data, people=people), 1, plan, local
 
 
-def first(view: AttackerView, who: str) -> tuple[str, Params]:
-    """Data seen of somebody in the first round: their update, or everybody's sum."""
+def first_update(view: AttackerView, who: str) -> tuple[str, Params]:
+    """Name and parameters of what the server saw first: the person's update, or the sum of all."""
     if view.sums:
         return "the sum of all", view.sums[min(view.sums)]
     return "an update", view.together(0)[who].change
 
 
-def inverted(saved: TrainedRun, change: Params, batch: Batch, start: Tensor, steps: int) -> Tensor:
-    """Return the picture `[1, 1, height, width]` whose gradient is most like a first update.
+def invert_update(
+    saved: TrainedRun, change: Params, batch: Batch, start: Tensor, steps: int
+) -> Tensor:
+    """Reconstruct the picture `[1, 1, height, width]` whose gradient is most like a first update.
 
     Args:
-        saved: the run, whose networks all start from the task's parameters.
-        change: of the parameters that were sent.
-        batch: one sample, whose labels the attacker takes for the right ones.
-        start: where pixels begin, in [0, 1].
-        steps: of the search.
+        saved: the run, whose networks all start from the task's initial parameters.
+        change: change of the parameters that were sent.
+        batch: one sample, whose labels the attacker assumes.
+        start: initial pixels, in [0, 1].
+        steps: number of steps of the optimisation.
     """
     task = saved.task
     network = built(task.module(), task.init())
@@ -253,30 +269,33 @@ def inverted(saved: TrainedRun, change: Params, batch: Batch, start: Tensor, ste
         task.inputs({**batch, IMAGE: torch.full_like(batch[IMAGE][:1], level)})[0]
         for level in (0, 255)
     )
-    beside = task.inputs(batch)[1]
+    side_inputs = task.inputs(batch)[1]
     names = [name for name, _ in network.named_parameters() if name in change]
     parameters = [p.requires_grad_(True) for n, p in network.named_parameters() if n in change]
 
     def loss(image: Tensor) -> Tensor:
-        output = network(dark + image * (bright - dark), *(column.clone() for column in beside))
+        output = network(
+            dark + image * (bright - dark), *(column.clone() for column in side_inputs)
+        )
         return task.loss(output, copy_of(batch))
 
+    # Adam's first step has the gradient's signs, but not its sizes.
     adam = saved.method.local.optimizer != "sgd"
     return GradientInversion(steps, signs=adam).found(
         loss, parameters, of_update(change, names), start
     )
 
 
-def average(batch: Batch) -> Batch:
-    """Return one sample with the mean of all numbers that are not whole, the rest the first's."""
+def average_sample(batch: Batch) -> Batch:
+    """One sample: the mean of each floating-point column, and the first row of the others."""
     return {
         name: column.mean(0, keepdim=True) if column.is_floating_point() else column[:1]
         for name, column in batch.items()
     }
 
 
-def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]:
-    """Yield the rates at which the owner of an update, or of a mask, is found among those known."""
+def naming_rates(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]:
+    """Yield records of the rate at which the owner of an update, or of a mask, is named."""
     last = max(update.round for update in one.updates)
     asked = [("the next round", one, last - 1, last)] if last else []
     for where, view, known, at in (*asked, ("another session", other, last, last)):
@@ -293,7 +312,7 @@ def named(name: str, one: AttackerView, other: AttackerView) -> Iterator[Record]
                 continue
             known_, asked_ = (torch.stack([v for v in side if v is not None]) for side in sides)
             if what == "a mask" and bool((known_ == known_[0]).all()):
-                continue  # before anything is personal, all masks are one
+                continue  # Before anything is personal, all masks are equal.
             rate = in_place(nearest(known_, asked_))
             finds = f"who: from {what}, asked in {where}; {name}"
-            yield told(finds, rate, 1 / len(both), name.endswith(AS_IT_RAN))
+            yield rate_record(finds, rate, 1 / len(both), name.endswith(AS_IT_RAN))

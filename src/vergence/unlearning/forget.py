@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from vergence.attacks.membership import chance_without
-from vergence.audit.forgotten_membership import FPR, fit, outsiders
+from vergence.audit.forgotten_membership import FPR, losses_without, mean_log_loss
 from vergence.core.files import refuse_links, saving, write_text
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
@@ -345,12 +345,14 @@ def audited(
         raise ConfigError("the data of this person is gone already, and shadow runs need it")
     ready, label = case.everybody.ready, models["before"].label
     fits = {
-        name: [fit(read_run(run.folder, seed).on(ready), case.person) for seed in run.seeds]
+        name: [
+            mean_log_loss(read_run(run.folder, seed).on(ready), case.person) for seed in run.seeds
+        ]
         for name, run in models.items()
     }
     with progress_bar() as bar:
         line = bar.add_task(f"audit {label}", total=shadows, score="")
-        outside = outsiders(
+        outside = losses_without(
             case.experiment,
             label,
             ready,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import TOY, vergence, write
-from vergence.audit.membership import members
+from vergence.audit.membership import membership_rates
 from vergence.core.serialization import pack, unpack_file
 from vergence.core.task import StartingModel
 from vergence.errors import ConfigError, StateError
@@ -93,7 +93,7 @@ def test_the_page_for_an_ethics_board_says_whose_model_it_begins_with(first, tmp
 def test_a_membership_audit_is_not_tried_where_the_start_knows_everybody(first, tmp_path):
     """Its runs without somebody begin with them: the attack would find nothing, and look clean."""
     saved = read_run(made(tmp_path, "b", f"model.start={first}"))
-    found, not_tried = members(saved, saved.experiment.federation(), True, lambda *_: None)
+    found, not_tried = membership_rates(saved, saved.experiment.federation(), True, lambda *_: None)
     assert not found
     assert any("model.start was trained on these people" in why for _, why in not_tried)
 
