@@ -30,11 +30,11 @@ from vergence.attacks.membership import each_in_turn, halves
 from vergence.attacks.score import Rate
 from vergence.audit.disclosed_statistics import (
     DisclosedNumbers,
-    power_of_two_above,
     class_counts,
-    proxy_distances,
     class_rates,
     distance_rates,
+    power_of_two_above,
+    proxy_distances,
     video_rates,
 )
 from vergence.core.data import Samples
