@@ -134,8 +134,8 @@ def ask(
     Raises:
         NoReplyCounted: the client was quarantined for its reply.
     """
-    message = None if trees is None else Message(verb, trees)
-    got = yield Request(verb, {client: message}, "each", like or {})
+    to = {client: None if trees is None else Message(verb, trees)}
+    got = yield Request(verb, to, "each", like or {})
     return {name: tree.total for name, tree in got[client].trees.items()}
 
 
@@ -149,9 +149,10 @@ def asks(
     Raises:
         NoReplyCounted: the client was quarantined for one of its replies.
     """
-    sent = tuple(None if trees is None else Message(verb, trees) for trees in messages)
-    got = yield Requests(verb, client, sent)
-    return [{name: tree.total for name, tree in sealed.trees.items()} for sealed in got]
+    replies = yield Requests(
+        verb, client, tuple(None if trees is None else Message(verb, trees) for trees in messages)
+    )
+    return [{name: tree.total for name, tree in sealed.trees.items()} for sealed in replies]
 
 
 def forward(

@@ -223,8 +223,8 @@ class Federation:
             person: Splits(**{part: Samples(own) for part, own in whole.items()})
             for person, whole in columns_of.items()
         }
-        about = {"licence": "not said", "citation": "not said", "split": how, **(about or {})}
-        return cls(name, parts, about, missing=missing)
+        defaults = {"licence": "not said", "citation": "not said", "split": how}
+        return cls(name, parts, defaults | dict(about or {}), missing=missing)
 
     @classmethod
     def from_datasets(cls, people: Mapping[Any, Any], **options: Any) -> Federation:

@@ -242,8 +242,9 @@ class UpdateMethod(Method[S, C]):
     def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
         """Train the received model, and reply with the update."""
         fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.weight(self.weights)
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
+        return c, reply(
+            fitted.weight(self.weights), fitted.metrics, model=fitted.params - msg["model"]
+        )
 
 
 @tagged("Moments")
@@ -317,9 +318,10 @@ class LayersMethod(AveragingMethod[C]):
         shared = msg[self.shared]
         mine: Any = c
         fitted = yield from fit(mine.params.put(shared), site.train, self.local)
-        trees = {self.shared: fitted.params.only(shared) - shared}
-        answer = reply(fitted.weight(self.weights), fitted.metrics, **trees)
-        return replace(mine, params=fitted.params), answer
+        update = {self.shared: fitted.params.only(shared) - shared}
+        return replace(mine, params=fitted.params), reply(
+            fitted.weight(self.weights), fitted.metrics, **update
+        )
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
         """Predict with the received layers and the personal ones."""

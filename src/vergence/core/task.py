@@ -391,8 +391,8 @@ class Task(NamedOptions, ABC):
 
         Default: `metrics` without the score, each name with `pooled_` before it.
         """
-        metrics = self.metrics(outputs, samples)
-        return {f"pooled_{name}": value for name, value in metrics.items() if name != "score"}
+        metrics = self.metrics(outputs, samples).items()
+        return {f"pooled_{name}": value for name, value in metrics if name != "score"}
 
     def evaluate(
         self, outputs: Tensor, samples: Samples, val_outputs: Tensor, val_samples: Samples
