@@ -107,7 +107,7 @@ def test_a_camera_that_nobody_entered_is_closed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(command, "LiveCamera", Watched)
     model, video = write_model(tmp_path / "m.onnx", STREAM), dots(tmp_path / "a.mp4", 2)
-    shown = command.ShownOptions(headless=True, record=video)
+    shown = command.OutputOptions(headless=True, record=video)
     with pytest.raises(ConfigError, match="is there already"):
         command.start(model, str(video), Console(), CameraOptions(), command.EyeOptions(), shown)
     with pytest.raises(AssertionError, match=r"(?i)not open|closed"):
@@ -178,4 +178,4 @@ def test_a_stream_that_breaks_off_leaves_what_was_recorded(server, tmp_path):
 )
 def test_the_format_of_a_device_on_each_system(monkeypatch, system, source, opened):
     monkeypatch.setattr(cameras.sys, "platform", system)
-    assert cameras.device(source) == opened
+    assert cameras.device_options(source) == opened

@@ -28,7 +28,7 @@ from vergence.core.data import Samples, SharedRows
 from vergence.data.io.video import rgb
 from vergence.errors import ConfigError
 from vergence.live.camera import CameraOptions, LiveCamera
-from vergence.live.command import EyeOptions, ShownOptions, start
+from vergence.live.command import EyeOptions, OutputOptions, start
 from vergence.live.eye_sources import EyeCamera
 from vergence.live.gaze_models import EyeModel, open_model
 from vergence.live.session import LiveSession
@@ -63,7 +63,7 @@ def frames_of(path):
 def test_the_point_is_where_the_dot_is_and_the_recording_shows_it(tmp_path):
     model = write_model(tmp_path / "m.onnx", STREAM)
     video, said = dots(tmp_path / "dots.mp4", 12), io.StringIO()
-    shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
+    shown = OutputOptions(headless=True, record=tmp_path / "r.mp4")
     console = Console(file=said, width=200)
     end = start(model, str(video), console, CameraOptions(), EyeOptions(), shown)
     table = rows(tmp_path / "r.csv")
@@ -71,7 +71,7 @@ def test_the_point_is_where_the_dot_is_and_the_recording_shows_it(tmp_path):
     found = np.array([[float(row["mean_x"]), float(row["mean_y"])] for row in table])
     np.testing.assert_allclose(found, places(12), atol=0.02)
     assert [int(row["frame"]) for row in table] == list(range(12))
-    assert frames_of(tmp_path / "r.mp4") == end.recorded == end.statistics.drawn == 12
+    assert frames_of(tmp_path / "r.mp4") == end.recorded == end.statistics.frames == 12
     for name in ("r.mp4", "r.csv"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, "they show what a person saw"
     assert "ended after 12 frames: 12 frames in" in said.getvalue()
@@ -80,12 +80,12 @@ def test_the_point_is_where_the_dot_is_and_the_recording_shows_it(tmp_path):
 
 def test_frames_before_a_fixed_window_is_full_are_recorded_without_a_point(tmp_path):
     model = write_model(tmp_path / "m.onnx", WINDOWS.format(frames=5))
-    shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
+    shown = OutputOptions(headless=True, record=tmp_path / "r.mp4")
     video = str(dots(tmp_path / "dots.mp4", 8))
     end = start(model, video, Console(quiet=True), CameraOptions(), EyeOptions(), shown)
     table = rows(tmp_path / "r.csv")
     assert [row["mean_x"] == "" for row in table] == [True] * 4 + [False] * 4
-    assert end.statistics.drawn == 4
+    assert end.statistics.frames == 4
     wanted = [places(8)[n - 4 : n + 1, 0].mean() for n in range(4, 8)]
     np.testing.assert_allclose([float(row["mean_x"]) for row in table[4:]], wanted, atol=0.02)
 
@@ -102,7 +102,7 @@ def test_a_slow_model_drops_frames_and_says_so(tmp_path):
     model = open_model(write_model(tmp_path / "m.onnx", STREAM))
     video = str(dots(tmp_path / "dots.mp4", 30))
     end = LiveSession(LiveCamera(video, CameraOptions(realtime=True)), SlowView(model)).run()
-    assert end.statistics.drawn + end.dropped == 30
+    assert end.statistics.frames + end.dropped == 30
     assert end.dropped >= 20
     assert f"{end.dropped} dropped" in end.statistics.line(end.dropped)
     assert end.statistics.quantile_ms(0.5) >= 200
@@ -189,10 +189,10 @@ def test_a_run_directory_of_eyes_is_taken_as_it_is(tmp_path):
     """Its file is written first; the last column of the table is what that file says."""
     out = run(tmp_path, EYE_RUN)
     video = write_eyes(tmp_path / "eyes.mp4", 5, lambda n: n)
-    shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
+    shown = OutputOptions(headless=True, record=tmp_path / "r.mp4")
     said = Console(quiet=True)
     end = start(out, str(video), said, CameraOptions(), EyeOptions(), shown, "p01")
-    assert end.statistics.drawn == 5
+    assert end.statistics.frames == 5
     path = tmp_path / "m.onnx"
     export(out, path, said, "p01")
     model = open_model(path)
@@ -223,7 +223,7 @@ def test_a_stream_s_maps_are_torch_s(tmp_path, monkeypatch):
     told = {"vergence": "0.1.0", "task": "gaze_map"}
     path = tmp_path / "m.onnx"
     path.write_bytes(converted(whole, data.take(slice(0, 1)), told))
-    shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
+    shown = OutputOptions(headless=True, record=tmp_path / "r.mp4")
     start(path, str(clip), Console(quiet=True), CameraOptions(), EyeOptions(), shown)
     wanted = [centre(heat.numpy()) for heat in stream(whole, frames)]
     found = [[float(row["mean_x"]), float(row["mean_y"])] for row in rows(tmp_path / "r.csv")]

@@ -109,7 +109,7 @@ def test_pictures_and_numbers_are_shown_until_q(tmp_path):
     canvas, label = window.root.widgets
     end = LiveSession(LiveCamera(str(dots(tmp_path / "a.mp4", 9))), MapView(model), window).run()
     assert end.why == "closed"
-    assert end.statistics.drawn == 3
+    assert end.statistics.frames == 3
     assert window.root.gone
     (photo,) = (each for each in canvas.kept if isinstance(each, Photo))
     pictures = photo.kept

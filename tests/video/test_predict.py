@@ -7,7 +7,7 @@ from tests.cli.commands import run
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
-from vergence.video.predict_maps import heat_maps, samples, streamed
+from vergence.video.predict_maps import heat_maps, samples, stream_maps
 
 CLIPS = """
 task       = { name = "gaze_map" }
@@ -78,9 +78,9 @@ def test_a_causal_model_streams_through_the_whole_video(tmp_path, monkeypatch, o
     trained = read_run(run(tmp_path, text))
     one, other = trained.clients
     frames = trained.loaded.raw.people[one].test.banks["frames"].rows[:7].numpy()
-    found = streamed(trained, iter(frames), one)
+    found = stream_maps(trained, iter(frames), one)
     whole = heat_maps(trained, samples(frames, len(frames)), one)
     assert np.abs(found - whole).max() < 0.01 * whole.max()
-    assert np.array_equal(streamed(trained, iter(frames[:4]), one), found[:4])
-    assert np.abs(found - streamed(trained, iter(frames), other)).max() > 1e-4
+    assert np.array_equal(stream_maps(trained, iter(frames[:4]), one), found[:4])
+    assert np.abs(found - stream_maps(trained, iter(frames), other)).max() > 1e-4
     np.testing.assert_allclose(found.sum((1, 2)), np.ones(7), rtol=1e-5)

@@ -13,7 +13,7 @@ from vergence.data.gaze_video.pupil import Pupil
 from vergence.data.io.video import Video
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
-from vergence.video.predict_maps import recorded
+from vergence.video.predict_maps import find_recording
 
 ANGLES = """
 task       = { name = "gaze_angle" }
@@ -111,11 +111,11 @@ def test_pictures_get_maps_peaks_means_and_arrays(tmp_path, monkeypatch):
 def test_true_gaze_is_read_by_the_runs_own_reader(tmp_path):
     pupil_player(tmp_path)
     (video, *_) = sorted(tmp_path.rglob("world.mp4"))
-    found = recorded(Pupil(), video)
+    found = find_recording(Pupil(), video)
     assert found is not None
     gaze = found.gaze_per_frame(found.footage())
     assert len(gaze.x) == len(Video.open(video).times_s)
     assert gaze.valid.any()
     other = tmp_path / "elsewhere"
     other.mkdir()
-    assert recorded(Pupil(), other / "clip.mp4") is None
+    assert find_recording(Pupil(), other / "clip.mp4") is None

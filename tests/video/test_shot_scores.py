@@ -12,8 +12,8 @@ from vergence.errors import ConfigError
 from vergence.experiment.trained_run import read_run
 from vergence.methods.clustered.base import of_group
 from vergence.models import pretrained
-from vergence.video.shot_scores import learned
-from vergence.video.summarise import chosen
+from vergence.video.shot_scores import load_scorer
+from vergence.video.summarise import choose_shots
 
 FEATURES = 6
 EXPERIMENT = """
@@ -60,15 +60,15 @@ def test_scores_are_the_models_importance(runs):
 
     plain = read_run(runs / "fedavg")
     expected = by_hand(plain.task, plain.server.model)
-    assert learned(runs / "fedavg")(x).tolist() == pytest.approx(expected, rel=1e-5)
+    assert load_scorer(runs / "fedavg")(x).tolist() == pytest.approx(expected, rel=1e-5)
     saved = read_run(runs / "cfedvs")
     assert sorted(saved.server.groups.values()) == [0, 1]
     for person, group in saved.server.groups.items():
         expected = by_hand(saved.task, of_group(saved.server.models, group))
-        found = learned(runs / "cfedvs", person)(x)
+        found = load_scorer(runs / "cfedvs", person)(x)
         assert found.tolist() == pytest.approx(expected, rel=1e-5)
-    own = learned(runs / "local_only", "p01")(x)
-    assert not np.allclose(own, learned(runs / "local_only", "p00")(x))
+    own = load_scorer(runs / "local_only", "p01")(x)
+    assert not np.allclose(own, load_scorer(runs / "local_only", "p00")(x))
 
 
 @pytest.mark.slow
@@ -79,14 +79,14 @@ def test_what_has_no_scores_is_refused(runs, tmp_path, monkeypatch):
         ("ifca", "p00", "rated videos of their own"),
     ):
         with pytest.raises(ConfigError, match=says):
-            learned(runs / method, person)
+            load_scorer(runs / method, person)
     (tmp_path / "toy.toml").write_text(TOY.replace("METHODS", 'method = "fedavg"'))
     assert vergence("run", tmp_path / "toy.toml", "--out", tmp_path / "toy").code == 0
     with pytest.raises(ConfigError, match="name a run of task 'summary'"):
-        learned(tmp_path / "toy")
+        load_scorer(tmp_path / "toy")
     monkeypatch.setattr(pretrained, "VECTOR", "others")
     with pytest.raises(ConfigError, match="features 'efficientnet-lite0 head, 128 px', videos are"):
-        learned(runs / "fedavg")
+        load_scorer(runs / "fedavg")
     told = vergence("video", "summarise", "a.mp4", tmp_path / "b.mp4", "--person", "p00")
     told.complains(2, "give --model")
 
@@ -96,6 +96,6 @@ def test_the_best_scored_shots_are_kept():
     """Eight frames, room for four; a shot is worth the mean of its frames."""
     clip = Video.open(SAMPLE / "aea" / "rgb_upright.mp4")
     for scores, kept in ((np.arange(8.0), [4, 5, 6, 7]), (-np.arange(8.0) + 7, [0, 1, 2, 3])):
-        found = chosen(clip, 0.5, lambda x, scores=scores: scores[: len(x)] / 8)
+        found = choose_shots(clip, 0.5, lambda x, scores=scores: scores[: len(x)] / 8)
         assert found.frames == kept
     assert found.scores.max() == pytest.approx(7 / 8)

@@ -56,13 +56,13 @@ def live(
         samples: frames kept of each target.
     """
     from vergence.live.camera import CameraOptions
-    from vergence.live.command import EyeOptions, ShownOptions, start
+    from vergence.live.command import EyeOptions, OutputOptions, start
     from vergence.live.command import calibrate as collect
 
     played = CameraOptions(realtime, loop, rate)
     eyes = EyeOptions(landmarker, eye, distance)
     if calibrate is None:
-        shown = ShownOptions(headless, record, seconds)
+        shown = OutputOptions(headless, record, seconds)
         start(model, camera, out, played, eyes, shown, person, threads)
     else:
         if headless:

@@ -34,7 +34,7 @@ def summarise(
         model: a run of task `summary`, whose scores are taken; default: how much a shot adds.
         person: score as this participant of the run; default: as a newcomer.
     """
-    from vergence.video.shot_scores import learned
+    from vergence.video.shot_scores import load_scorer
     from vergence.video.summarise import interval_s
     from vergence.video.summarise import summarise as cut
 
@@ -44,11 +44,12 @@ def summarise(
         found = cut(video, summary, budget)
     else:
         by = f"{model.name} as {person}" if person else model.name
-        found = cut(video, summary, budget, learned(model, person), by)
+        found = cut(video, summary, budget, load_scorer(model, person), by)
     frames, step = len(found.frames), interval_s(found.video)
     out.print(
         f"summary: {summary} ({frames} of {len(found.video.times_s)} frames, the budget allows "
-        f"{found.room}; {frames * step:.1f} s, {found.kept.sum()} of {len(found.kept)} shots)",
+        f"{found.room}; {frames * step:.1f} s, {found.in_summary.sum()} of "
+        f"{len(found.in_summary)} shots)",
         soft_wrap=True,
         highlight=False,
     )

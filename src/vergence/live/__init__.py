@@ -1,1 +1,1 @@
-"""Gaze models on a camera: maps or directions drawn as the frames come."""
+"""Live gaze: an exported model predicts maps or directions on the frames of a camera."""

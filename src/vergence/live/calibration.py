@@ -1,6 +1,7 @@
-"""`vergence live --calibrate`: nine targets looked at, and the eye patches with their angles.
+"""`vergence live --calibrate`: shows nine targets and records eye patches with gaze angles.
 
-The file has the columns of task `gaze_angle`: labelled samples of one person, for `vergence adapt`.
+The file has the columns of the task `gaze_angle`: labelled samples of one person, for `vergence
+adapt`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live.camera import CameraFrame, LiveCamera
 from vergence.live.eye_sources import EyePatch, EyeSource
 
+# Cameras of laptops sit in the bezel; an error of some mm is one of .5 degrees at 600 mm.
 ABOVE_MM = 8.0
-"""A camera is taken to sit so far above the middle of the screen's upper edge."""
+"""Assumed height of the camera above the middle of the screen's upper edge, mm."""
 
 
 class TargetDisplay(Protocol):
@@ -35,14 +37,15 @@ class TargetDisplay(Protocol):
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """Targets, and how long each is looked at.
+    """Targets of a calibration, and their timing.
 
     Attributes:
-        width_mm: of the screen.
-        height_mm: of the screen.
-        samples: frames that are kept of each target.
-        settle_s: time at its beginning that the eye needs to get there; nothing is kept.
-        longest_s: time after which a target without enough frames is left.
+        width_mm: width of the screen.
+        height_mm: height of the screen.
+        samples: number of frames to record for each target.
+        settle_s: time at the beginning of a target during which the eye moves to it; its frames are
+            not recorded.
+        longest_s: time after which the next target is shown, even without enough frames.
     """
 
     width_mm: float
@@ -70,8 +73,8 @@ class CalibrationPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class LookedAt:
-    """A patch with the number of its frame and of the target that was shown."""
+class TargetSample:
+    """An eye patch with the numbers of its frame and of the target."""
 
     patch: EyePatch
     frame: int
@@ -86,48 +89,49 @@ def calibrate(
     out: Path,
     clock: Callable[[CameraFrame], float] = lambda frame: frame.came_s,
 ) -> int:
-    """Show the targets, write the samples (.npz), and return how many there are.
+    """Show the targets, write the samples (.npz), and return their number.
 
     Arrays: `image` uint8 `[n, 1, height, width]`, `pose` and `gaze` float32 `[n, 2]` radians,
     `side` (0 left, 1 right), `frame` and `target` int64 `[n]`; in the order in which they came.
 
     Args:
-        camera: entered already.
-        eyes: finder of the eyes.
-        display: where the targets are shown.
-        plan: which, and how long.
-        out: the file.
-        clock: time of a frame, seconds.
+        camera: a camera whose context has been entered.
+        eyes: detector of the eyes in a frame.
+        display: screen that shows the targets.
+        plan: the targets and their timing.
+        out: file to write.
+        clock: function that gives the time of a frame, seconds.
 
     Raises:
         DataError: the camera ended, or a target has no frame with an eye in it.
-        PartialRun: the person ended it; nothing is written.
+        PartialRun: the person ended the calibration; nothing is written.
     """
-    found: list[LookedAt] = []
+    samples: list[TargetSample] = []
     shares = plan.points_mm / (plan.width_mm, plan.height_mm)
     for number, place in enumerate(shares):
-        found += _looked_at(camera, eyes, display, plan, number, place, clock)
-    columns = columns_of(found, plan.places_mm)
+        samples += _target_samples(camera, eyes, display, plan, number, place, clock)
+    columns = columns_of(samples, plan.places_mm)
+    # Pictures of eyes identify people: the file is readable by its owner only.
     with replacing(out, secret=True) as scratch, scratch.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
     return len(columns["gaze"])
 
 
-def columns_of(found: Sequence[LookedAt], places_mm: NDArray) -> dict[str, NDArray]:
-    """Return the arrays of the file."""
-    seen = [row.patch.seen for row in found]
-    labels = [row.patch.seen.gaze(places_mm[row.target]) for row in found]
+def columns_of(samples: Sequence[TargetSample], places_mm: NDArray) -> dict[str, NDArray]:
+    """Return the arrays of the file, by name."""
+    seen = [row.patch.seen for row in samples]
+    labels = [row.patch.seen.gaze(places_mm[row.target]) for row in samples]
     return {
-        "image": np.stack([row.patch.image for row in found])[:, None],
+        "image": np.stack([row.patch.image for row in samples])[:, None],
         "pose": np.stack([eye.pose for eye in seen]).astype(np.float32),
         "gaze": np.stack(labels).astype(np.float32),
-        "side": np.array([int(row.patch.side == "right") for row in found]),
-        "frame": np.array([row.frame for row in found]),
-        "target": np.array([row.target for row in found]),
+        "side": np.array([int(row.patch.side == "right") for row in samples]),
+        "frame": np.array([row.frame for row in samples]),
+        "target": np.array([row.target for row in samples]),
     }
 
 
-def _looked_at(
+def _target_samples(
     camera: LiveCamera,
     eyes: EyeSource,
     display: TargetDisplay,
@@ -135,11 +139,11 @@ def _looked_at(
     number: int,
     place: NDArray,
     clock: Callable[[CameraFrame], float],
-) -> list[LookedAt]:
-    """Patches of the frames in which one target is looked at."""
-    found: list[LookedAt] = []
-    began, waited, kept = None, perf_counter(), 0
-    while kept < plan.samples and perf_counter() - waited < plan.settle_s + plan.longest_s:
+) -> list[TargetSample]:
+    """Show one target and return the eye patches of its frames."""
+    samples: list[TargetSample] = []
+    began, waited, frames = None, perf_counter(), 0
+    while frames < plan.samples and perf_counter() - waited < plan.settle_s + plan.longest_s:
         if not display.target(place.tolist()):
             raise PartialRun(f"ended at target {number + 1} of 9; no calibration is written")
         frame = camera.newest(0.05)
@@ -147,13 +151,15 @@ def _looked_at(
             if camera.ended:
                 raise DataError(f"{camera.source} ended at target {number + 1} of 9")
             continue
+        # A target is looked at from the first frame that shows it, and not from the call on: a slow
+        # camera would use up the time in which the eye settles.
         began = clock(frame) if began is None else began
         if clock(frame) - began < plan.settle_s:
             continue
         picture = frame.picture
         patches = eyes.patches(rgb(picture, picture.width, picture.height))
-        found += [LookedAt(patch, frame.number, number) for patch in patches]
-        kept += bool(patches)
-    if not found:
+        samples += [TargetSample(patch, frame.number, number) for patch in patches]
+        frames += bool(patches)
+    if not samples:
         raise DataError(f"no eye was seen while target {number + 1} of 9 was shown")
-    return found
+    return samples

@@ -1,8 +1,8 @@
-"""Cameras: devices, files and network streams that PyAV opens, read by a thread of their own.
+"""Cameras: devices, files and network streams that PyAV opens, read in a separate thread.
 
-The thread keeps the newest frame alone. A frame that comes before the last one was taken replaces
-it and is counted as dropped, so what is drawn is never late by a queue. From a file that is not
-played in real time every frame is taken.
+The thread holds only the newest frame. A frame that arrives before the last one was fetched
+replaces it and counts as dropped, so that no queue delays the picture. A file that is not played in
+real time loses no frame.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from vergence.errors import ConfigError, DataError, PartialRun
 TIMEOUT_S = 10.0
 """Longest wait for a network stream to open, and for its next frame."""
 LATE_S = 1.0
-"""Time by which a file that is played in real time may be behind and still catch up."""
+"""Longest delay that a file played in real time catches up with."""
+# Times of frames jitter: a strict limit would drop every second frame of a camera at the rate.
 SLACK = 0.5
-"""Part of a frame's interval by which a frame may come early where a rate is asked for."""
+"""Share of a frame's interval by which a frame may be early where a rate is set."""
 
 
 @dataclass(frozen=True, eq=False)
 class CameraFrame:
-    """A frame, upright or not as the camera gave it.
+    """A frame, with the orientation that the camera gave it.
 
     Attributes:
-        number: counted where the camera gives frames, from 0; dropped ones have numbers, too.
-        time_s: in the video, or since the first frame of a device.
-        came_s: when it came, on the clock of `time.perf_counter`.
-        picture: the pixels, not yet converted.
+        number: number of the frame from 0, in which dropped frames count.
+        time_s: time in the video, or since the first frame of a device.
+        came_s: time of arrival, on the clock of `time.perf_counter`.
+        picture: the pixels, before conversion.
     """
 
     number: int
@@ -53,9 +54,9 @@ class CameraOptions:
     """Options of a source.
 
     Attributes:
-        realtime: a file's frames come at their times, like a camera's.
-        loop: a file begins again when it ends.
-        rate: most frames a second that are given on; the others are left out.
+        realtime: whether the frames of a file arrive at their times, like those of a camera.
+        loop: whether a file starts again when it ends.
+        rate: largest number of frames a second; further frames are skipped.
     """
 
     realtime: bool = False
@@ -64,15 +65,15 @@ class CameraOptions:
 
 
 class LiveCamera:
-    """Reader of a source in a thread; a context manager.
+    """Context manager that reads a video source in a thread.
 
     Args:
         source: number of a camera, a device, a file, or a URL.
-        options: how it is played.
+        options: options of the source.
 
     Raises:
-        ConfigError: options that a device has no use for.
-        DataError: nothing that can be opened, or no video in it.
+        ConfigError: an option applies to files only, or the rate is not positive.
+        DataError: the source cannot be opened, or has no video.
     """
 
     def __init__(self, source: str, options: CameraOptions = CameraOptions()) -> None:
@@ -82,12 +83,13 @@ class LiveCamera:
             raise ConfigError(f"--loop and --realtime are for files, and {source} is none")
         if options.rate is not None and options.rate <= 0:
             raise ConfigError(f"--rate must be above 0, got {options.rate:g}")
-        self.container = opened(source)
+        self.container = open_source(source)
         if not self.container.streams.video:
             self.container.close()
             raise DataError(f"{source} has no video in it; give a camera, a video file or a URL")
         self.stream = self.container.streams.video[0]
-        self.stream.thread_type = "SLICE"  # frame threads would hold back several frames
+        # Threads per frame would delay the picture by several frames.
+        self.stream.thread_type = "SLICE"
         self.keeps_all = self.file and not options.realtime
         self.dropped = self.frames = 0
         self.ended = False
@@ -107,7 +109,7 @@ class LiveCamera:
         self._thread.join(TIMEOUT_S + 1)
 
     def close(self) -> None:
-        """Close a source that nobody entered; the thread of one that was entered does it."""
+        """Close a source whose context was never entered; otherwise its thread closes it."""
         if self._thread.ident is None:
             self.container.close()
 
@@ -117,24 +119,24 @@ class LiveCamera:
         return float(1 / self.stream.average_rate) if self.stream.average_rate else 1 / 30
 
     def newest(self, timeout_s: float) -> CameraFrame | None:
-        """Take the newest frame; None where none came in time, or no more will (`ended`).
+        """Fetch the newest frame; None after the timeout, or at the end of the source (`ended`).
 
         Raises:
-            DataError: the source broke before it gave a frame.
-            PartialRun: it broke later.
+            DataError: the source failed before its first frame.
+            PartialRun: the source failed later.
         """
         with self._change:
             self._change.wait_for(lambda: self._newest is not None or self.ended, timeout_s)
-            found, self._newest = self._newest, None
+            frame, self._newest = self._newest, None
             self._change.notify_all()
-        if found is None and self._fault is not None:
+        if frame is None and self._fault is not None:
             if self.frames:
                 raise PartialRun(
-                    f"{self.source} broke off after {self.frames} frames ({reason(self._fault)}); "
-                    "what was recorded before is kept"
+                    f"{self.source} broke off after {self.frames} frames "
+                    f"({error_text(self._fault)}); what was recorded before is kept"
                 )
-            raise DataError(f"{self.source} gives no frames ({reason(self._fault)})")
-        return found
+            raise DataError(f"{self.source} gives no frames ({error_text(self._fault)})")
+        return frame
 
     def _read(self) -> None:
         try:
@@ -166,7 +168,7 @@ class LiveCamera:
             self._change.notify_all()
 
     def _paced(self) -> Iterator[CameraFrame]:
-        """Frames at their times, thinned out to the rate that was asked for."""
+        """Yield frames at their times, at most `options.rate` a second."""
         start, last_s, number = perf_counter(), -float("inf"), 0
         rate = self.options.rate
         least = 1 / rate - SLACK * self.step_s if rate else 0.0
@@ -179,12 +181,13 @@ class LiveCamera:
                 self._stop.wait(start + time_s - came)
                 came = max(start + time_s, came)
             elif self.options.realtime and came - time_s - start > LATE_S:
-                start = came - time_s  # decoded too slowly: from here on the file plays later
+                # Decoding is too slow: from here on the file plays later, and no frame is hurried.
+                start = came - time_s
             yield CameraFrame(number, time_s, came, picture)
             last_s, number = time_s, number + 1
 
     def _timed(self) -> Iterator[tuple[float, VideoFrame]]:
-        """Pictures with their times in seconds; those of a looped file go on increasing."""
+        """Yield times in seconds with pictures; the times of a looped file keep increasing."""
         base_s = 0.0
         while not self._stop.is_set():
             first_s = last_s = None
@@ -199,31 +202,31 @@ class LiveCamera:
             self.container.seek(self.container.start_time or 0)
 
 
-def opened(source: str) -> InputContainer:
-    """Open a source.
+def open_source(source: str) -> InputContainer:
+    """Open a source with PyAV.
 
     Raises:
-        DataError: it is not there, or nothing that PyAV reads.
+        DataError: the source does not exist, or PyAV cannot read it.
     """
-    where, form, options = device(source)
+    where, form, options = device_options(source)
     if form is None and "://" not in where and not Path(where).exists():
         raise DataError(
             f"no camera or file {source}: give the number of a camera (0 is the first), a video "
             "file, or a URL such as rtsp://HOST/PATH"
         )
     try:
-        given: Any = {"timeout": (TIMEOUT_S, TIMEOUT_S)} if "://" in where else {}
-        return av.open(where, format=form, options=options, **given)
+        limits: Any = {"timeout": (TIMEOUT_S, TIMEOUT_S)} if "://" in where else {}
+        return av.open(where, format=form, options=options, **limits)
     except (FFmpegError, ValueError, OSError) as error:
         what = "no video" if form is None and "://" not in where else "no camera that opens"
-        raise DataError(f"{source} is {what} ({reason(error)})") from None
+        raise DataError(f"{source} is {what} ({error_text(error)})") from None
 
 
-def device(source: str) -> tuple[str, str | None, dict[str, str]]:
+def device_options(source: str) -> tuple[str, str | None, dict[str, str]]:
     """Name, format and options with which PyAV opens a source.
 
     Raises:
-        DataError: a number that no camera of this machine has.
+        DataError: this machine has no camera with this number.
     """
     if sys.platform == "linux" and (source.isdigit() or source.startswith("/dev/video")):
         return f"/dev/video{source}" if source.isdigit() else source, "v4l2", {}
@@ -239,6 +242,6 @@ def device(source: str) -> tuple[str, str | None, dict[str, str]]:
     return f"video={cameras[int(source)]}", "dshow", {}
 
 
-def reason(error: Exception) -> str:
-    """The cause of a fault in a few words."""
+def error_text(error: Exception) -> str:
+    """Cause of an error in a few words."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()

@@ -1,4 +1,4 @@
-"""`vergence live` put together: model, camera, window and recording."""
+"""`vergence live`: connects an exported model, a camera, a window and a recording."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from vergence.live.window import LiveWindow, NoDisplay
 
 @dataclass(frozen=True)
 class EyeOptions:
-    """Source of eye patches.
+    """Options for the source of eye patches.
 
     Attributes:
         landmarker: MediaPipe's face landmarker, for a camera that shows a face; None: the camera
-            is right before one eye.
-        side: which.
-        distance_mm: from that eye to the screen.
+            is close to one eye and shows nothing else.
+        side: which eye such a camera shows.
+        distance_mm: distance from that eye to the screen.
     """
 
     landmarker: Path | None = None
@@ -40,8 +40,8 @@ class EyeOptions:
 
 
 @dataclass(frozen=True)
-class ShownOptions:
-    """Window, recording and length of a session."""
+class OutputOptions:
+    """Options for the output of a session: window, recording, and length in seconds."""
 
     headless: bool = False
     record: Path | None = None
@@ -54,26 +54,26 @@ def start(
     console: Console,
     played: CameraOptions,
     eyes: EyeOptions,
-    shown: ShownOptions,
+    shown: OutputOptions,
     person: str | None = None,
     threads: int = 1,
 ) -> SessionEnd:
-    """Draw gaze over a camera's pictures until one of them ends, and print what was counted.
+    """Draw gaze over the frames of a camera until camera or person ends it; print statistics.
 
     Args:
-        model: an exported file, or a run directory.
+        model: exported file, or run directory.
         source: number of a camera, a device, a file, or a URL.
-        console: where statistics go.
-        played: how a file is played.
-        eyes: where eyes come from, for models of eyes.
-        shown: window, recording and time.
-        person: of a run directory.
-        threads: of the model.
+        console: console that statistics are printed to.
+        played: options of the source.
+        eyes: source of eye patches, for models of eyes.
+        shown: options for window, recording and length.
+        person: whose model of a run directory; default the shared one.
+        threads: number of threads of the model.
 
     Raises:
-        ConfigError: options that do not go together.
-        DataError: no model, or no camera.
-        PartialRun: the camera broke off; what was recorded is kept.
+        ConfigError: the options contradict each other.
+        DataError: there is no such model, or no such camera.
+        PartialRun: the camera failed in mid-session; the recording up to then is complete.
     """
     with _opened(model, person, threads) as found:
         if isinstance(found, MapModel) and eyes.landmarker is not None:
@@ -105,22 +105,23 @@ def calibrate(
     screen: str | None,
     samples: int,
 ) -> int:
-    """Show nine targets, write labelled samples, and return how many.
+    """Show nine targets, write labelled samples, and return their number.
 
     Args:
-        model: of eyes, a file or a run directory; it is not run, but sets the size of the patches.
-        source: a camera.
-        console: where the result is printed.
-        out: the file (.npz).
-        played: how a file is played.
-        eyes: where eyes come from.
-        screen: width and height in mm, as 344x194.
-        samples: frames kept of each target.
+        model: file or run directory of a model of eyes, which sets the size of the patches.
+        source: number of a camera, a device, a file, or a URL.
+        console: console that the result is printed to.
+        out: file to write (.npz).
+        played: options of the source.
+        eyes: source of eye patches.
+        screen: width and height of the screen in mm, as 344x194.
+        samples: number of frames for each target.
 
     Raises:
-        ConfigError: a model of maps, no size of the screen, another ending, or no display.
-        DataError: no camera, or no eyes seen.
-        PartialRun: the person ended it; nothing is written.
+        ConfigError: the model predicts maps, the screen has no size, `out` has another ending, or
+            there is no display.
+        DataError: there is no such camera, or no eye was seen.
+        PartialRun: the person ended the calibration; nothing is written.
     """
     if out.suffix != ".npz":
         raise ConfigError(f"a calibration is written as .npz, got {out}: end the name in .npz")
@@ -146,7 +147,7 @@ def calibrate(
 
 @contextmanager
 def _opened(model: Path, person: str | None, threads: int) -> Iterator[MapModel | EyeModel]:
-    """A model of a file, or of a run directory, which is exported first."""
+    """Open a model file; a run directory is exported first."""
     if not model.is_dir():
         if person is not None:
             raise ConfigError("--person is of a run directory, and the model is a file")
@@ -157,13 +158,13 @@ def _opened(model: Path, person: str | None, threads: int) -> Iterator[MapModel 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         export(model, path, Console(quiet=True), person)
-        found = open_model(path, threads)
-    yield found
+        exported = open_model(path, threads)
+    yield exported
 
 
 @contextmanager
 def _eye_source(model: MapModel | EyeModel, eyes: EyeOptions) -> Iterator[EyeSource]:
-    """Finder of eyes in the pictures of a camera."""
+    """Yield the source of eye patches for a model."""
     if eyes.distance_mm <= 0:
         raise ConfigError(f"--distance must be above 0 mm, got {eyes.distance_mm:g}")
     if eyes.landmarker is None:

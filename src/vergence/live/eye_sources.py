@@ -1,4 +1,4 @@
-"""Eye patches of a camera's pictures: of a face in front of it, or of an eye right before it."""
+"""Eye patches from frames of a camera that shows a face, or one eye at close range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, eq=False)
 class EyePatch:
-    """A grey, equalised patch, uint8 `[height, width]`, and the virtual camera that shows it.
+    """Grey, equalised patch, uint8 `[height, width]`, and the virtual camera that shows it.
 
     Right eyes are mirrored, see `Normalised`.
     """
@@ -30,25 +30,26 @@ class EyePatch:
 
 
 class EyeSource(Protocol):
-    """Finder of the eyes in a picture."""
+    """Detector of eyes in a picture."""
 
     def patches(self, picture: NDArray[np.uint8]) -> list[EyePatch]:
-        """Patches of a picture, uint8 `[H, W, 3]`; none where no eye is seen."""
+        """Return eye patches of a picture, uint8 `[H, W, 3]`; empty where no eye is seen."""
         ...
 
 
 @dataclass(frozen=True)
 class EyeCamera:
-    """A camera right before one eye: its whole picture is the patch.
+    """Camera at close range to one eye: its whole picture is the patch.
 
-    No head is seen, so its pose is zero, and the eye is taken to look straight into the camera
-    from `distance_mm` away: angles are off by what is wrong with that, until a calibration.
+    The head is not seen, so its pose is set to zero, and the eye is assumed to look straight into
+    the camera from a distance of `distance_mm`. Angles have the error of these assumptions, until a
+    calibration.
 
     Attributes:
-        height: of the patch.
-        width: of the patch.
-        side: which eye.
-        distance_mm: from the eye to the screen.
+        height: height of the patch in pixels.
+        width: width of the patch in pixels.
+        side: which eye the camera shows.
+        distance_mm: distance from the eye to the screen.
     """
 
     height: int
@@ -57,7 +58,7 @@ class EyeCamera:
     distance_mm: float = 600.0
 
     def patches(self, picture: NDArray[np.uint8]) -> list[EyePatch]:
-        """The whole picture, mirrored where it shows a right eye."""
+        """Return the whole picture, mirrored where it shows a right eye."""
         grey = Image.fromarray(picture).convert("L")
         image = equalise(resized(grey, self.height, self.width)[None])[0]
         place = np.array([0.0, 0.0, self.distance_mm])
@@ -68,13 +69,13 @@ class EyeCamera:
 
 @dataclass(frozen=True, eq=False)
 class FaceCamera:
-    """A camera in front of a face: both eyes, cut out as `vergence data patches` does.
+    """Camera in front of a face: cuts out both eyes, as `vergence data patches` does.
 
     Attributes:
-        find: landmarks of a picture, as `landmarker` yields it.
-        height: of the patch.
-        width: of the patch.
-        camera: a calibrated one; None: one is guessed.
+        find: function that finds face landmarks in a picture, see `landmarker`.
+        height: height of the patch in pixels.
+        width: width of the patch in pixels.
+        camera: calibration of the camera; None: a typical one is assumed.
     """
 
     find: Find
@@ -83,18 +84,18 @@ class FaceCamera:
     camera: Camera | None = None
 
     def patches(self, picture: NDArray[np.uint8]) -> list[EyePatch]:
-        """Both eyes; none where no face is found, or an eye leaves the picture."""
+        """Return both eyes; empty where no face is found, or an eye is partly outside."""
         landmarks = self.find(picture)
         if landmarks is None:
             return []
         size = picture.shape[1], picture.shape[0]
-        taken = Camera.guessed(*size) if self.camera is None else self.camera.of_size(*size)
-        both = eyes(head_pose(landmarks, taken))
-        if not all(eye.inside(taken) for eye in both):
+        camera = Camera.guessed(*size) if self.camera is None else self.camera.of_size(*size)
+        both = eyes(head_pose(landmarks, camera))
+        if not all(eye.inside(camera) for eye in both):
             return []
         sides: tuple[Side, Side] = ("left", "right")
         return [
-            EyePatch(self._sized(eye_patch(eye, picture, taken)), eye, side)
+            EyePatch(self._sized(eye_patch(eye, picture, camera)), eye, side)
             for eye, side in zip(both, sides, strict=True)
         ]
 
@@ -105,5 +106,5 @@ class FaceCamera:
 
 
 def resized(picture: Image.Image, height: int, width: int) -> NDArray[np.uint8]:
-    """Return a picture in another size."""
+    """Resize a picture."""
     return np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))

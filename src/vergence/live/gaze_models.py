@@ -1,4 +1,4 @@
-"""Exported gaze models in onnxruntime alone: streams, windows of frames, and eyes."""
+"""Exported gaze models in onnxruntime: streams of frames, windows of frames, and eyes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from numpy.typing import NDArray
 from vergence.errors import ConfigError, DataError, first_line
 
 TASKS = ("gaze_map", "gaze_angle")
+# A model file may come from anybody, and without limits could ask for all memory.
 LONGEST_SIDE, MOST_FRAMES, MOST_STATE = 4096, 1000, 1 << 28
-"""Pixels of a side, frames of a window, and numbers of a state (1 GiB) that a file may ask for."""
+"""Limits of a model file: pixels of a side, frames of a window, numbers of a state (1 GiB)."""
 BYTES, FLOATS = "tensor(uint8)", "tensor(float)"
 
 
 class LiveModel:
-    """A model in a session of onnxruntime, with its metadata and the size of its pictures.
+    """Model in a session of onnxruntime, with its metadata and the size of its input pictures.
 
     Raises:
-        DataError: its first input is no picture of a size that can be.
+        DataError: the first input is not a picture, or its size is out of range.
     """
 
     columns: ClassVar[tuple[str, ...]]
-    """Numbers that it gives of a frame, as a table names them."""
+    """Names of the numbers that it predicts for a frame, as columns of a table."""
     height_axis: ClassVar[int]
-    """Axis of its first input with the rows of a picture; the next one has its columns."""
+    """Axis of the first input with the rows of a picture; the next axis has the columns."""
     rank: ClassVar[int]
-    """Axes of its first input."""
+    """Number of axes of the first input."""
 
-    def __init__(self, session: Any, told: dict[str, str]) -> None:
-        self.session, self.told = session, told
+    def __init__(self, session: Any, metadata: dict[str, str]) -> None:
+        self.session, self.metadata = session, metadata
         first = session.get_inputs()[0]
         sides = first.shape[self.height_axis : self.height_axis + 2]
         fits = all(isinstance(side, int) and 1 <= side <= LONGEST_SIDE for side in sides)
@@ -45,28 +46,28 @@ class LiveModel:
             raise _foreign(f"takes {first.name} {first.type} {first.shape}")
         self.height, self.width = sides
 
-    def answers(self, given: dict[str, Any], rank: int) -> list[Any]:
-        """Answers of the file to these inputs; the first has so many axes.
+    def run_session(self, inputs: dict[str, Any], rank: int) -> list[Any]:
+        """Run the model on inputs; its first output must have `rank` axes.
 
         Raises:
-            DataError: it fails, or has other axes, or numbers that are none.
+            DataError: the model fails, its output has another shape, or is not finite.
         """
         try:
-            found = self.session.run(None, given)
+            outputs = self.session.run(None, inputs)
         except Exception as error:  # onnxruntime has a class for each status, and no common one
             raise _foreign(f"cannot be run ({first_line(error)})") from None
-        if found[0].ndim != rank or max(found[0].shape, default=0) > LONGEST_SIDE:
-            raise _foreign(f"answers {list(found[0].shape)}")
-        if not np.isfinite(found[0]).all():
+        if outputs[0].ndim != rank or max(outputs[0].shape, default=0) > LONGEST_SIDE:
+            raise _foreign(f"answers {list(outputs[0].shape)}")
+        if not np.isfinite(outputs[0]).all():
             raise DataError(
                 "the model answers NaN or infinity: it has diverged, or somebody changed it; "
                 "export another one"
             )
-        return found
+        return outputs
 
 
 class MapModel(LiveModel, ABC):
-    """Frames one after the other to gaze maps; None where it waits for more frames."""
+    """Model that predicts a gaze map for each of a sequence of frames."""
 
     columns = ("peak_x", "peak_y", "mean_x", "mean_y")
 
@@ -74,56 +75,56 @@ class MapModel(LiveModel, ABC):
     def next_map(
         self, frame: UInt8[np.ndarray, "height width 3"]
     ) -> Float[np.ndarray, "rows columns"] | None:
-        """Return the map of the newest frame; it sums to 1."""
+        """Return the map of the newest frame, with sum 1; None while it waits for more frames."""
 
 
 class StreamModel(MapModel):
-    """A causal network: a frame and its own state in, a map and the new state out.
+    """Causal network: takes a frame and its state, and returns a map and the new state.
 
     Raises:
-        DataError: a state of another kind, of an open size or too large, or one that does not come
-            back.
+        DataError: a state has another type, no fixed size, or too many numbers; or the file returns
+            fewer states than it takes.
     """
 
     height_axis, rank = 1, 4
 
-    def __init__(self, session: Any, told: dict[str, str]) -> None:
-        super().__init__(session, told)
-        held, back = session.get_inputs()[1:], session.get_outputs()[1:]
-        for value in held:
+    def __init__(self, session: Any, metadata: dict[str, str]) -> None:
+        super().__init__(session, metadata)
+        states, back = session.get_inputs()[1:], session.get_outputs()[1:]
+        for value in states:
             known = all(isinstance(size, int) and size >= 0 for size in value.shape)
             if value.type != FLOATS or not known or math.prod(value.shape) > MOST_STATE:
                 raise _foreign(f"keeps a state {value.name} {value.type} {value.shape}")
-        if len(held) != len(back):
-            raise _foreign(f"takes {len(held)} states and gives {len(back)} back")
-        self.state = {value.name: np.zeros(value.shape, np.float32) for value in held}
+        if len(states) != len(back):
+            raise _foreign(f"takes {len(states)} states and gives {len(back)} back")
+        self.state = {value.name: np.zeros(value.shape, np.float32) for value in states}
 
     def next_map(
         self, frame: UInt8[np.ndarray, "height width 3"]
     ) -> Float[np.ndarray, "rows columns"]:
-        """Return the map of the next frame; the state goes on."""
-        heat, *rest = self.answers({"frame": frame[None], **self.state}, 3)
+        """Return the map of the next frame, and update the state."""
+        heat, *rest = self.run_session({"frame": frame[None], **self.state}, 3)
         self.state = dict(zip(self.state, rest, strict=True))
         return heat[0]
 
 
 class WindowModel(MapModel):
-    """A network of windows, given the last frames that really came; none is ever repeated.
+    """Network of windows: takes the last frames that arrived; no frame is repeated.
 
-    A file with a fixed number of frames waits until it has so many. One with any number begins
-    with the first frame, and its window grows to the length that the network was trained with.
+    A file with a fixed number of frames waits for that many. A file with any number starts with the
+    first frame, and its window grows to the length that the network was trained with.
 
     Raises:
-        DataError: a window of no length, or too long.
+        DataError: the length of the window is out of range.
     """
 
     height_axis, rank = 2, 5
 
-    def __init__(self, session: Any, told: dict[str, str]) -> None:
-        super().__init__(session, told)
+    def __init__(self, session: Any, metadata: dict[str, str]) -> None:
+        super().__init__(session, metadata)
         frames = session.get_inputs()[0].shape[1]
         self.waits = isinstance(frames, int)
-        length = str(frames) if self.waits else told.get("window", "1")
+        length = str(frames) if self.waits else metadata.get("window", "1")
         if not re.fullmatch("[0-9]{1,9}", length) or not 1 <= int(length) <= MOST_FRAMES:
             raise _foreign(f"takes windows of {length} frames")
         self.last: deque[NDArray[np.uint8]] = deque(maxlen=int(length))
@@ -131,22 +132,22 @@ class WindowModel(MapModel):
     def next_map(
         self, frame: UInt8[np.ndarray, "height width 3"]
     ) -> Float[np.ndarray, "rows columns"] | None:
-        """Return the map of the newest frame of the window, or None while a fixed one fills."""
+        """Return the map of the newest frame of the window; None while a fixed window fills."""
         self.last.append(frame)
         if self.waits and len(self.last) < (self.last.maxlen or 0):
             return None
-        heat, *_ = self.answers({"frames": np.stack(self.last)[None]}, 4)
+        heat, *_ = self.run_session({"frames": np.stack(self.last)[None]}, 4)
         return heat[0, -1]
 
 
 class EyeModel(LiveModel):
-    """Eye patches to directions."""
+    """Model that predicts the gaze direction of an eye patch."""
 
     columns = ("pitch_rad", "yaw_rad")
     height_axis, rank = 2, 4
 
-    def __init__(self, session: Any, told: dict[str, str]) -> None:
-        super().__init__(session, told)
+    def __init__(self, session: Any, metadata: dict[str, str]) -> None:
+        super().__init__(session, metadata)
         self.takes = {value.name for value in session.get_inputs()}
 
     def gaze(
@@ -155,17 +156,17 @@ class EyeModel(LiveModel):
         pose: Float[np.ndarray, 2],
         side: Literal["left", "right"] = "left",
     ) -> Float[np.ndarray, 2]:
-        """Return (pitch, yaw) in radians of a patch of an eye, given those of the head."""
+        """Return gaze (pitch, yaw) in radians of an eye patch, given the pose of the head."""
         known = {
             "image": patch[None, None],
             "pose": np.asarray(pose, np.float32)[None],
             "side": np.array([int(side == "right")]),
         }
-        given = {name: value for name, value in known.items() if name in self.takes}
-        found, *_ = self.answers(given, 2)
-        if found.shape != (1, 2):
-            raise _foreign(f"answers {list(found.shape)}")
-        return found[0]
+        inputs = {name: value for name, value in known.items() if name in self.takes}
+        angles, *_ = self.run_session(inputs, 2)
+        if angles.shape != (1, 2):
+            raise _foreign(f"answers {list(angles.shape)}")
+        return angles[0]
 
 
 def _foreign(what: str) -> DataError:
@@ -174,11 +175,11 @@ def _foreign(what: str) -> DataError:
     )
 
 
-def runtime() -> Any:
-    """Return onnxruntime.
+def load_onnxruntime() -> Any:
+    """Import onnxruntime.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: onnxruntime is not installed.
     """
     try:
         return importlib.import_module("onnxruntime")
@@ -192,26 +193,27 @@ def open_model(path: Path, threads: int = 1) -> MapModel | EyeModel:
     """Open a file that `vergence export` wrote.
 
     Raises:
-        ConfigError: onnxruntime is missing, a model of another task or for several samples in a
-            call, or threads below 1.
-        DataError: the file is missing, no ONNX file, or no model of vergence.
+        ConfigError: onnxruntime is missing, the model is for another task or takes several samples
+            in a call, or `threads` is below 1.
+        DataError: the file is missing, is not an ONNX file, or was not written by vergence.
     """
     if threads < 1:
         raise ConfigError(f"--threads must be 1 or more, got {threads}")
     if not path.is_file():
         raise DataError(f"no model at {path}: give a file of `vergence export`, or a run directory")
-    library = runtime()
+    library = load_onnxruntime()
     options = library.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # what is wrong with a file is said below
+    # The messages below say what is wrong with a file: onnxruntime would say it in C++ besides.
+    options.log_severity_level = 4
     try:
         session = library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each status, and no common one
         raise DataError(
             f"{path} is no ONNX file that onnxruntime reads ({first_line(error)})"
         ) from None
-    told = dict(session.get_modelmeta().custom_metadata_map)
-    task = told.get("task") if "vergence" in told else None
+    metadata = dict(session.get_modelmeta().custom_metadata_map)
+    task = metadata.get("task") if "vergence" in metadata else None
     if task is None:
         raise DataError(
             f"{path} is no model of vergence, its metadata does not say so: write one with "
@@ -228,4 +230,4 @@ def open_model(path: Path, threads: int = 1) -> MapModel | EyeModel:
             f"{path} takes {first.shape[0]} samples in a call, and a camera gives one: export it "
             "without --batch, or with --batch dynamic"
         )
-    return kinds[first.name](session, told)
+    return kinds[first.name](session, metadata)

@@ -1,4 +1,4 @@
-"""Recording of a live session: the drawn pictures as mp4, and gaze as CSV beside it."""
+"""Recording of a live session: pictures with gaze as mp4, and a CSV of the same name."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from vergence.live.camera import CameraFrame
 from vergence.video.encode import encode
 
 WAITING = 8
-"""Pictures that may wait for the encoder; the next one waits itself, and the camera drops."""
+"""Length of the encoder's queue; when it is full the session waits, and the camera drops frames."""
 
 
 RecordedFrame = tuple[float, NDArray[np.uint8], list[str]]
 
 
 class GazeRecording:
-    """Writer in a thread of its own, so that x264 does not add to the latency.
+    """Writes a recording in a separate thread, so that x264 does not add to the latency.
 
     Args:
-        path: the video (.mp4); the table gets the same name with .csv.
-        columns: names of what a frame has beside its number, time and latency.
+        path: the video (.mp4); the table has the same name with .csv.
+        columns: names of the predicted numbers of a frame.
         step_s: nominal time from frame to frame.
 
     Raises:
-        ConfigError: another ending, or a file that is there already.
+        ConfigError: the path has another ending, or one of the files exists already.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], step_s: float) -> None:
@@ -50,10 +50,10 @@ class GazeRecording:
         self._thread = threading.Thread(target=self._write, name="recording")
 
     def add(self, frame: CameraFrame, picture: NDArray[np.uint8], numbers: Sequence[float]) -> None:
-        """Write what was drawn of a frame, uint8 `[H, W, 3]`, and its numbers, if there are any.
+        """Add the picture of a frame, uint8 `[H, W, 3]`, and its numbers, if there are any.
 
         Raises:
-            VergenceError: nothing more can be written.
+            VergenceError: the writer has failed.
         """
         if self._fault is not None:
             raise self._fault
@@ -89,7 +89,8 @@ class GazeRecording:
                 encode(video, self._pictures(rows), self.step_s, preset="ultrafast")
         except (VergenceError, OSError) as error:
             self._fault = error
-            while self._queue.get() is not None:  # who adds must not wait for ever
+            # The session must not wait for ever at a queue that nobody empties.
+            while self._queue.get() is not None:
                 pass
 
     def _pictures(self, rows: Any) -> Iterator[tuple[float, NDArray[np.uint8]]]:

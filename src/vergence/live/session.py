@@ -1,4 +1,4 @@
-"""`vergence live`: a camera's frames through an exported model, shown, counted and recorded."""
+"""Session of `vergence live`: frames of a camera are predicted on, shown and recorded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from vergence.live.views import LiveView
 from vergence.live.window import LiveWindow
 
 POLL_S = 0.1
-"""Longest wait for a frame before the window is looked after again."""
-TOLD_EVERY_S = 60.0
+"""Longest wait for a frame before events of the window are handled again."""
+REPORT_EVERY_S = 60.0
+"""Seconds between two lines of statistics."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class SessionEnd:
 
 
 class LiveSession:
-    """Loop over a camera's newest frames.
+    """Loop over the newest frames of a camera.
 
     Args:
-        camera: opened already.
-        view: what is made of a frame.
-        window: where it is shown; None: nowhere.
-        recording: where it is written; None: nowhere.
-        seconds: ends after this time; None: when the camera or the person does.
-        tell: what is called with a line of statistics every minute.
+        camera: a camera that is open.
+        view: predicts on a frame and draws its gaze.
+        window: window that shows the pictures; None: no window.
+        recording: recording of the pictures; None: no recording.
+        seconds: length of the session; None: until the camera or the person ends it.
+        tell: called with a line of statistics every minute.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class LiveSession:
         self.statistics = LiveStatistics()
 
     def run(self) -> SessionEnd:
-        """Draw until the end; Ctrl-C is one, and a recording is kept whatever ends it.
+        """Draw until the session ends, by Ctrl-C too; the recording is complete in any case.
 
         Raises:
             DataError: the camera gives no frames.
-            PartialRun: the camera breaks, or the recording cannot be written.
+            PartialRun: the camera fails, or the recording cannot be written.
         """
         with ExitStack() as last:
             if self.recording is not None:
@@ -77,7 +78,7 @@ class LiveSession:
         return SessionEnd(why, self.statistics, self.camera.dropped, recorded)
 
     def _draw_all(self) -> str:
-        began, told = perf_counter(), 0.0
+        began, reported = perf_counter(), 0.0
         while True:
             frame = self.camera.newest(POLL_S)
             if frame is not None:
@@ -88,9 +89,11 @@ class LiveSession:
             elif self.window is not None and not self.window.look_after():
                 return "closed"
             passed = perf_counter() - began
-            if passed - told >= TOLD_EVERY_S:
-                told += TOLD_EVERY_S
-                self.tell(f"minute {told / 60:.0f}: {self.statistics.line(self.camera.dropped)}")
+            if passed - reported >= REPORT_EVERY_S:
+                reported += REPORT_EVERY_S
+                self.tell(
+                    f"minute {reported / 60:.0f}: {self.statistics.line(self.camera.dropped)}"
+                )
             if self.seconds is not None and passed >= self.seconds:
                 return f"{self.seconds:g} s are over"
 
@@ -108,10 +111,10 @@ class LiveSession:
         return self.window.show(seen.picture, self._text())
 
     def _text(self) -> str:
-        found = self.statistics
-        if not found.drawn:
+        now = self.statistics
+        if not now.frames:
             return "waiting for frames"
         return (
-            f"{found.rate:.1f} frames/s   latency {found.latency_ms:.0f} ms   "
+            f"{now.rate:.1f} frames/s   latency {now.latency_ms:.0f} ms   "
             f"{self.camera.dropped} dropped"
         )

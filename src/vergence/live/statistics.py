@@ -9,43 +9,46 @@ import numpy as np
 from vergence.system.memory import memory_mb
 
 STEP_MS, LONGEST_MS = 0.1, 10_000.0
-"""Width of a bin of the histogram of latencies, and where its last bin begins."""
+"""Width of a bin of the histogram of latencies, and start of its last bin."""
 
 
 class LiveStatistics:
-    """Latencies in a histogram, so that a session of days needs no more memory than a short one."""
+    """Counts frames and latencies.
+
+    A histogram holds the latencies: a session of days needs no more memory than a short one.
+    """
 
     def __init__(self) -> None:
         self.counts = np.zeros(round(LONGEST_MS / STEP_MS) + 1, np.int64)
         self.began_s = self.last_s = perf_counter()
-        self.drawn, self.latency_ms = 0, 0.0
+        self.frames, self.latency_ms = 0, 0.0
 
     def add(self, latency_s: float) -> None:
-        """Count a frame that was drawn."""
-        if not self.drawn:
+        """Count a frame with its latency."""
+        if not self.frames:
             self.began_s = perf_counter()
-        self.drawn += 1
+        self.frames += 1
         self.last_s, self.latency_ms = perf_counter(), 1000 * latency_s
         self.counts[min(int(self.latency_ms / STEP_MS), len(self.counts) - 1)] += 1
 
     @property
     def seconds(self) -> float:
-        """Time from the first drawn frame to the last one."""
+        """Time from the first frame to the last one."""
         return self.last_s - self.began_s
 
     @property
     def rate(self) -> float:
-        """Frames drawn a second; 0 before the second one."""
-        return (self.drawn - 1) / self.seconds if self.drawn > 1 else 0.0
+        """Frames per second; 0 before the second frame."""
+        return (self.frames - 1) / self.seconds if self.frames > 1 else 0.0
 
     def quantile_ms(self, share: float) -> float:
         """Return the latency that this share of the frames does not exceed, to a tenth of a ms."""
-        rank = max(1, int(np.ceil(share * self.drawn)))
+        rank = max(1, int(np.ceil(share * self.frames)))
         return float((np.searchsorted(self.counts.cumsum(), rank) + 1) * STEP_MS)
 
     def line(self, dropped: int) -> str:
-        """Everything in one line."""
-        if not self.drawn:
+        """All statistics in one line of text."""
+        if not self.frames:
             return "no frame has a map or direction yet"
         now, peak = memory_mb()
         memory = ", ".join(
@@ -54,7 +57,7 @@ class LiveStatistics:
             if value is not None
         )
         return (
-            f"{self.drawn} frames in {self.seconds:.1f} s: {self.rate:.1f} a second, {dropped} "
+            f"{self.frames} frames in {self.seconds:.1f} s: {self.rate:.1f} a second, {dropped} "
             f"dropped; latency {self.quantile_ms(0.5):.1f} ms median, {self.quantile_ms(0.99):.1f} "
             f"ms 99th percentile; {memory or 'memory not known on this system'}"
         )

@@ -1,4 +1,4 @@
-"""Pictures of a live session: a frame with its map or direction drawn, and its numbers."""
+"""Views of a live session: draw the predicted map or direction on a frame."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ ARROW = 0.25
 
 @dataclass(frozen=True, eq=False)
 class LiveGaze:
-    """A drawn picture, uint8 `[H, W, 3]`, and the numbers of its frame; None: no gaze is known."""
+    """Picture with gaze, uint8 `[H, W, 3]`, and the predicted numbers; None: no gaze is known."""
 
     picture: NDArray[np.uint8]
     numbers: tuple[float, ...] | None
 
 
 class LiveView(Protocol):
-    """Maker of pictures with gaze."""
+    """Predicts gaze on a frame and draws it."""
 
     def look(self, frame: CameraFrame) -> LiveGaze:
-        """Predict and draw."""
+        """Predict gaze on a frame, and draw it."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class MapView:
-    """Heat map over the frame, and a cross at its peak."""
+    """View with the heat map over the frame and a cross at its peak."""
 
     model: MapModel
 
@@ -58,7 +58,7 @@ class MapView:
 
 @dataclass(frozen=True, eq=False)
 class EyeView:
-    """An arrow from the middle of the picture, the mean direction of the eyes that are seen."""
+    """View with an arrow from the middle of the picture: the mean direction of the visible eyes."""
 
     model: EyeModel
     eyes: EyeSource
@@ -70,21 +70,21 @@ class EyeView:
         patches = self.eyes.patches(full)
         if not patches:
             return LiveGaze(full, None)
-        found = [(self.model.gaze(eye.image, eye.seen.pose, eye.side), eye.seen) for eye in patches]
-        direction = np.mean([seen.direction(gaze) for gaze, seen in found], axis=0)
+        gazes = [(self.model.gaze(eye.image, eye.seen.pose, eye.side), eye.seen) for eye in patches]
+        direction = np.mean([seen.direction(gaze) for gaze, seen in gazes], axis=0)
         pitch, yaw = gaze_angles(direction[None])[0]
         return LiveGaze(arrow(full, direction), (float(pitch), float(yaw)))
 
 
 def centre(heat: NDArray[np.floating]) -> tuple[float, float]:
-    """Return the centre of mass (x, y) of a map, shares of its sides."""
+    """Return the centre of mass (x, y) of a map, in shares of its sides."""
     mass = heat / heat.sum()
     x, y = ((np.arange(n) + 0.5) / n for n in (heat.shape[1], heat.shape[0]))
     return float(mass.sum(0) @ x), float(mass.sum(1) @ y)
 
 
 def arrow(picture: NDArray[np.uint8], direction: NDArray) -> NDArray[np.uint8]:
-    """Return the picture with a direction of the camera frame drawn from its middle."""
+    """Draw a direction of the camera frame as an arrow from the middle of the picture."""
     image = Image.fromarray(picture)
     start = np.array([image.width, image.height]) / 2
     end = start + 4 * ARROW * image.height * direction[:2] / np.linalg.norm(direction)

@@ -1,4 +1,4 @@
-"""A window of tkinter, which comes with Python on Linux, macOS and Windows."""
+"""Window for `vergence live` by tkinter, which comes with Python on most systems."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DOT = 12
 
 
 class NoDisplay(ConfigError):
-    """A machine where no window opens."""
+    """Error: this machine cannot open a window."""
 
 
 class LiveWindow:
-    """A picture with a line of text below it; closed with q, Escape or its own button.
+    """Window with a picture and a line of text; q, Escape or its button close it.
 
     Raises:
         NoDisplay: tkinter is missing, or there is no display.
@@ -44,7 +44,8 @@ class LiveWindow:
             self.root.bind(key, self.stop)
         if full:
             size = self.root.winfo_screenwidth(), self.root.winfo_screenheight()
-            self.root.geometry("{}x{}+0+0".format(*size))  # where nothing manages windows
+            # Without a window manager the attribute below has no effect.
+            self.root.geometry("{}x{}+0+0".format(*size))
             self.root.attributes("-fullscreen", True)
         self.canvas = tkinter.Canvas(self.root, background="black", highlightthickness=0)
         self.canvas.pack(fill="both", expand=True)
@@ -56,11 +57,11 @@ class LiveWindow:
         self.root.update()
 
     def stop(self, *_: Any) -> None:
-        """Note that the person wants to end."""
+        """Record that the person wants to end."""
         self.open = False
 
     def look_after(self) -> bool:
-        """Let the window answer; False if the person wants to end."""
+        """Handle pending events of the window; False if the person wants to end."""
         self.root.update()
         return self.open
 
@@ -87,5 +88,5 @@ class LiveWindow:
         return self.look_after()
 
     def close(self) -> None:
-        """Take the window away."""
+        """Close the window."""
         self.root.destroy()

@@ -1,4 +1,4 @@
-"""Pictures and sound to H.264 and AAC in an mp4, at the times they were shown."""
+"""Encoder of pictures and sound as H.264 and AAC in an mp4 file, with the original times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from vergence.data.video_summaries.sound import RATE
 from vergence.errors import ConfigError
 
+# The usual clock of video containers: 24, 25, 30 and 60 frames a second are whole numbers of ticks.
 CLOCK = Fraction(1, 90_000)
+"""Unit of times in the file, seconds."""
 
 
 def encode(
@@ -27,15 +29,15 @@ def encode(
     sound: Iterator[NDArray[np.float32]] | None = None,
     preset: str = "medium",
 ) -> int:
-    """Write pictures, uint8 `[H, W, 3]` RGB, each with its time in seconds; return how many.
+    """Write pictures, uint8 `[H, W, 3]` RGB, each with its time in seconds; return their number.
 
-    An odd last row or column is repeated, H.264 needs even sizes. `step_s` is how long the last one
-    lasts, and the nominal rate's inverse. `sound` is blocks `[2, samples]` that follow each other,
-    as `vergence.data.video_summaries.sound.heard` gives them. `preset` is x264's: how long it
-    searches for a smaller file.
+    H.264 needs even sizes: an odd last row or column is repeated. `step_s` is the duration of the
+    last picture and the inverse of the nominal rate. `sound` yields consecutive blocks
+    `[2, samples]`, see `vergence.data.video_summaries.sound`. `preset` is x264's trade of time for
+    size.
 
     Raises:
-        ConfigError: there is no picture, or one changes its size.
+        ConfigError: there is no picture, or pictures differ in size.
         OSError: the file cannot be written.
     """
     shown = iter(pictures)
@@ -76,7 +78,7 @@ def encode(
 
 
 class _Track:
-    """The sound of a film being written, in step with its pictures: players need not seek."""
+    """Sound track that is written in step with the pictures, so that players need not seek."""
 
     def __init__(self, container: OutputContainer, blocks: Iterator[NDArray[np.float32]]) -> None:
         self.container, self.blocks = container, blocks
@@ -84,7 +86,7 @@ class _Track:
         self.written = 0
 
     def write(self, until_s: float) -> None:
-        """Write what sounds before a time; with infinity, everything."""
+        """Write the sound before a time; with infinity, the rest and the end of the track."""
         while self.written < until_s * RATE:
             block = next(self.blocks, None)
             if block is None:

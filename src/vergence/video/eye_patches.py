@@ -1,4 +1,4 @@
-"""`vergence data patches`: eye patches of somebody's pictures or video, and a contact sheet."""
+"""`vergence data patches`: cuts eye patches out of pictures or a video of one person."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vergence.errors import ConfigError, DataError
 
 PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 PAIRS, ROW = 60, 6
-"""Frames on a contact sheet, and in one row of it; each patch is drawn twice as large."""
+"""Largest number of frames on a contact sheet, and number in one row."""
 
 
 @dataclass(frozen=True)
 class FrameSource:
-    """Pictures to look at: a name for each (file name, or number in a video), and the pixels."""
+    """Pictures of a source: their names (file name, or number in a video) and their pixels."""
 
     names: list[str]
     frames: Iterator[NDArray[np.uint8]]
@@ -46,10 +46,10 @@ def write_patches(
     """Write the eye patches of a picture, a folder of pictures or a video as npz.
 
     Args:
-        source: what to look at, one person.
-        out: a new `.npz`; the contact sheet lies beside it, as `.png`.
+        source: picture, folder of pictures or video of one person.
+        out: new `.npz`; the contact sheet has the same name with `.png`.
         model: MediaPipe's face landmarker, a `.task` file.
-        camera: JSON file of a calibrated camera; by default one is guessed.
+        camera: JSON file of a calibrated camera; default: a typical camera.
         targets: CSV with the columns frame (file name, or number in a video, from 0), x, y, z: the
             point looked at, mm in the camera frame.
         sheet: draw the contact sheet.
@@ -60,28 +60,28 @@ def write_patches(
     """
     if out.suffix != ".npz":
         raise ConfigError(f"patches are written as .npz, got {out}: give a name that ends in .npz")
-    taken = None if camera is None else read_camera(camera)
+    calibrated = None if camera is None else read_camera(camera)
     with landmarker(model) as find:
         pictures = opened_source(source)
         known = None if targets is None else _targets(targets, pictures.names)
-        found = patches_of(pictures.frames, taken, find, known)
+        patches = patches_of(pictures.frames, calibrated, find, known)
     with replacing(out) as scratch:
-        np.savez_compressed(scratch, allow_pickle=False, **found.stored())
+        np.savez_compressed(scratch, allow_pickle=False, **patches.stored())
     if sheet:
-        contact_sheet(found, out.with_suffix(".png"))
-    return found
+        contact_sheet(patches, out.with_suffix(".png"))
+    return patches
 
 
 def show(found: Patches, out: Path, console: Console, *, guessed: bool, sheet: bool) -> None:
-    """Print what was found, what was left out and why."""
+    """Print the number of patches, and of frames that were left out with the reason."""
     count = len(found.columns["side"])
     console.print(f"patches: {out} ({count}, both eyes of {count // 2} frames)", soft_wrap=True)
     if sheet:
         console.print(f"contact sheet: {out.with_suffix('.png')}", soft_wrap=True)
-    for said, numbers in (("no face", found.no_face), ("an eye leaves it", found.cut_off)):
+    for reason, numbers in (("no face", found.no_face), ("an eye leaves it", found.cut_off)):
         if numbers:
             first = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-            console.print(f"left out, {said}: {len(numbers)} of {found.frames} frames ({first})")
+            console.print(f"left out, {reason}: {len(numbers)} of {found.frames} frames ({first})")
     console.print(f"landmarks fit the face model to {found.error_px:.1f} pixels (median)")
     if guessed:
         console.print("no --camera: focal length guessed, angles are off by a few degrees")
@@ -90,14 +90,14 @@ def show(found: Patches, out: Path, console: Console, *, guessed: bool, sheet: b
 
 
 def contact_sheet(found: Patches, path: Path) -> None:
-    """Draw up to 60 frames, evenly chosen: left eye beside the mirrored right one, as networks see.
+    """Draw up to 60 evenly spaced frames: the left eye and the mirrored right eye of each.
 
     Raises:
         PartialRun: the file cannot be written.
     """
     left, right = np.split(found.columns["image"][:, 0], 2)
-    chosen = np.unique(np.linspace(0, len(left) - 1, min(PAIRS, len(left))).astype(int))
-    pairs = np.pad(np.concatenate([left[chosen], right[chosen]], 2), ((0, 0), (2, 2), (2, 2)))
+    frames = np.unique(np.linspace(0, len(left) - 1, min(PAIRS, len(left))).astype(int))
+    pairs = np.pad(np.concatenate([left[frames], right[frames]], 2), ((0, 0), (2, 2), (2, 2)))
     columns = min(ROW, len(pairs))
     rows = -(-len(pairs) // columns)
     grid = np.zeros((rows * columns, *pairs.shape[1:]), np.uint8)

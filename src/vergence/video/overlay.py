@@ -1,4 +1,4 @@
-"""Gaze drawn on video: heat map, predicted point, true gaze; an mp4, a CSV and a contact sheet."""
+"""Overlays of gaze on video: heat map, predicted point, true gaze; mp4, CSV and contact sheet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vergence.errors import ConfigError
 from vergence.video.encode import encode
 
 Point = Sequence[float]
-"""x and y in [0, 1], origin top left; NaN = not known."""
+"""x and y in [0, 1], origin at the top left; NaN: unknown."""
 
 COLUMNS = (
     *("frame", "t_s", "peak_x", "peak_y", "mean_x", "mean_y"),
@@ -30,9 +30,11 @@ COLUMNS = (
 )
 TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
 WATCHABLE_S = 3.0
+"""Shortest overlay in seconds, where short clips are slowed down."""
 NEAR = 0.1
+"""Radius in frame widths around the predicted point, in which heat counts as confidence."""
 CLEAR, STRIP = 0.12, 32
-"""Share of the peak below which heat is clear; rows blended at a time."""
+"""Share of the peak below which heat is transparent; rows blended at a time."""
 
 _HEAT = mpl.colormaps["inferno"](np.linspace(0.25, 1.0, 256))[:, :3] * 255
 
@@ -49,7 +51,7 @@ class OverlayFrame(NamedTuple):
 
 @dataclass(frozen=True)
 class OverlayFiles:
-    """Output of `write_overlay`: files, frames, seconds of video, and the slow-down."""
+    """Result of `write_overlay`: files, number of frames, seconds of video, slow-down factor."""
 
     video: Path
     table: Path
@@ -103,13 +105,13 @@ def write_overlay(
     step = float(np.median(np.diff(times))) if len(times) > 1 else 1 / 30
     span = float(times[-1] - times[0]) + step
     factor = max(1.0, WATCHABLE_S / span) if slow else 1.0
-    scenes = _aligned(times, frames, heats, points, truth)
+    scenes = _scenes(times, frames, heats, points, truth)
     with (
         replacing(path.with_suffix(".csv")) as table,
         replacing(path) as video,
         table.open("w", newline="", encoding="utf-8") as file,
     ):
-        count = encode(video, _drawn(file, scenes, factor), step * factor)
+        count = encode(video, _overlay_pictures(file, scenes, factor), step * factor)
     return OverlayFiles(path, path.with_suffix(".csv"), count, span * factor, factor)
 
 
@@ -148,22 +150,22 @@ def contact_sheet(
     columns: int = 3,
     width: int = 1200,
 ) -> Path:
-    """Write a picture of up to six overlaid frames, `columns` beside each other.
+    """Write a picture of up to six frames with overlay, `columns` in a row.
 
     Raises:
         ConfigError: there is no frame.
         PartialRun: the file cannot be written.
     """
-    chosen = list(islice(zip(frames, heats, points, truth or repeat(None), strict=False), 6))
-    if not chosen:
+    scenes = list(islice(zip(frames, heats, points, truth or repeat(None), strict=False), 6))
+    if not scenes:
         raise ConfigError(f"{path}: a contact sheet needs at least one frame, got none")
-    columns = min(columns, len(chosen))
+    columns = min(columns, len(scenes))
     gap = max(2, width // 200)
     tile = (width - gap * (columns - 1)) // columns
-    height = round(tile * chosen[0][0].shape[0] / chosen[0][0].shape[1])
-    rows = math.ceil(len(chosen) / columns)
+    height = round(tile * scenes[0][0].shape[0] / scenes[0][0].shape[1])
+    rows = math.ceil(len(scenes) / columns)
     sheet = Image.new("RGB", (width, rows * height + gap * (rows - 1)), PREDICTED_RGB)
-    for i, (frame, heat, point, true) in enumerate(chosen):
+    for i, (frame, heat, point, true) in enumerate(scenes):
         small = np.asarray(Image.fromarray(frame).resize((tile, height), Image.Resampling.LANCZOS))
         picture = draw(small, heat, point, true, legend=i == 0)
         sheet.paste(
@@ -182,15 +184,15 @@ def draw(
     *,
     legend: bool = True,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return the frame with the heat map blended in, a cross at `point` and a ring at `true`."""
+    """Draw the heat map, a cross at `point` and a ring at `true` on a frame."""
     picture = Image.fromarray(frame if heat is None else blend(frame, heat))
     size = max(12, round(min(frame.shape[0], frame.shape[1]) / 22))
     for mark, where in ((_cross(size), point), (_ring(size), true)):
-        if where is not None and _known(where):
+        if where is not None and _is_known(where):
             x, y = where[0] * frame.shape[1], where[1] * frame.shape[0]
             picture.paste(mark, (round(x - mark.width / 2), round(y - mark.height / 2)), mark)
     if legend:
-        box = _legend(size, heat is not None, _known(point), _known(true))
+        box = _legend(size, heat is not None, _is_known(point), _is_known(true))
         picture.paste(box, (size // 2, picture.height - box.height - size // 2), box)
     return np.asarray(picture)
 
@@ -200,7 +202,7 @@ def blend(
     heat: Float[np.ndarray, "rows columns"],
     opacity: float = 0.72,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return the frame under its heat map; the map is scaled to its peak, low heat is clear."""
+    """Blend a heat map into a frame; it is scaled to its peak, and low heat is transparent."""
     height, width = frame.shape[:2]
     picture = Image.fromarray(np.ascontiguousarray(heat, dtype=np.float32))
     large = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC)).clip(0)
@@ -222,14 +224,18 @@ def blend(
     return out
 
 
-def _aligned(
+def _scenes(
     times: NDArray[np.float64],
     frames: Iterable[NDArray[np.uint8]],
     heats: Iterable[NDArray[np.floating]],
     points: Iterable[Point],
     truth: Iterable[Point | None] | None,
 ) -> Iterator[OverlayFrame]:
-    """Yield one scene per time; refuse columns of different length by name."""
+    """Yield one frame of the overlay per time.
+
+    Raises:
+        ConfigError: the columns differ in length.
+    """
     named: dict[str, Iterable[Any]] = {
         "times": times,
         "frames": frames,
@@ -249,14 +255,14 @@ def _aligned(
         yield OverlayFrame(float(row[0]), row[1], row[2], row[3], row[4] if len(row) > 4 else None)
 
 
-def _known(point: Point | None) -> bool:
+def _is_known(point: Point | None) -> bool:
     return point is not None and math.isfinite(point[0]) and math.isfinite(point[1])
 
 
-def _drawn(
+def _overlay_pictures(
     file: TextIO, scenes: Iterator[OverlayFrame], factor: float
 ) -> Iterator[tuple[float, NDArray[np.uint8]]]:
-    """Write each scene's row of the table; yield its time in the overlay and its picture."""
+    """Write the table row by row; yield the time in the overlay and the picture of each frame."""
     table = csv.writer(file)
     table.writerow(COLUMNS)
     start = None
@@ -283,17 +289,18 @@ def _row(index: int, scene: OverlayFrame) -> list[str]:
     row = [str(index), f"{scene.time_s:.6f}", f"{point[0]:.5f}", f"{point[1]:.5f}"]
     row += [f"{side:.5f}" for side in mean]
     row.append(f"{confidence:.4f}")
-    if true is None or not _known(true):
+    if true is None or not _is_known(true):
         return [*row, "", "", ""]
     away = math.hypot((point[0] - true[0]) * width, (point[1] - true[1]) * height)
     share = away / math.hypot(height, width)
     return [*row, f"{true[0]:.5f}", f"{true[1]:.5f}", f"{share:.5f}"]
 
 
-def _mark(
+def _draw_mark(
     size: int, strokes: Sequence[tuple[int, tuple[int, int, int]]], ring: bool
 ) -> Image.Image:
-    """Draw at four times the size and shrink: Pillow's own lines have stair-step edges."""
+    """Draw a ring or a cross of the given size."""
+    # At four times the size, then shrunk: Pillow's own lines have stair-step edges.
     side = size * 4
     large = Image.new("RGBA", (side, side), (0, 0, 0, 0))
     pen = ImageDraw.Draw(large)
@@ -313,19 +320,21 @@ def _mark(
 
 @lru_cache(maxsize=8)
 def _cross(size: int) -> Image.Image:
-    return _mark(size, ((size * 4 // 5, EDGE_RGB), (size * 4 // 11, PREDICTED_RGB)), ring=False)
+    return _draw_mark(
+        size, ((size * 4 // 5, EDGE_RGB), (size * 4 // 11, PREDICTED_RGB)), ring=False
+    )
 
 
 @lru_cache(maxsize=8)
 def _ring(size: int) -> Image.Image:
-    return _mark(
+    return _draw_mark(
         round(size * 1.4), ((size * 4 // 4, EDGE_RGB), (size * 4 // 7, TRUE_RGB)), ring=True
     )
 
 
 @lru_cache(maxsize=32)
 def _legend(size: int, heat: bool, point: bool, true: bool) -> Image.Image:
-    """Return a rounded label that names what is drawn, and nothing that is not."""
+    """Legend that names those marks that are drawn."""
     font = ImageFont.load_default(max(11, size * 0.55))
     entries: list[tuple[Image.Image, str]] = []
     icon = round(size * 0.75)

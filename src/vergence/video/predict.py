@@ -1,4 +1,4 @@
-"""Gaze prediction with a finished run: maps on a video or pictures, or angles of eye images."""
+"""`vergence predict`: gaze maps on a video or pictures, or gaze angles of eye images."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def predict(
 ) -> OverlayFiles | AngleFile:
     """Draw predicted gaze on a video or pictures, or write the gaze angles of eye images.
 
-    True gaze is drawn as a ring where the run's own reader finds a recording of this video, or a
-    `gaze_2d.csv` lies beside it.
+    True gaze is drawn as a ring where the run's reader has a recording of this video, or a file
+    `gaze_2d.csv` is in the video's folder.
 
     Args:
         folder: run directory of one method.
-        source: of a run of gaze maps a video that PyAV can read, a picture or a folder of them; of
-            a run of gaze angles what `predict_angles` takes.
-        out: where the overlay goes: mp4 of a video, PNG of a picture, a folder of PNG of a folder;
-            a CSV and, of a video, a contact sheet lie beside it. Of gaze angles, the CSV. Default:
-            a name made of the source's, in the working directory.
-        person: predict as this participant; default: as a newcomer, with the shared model, and of
-            an adapted run as its person.
-        maps: a new npz for the maps: `maps` float32 `[frames, h, w]`, each summing to 1, `time_s`
-            float64 `[frames]`, and `name`, of the picture or the number of the frame.
+        source: for a run of gaze maps a video that PyAV can read, a picture or a folder of
+            pictures; for a run of gaze angles see `predict_angles`.
+        out: output: an mp4 for a video, a PNG for a picture, a folder of PNG files for a folder,
+            each with a CSV and, for a video, a contact sheet of the same name; for gaze angles the
+            CSV. Default: a name made of the source's, in the working directory.
+        person: participant whose model predicts; default: the shared model, or the model of an
+            adapted run.
+        maps: new npz for the maps: `maps` float32 `[frames, h, w]`, each with sum 1, `time_s`
+            float64 `[frames]`, and `name`, the picture's name or the frame's number.
 
     Raises:
-        ConfigError: another task's run, an unknown person, a newcomer without a shared model, or
-            maps are asked of a run that predicts angles.
-        DataError: the video is unreadable or shorter than the model's window.
+        ConfigError: the run has another task, the person is unknown, the run has no shared model,
+            or `maps` is given for a run that predicts angles.
+        DataError: the video cannot be read, or is shorter than the model's window.
     """
     with profiling.phase("checkpoints"):
         trained = read_run(folder)
@@ -60,5 +60,5 @@ def predict(
             "gaze_angle; in Python, vergence.open_run(...).predict takes any"
         )
     ending = ".png" if source.suffix.lower() in PICTURES else ".mp4"
-    usual = f"{source.name}_overlay" if source.is_dir() else f"{source.stem}_overlay{ending}"
-    return predict_maps(trained, source, out or Path(usual), person, maps)
+    default = f"{source.name}_overlay" if source.is_dir() else f"{source.stem}_overlay{ending}"
+    return predict_maps(trained, source, out or Path(default), person, maps)

@@ -1,4 +1,4 @@
-"""Gaze angles of eye images with a trained model: a table with a row per image."""
+"""Gaze angles of eye images, predicted by a finished run: a table with a row per image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FACES = "cut eye images out of pictures of faces first, by `vergence data patche
 
 @dataclass(frozen=True)
 class AngleFile:
-    """Output of `predict_angles`: the table, its rows, and the mean error where gaze is known."""
+    """Result of `predict_angles`: the table, its length, and the mean error if gaze is known."""
 
     table: Path
     rows: int
@@ -42,12 +42,12 @@ def predict_angles(
         trained: a run of the task `gaze_angle`.
         source: an npz with the columns `image` (uint8), `pose` (radians; zeros where it is left
             out) and, where known, `gaze` (radians); or a picture of an eye, or a folder of them.
-        out: where the CSV goes: sample, (pitch, yaw) in radians and in degrees.
-        person: predict as this participant; default: as a newcomer.
+        out: CSV to write: sample, (pitch, yaw) in radians and in degrees.
+        person: participant whose model predicts; default: the shared model.
 
     Raises:
-        ConfigError: an unknown person, or a newcomer without a shared model.
-        DataError: the file cannot be read, or its images are not as those of the training.
+        ConfigError: the person is unknown, or the run has no shared model.
+        DataError: the file cannot be read, or its images differ in form from those of the training.
     """
     names, samples = eye_images(source)
     with profiling.phase("forward"):
@@ -70,26 +70,29 @@ def predict_angles(
 
 
 def eye_images(source: Path) -> tuple[list[str], Samples]:
-    """Read names and samples of an npz, of a picture of an eye, or of a folder of such pictures.
+    """Read names and samples from an npz, a picture of an eye, or a folder of such pictures.
 
     Raises:
-        DataError: there are none, or pictures differ in size.
+        DataError: there are no pictures, or they differ in size.
     """
     if source.suffix == ".npz":
         columns = dict(read_samples(source).columns)
         if "image" not in columns:
             raise DataError(f"{source} has no column image (it has {', '.join(sorted(columns))})")
-        if columns["image"].ndim == 3:  # as `vergence data patches` writes them
+        # `vergence data patches` writes images without an axis for the colour.
+        if columns["image"].ndim == 3:
             columns["image"] = columns["image"][:, None]
         names = [str(number) for number in range(len(columns["image"]))]
     else:
-        found = opened_source(source)
+        pictures = opened_source(source)
         # Weights of ITU-R BT.601, as every reader of eye images turns colours into grey.
-        grey = [np.rint(frame @ [0.299, 0.587, 0.114]).astype(np.uint8) for frame in found.frames]
+        grey = [
+            np.rint(frame @ [0.299, 0.587, 0.114]).astype(np.uint8) for frame in pictures.frames
+        ]
         if len(sizes := {frame.shape for frame in grey}) > 1:
             listed = ", ".join(f"{width} x {height}" for height, width in sorted(sizes))
             raise DataError(f"{source}: eye images must be of one size, got {listed}; {FACES}")
-        names, columns = found.names, {"image": torch.from_numpy(np.stack(grey))[:, None]}
+        names, columns = pictures.names, {"image": torch.from_numpy(np.stack(grey))[:, None]}
     count = len(columns["image"])
     return names, Samples({"pose": torch.zeros(count, 2), **columns})
 

@@ -1,4 +1,4 @@
-"""Gaze maps of a trained model on a video or pictures: overlays, tables and arrays."""
+"""Gaze maps on a video or pictures, predicted by a finished run: overlays, tables, arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from vergence.video.streaming import StreamingModel, stream
 
 Point = tuple[float, float]
 LEVELS = 2
-"""Folders above a video that are looked through as a data set's root: of a recording, a person."""
+"""Number of folders above a video that may be the root of a data set (recording, person)."""
 
 
 def predict_maps(
@@ -72,7 +72,7 @@ def write_maps(
     times_s: NDArray[np.float64],
     names: Sequence[str],
 ) -> None:
-    """Write maps as an npz, where one is asked for."""
+    """Write maps as an npz, unless `path` is None."""
     if path is None:
         return
     with replacing(path) as scratch, scratch.open("wb") as file:
@@ -93,33 +93,34 @@ def _on_pictures(
     wanted: Mapping[str, int],
     maps: Path | None,
 ) -> OverlayFiles:
-    """Draw a map on each picture: `out` is a PNG, or of a folder a folder of PNG and table.csv."""
-    found = opened_source(source)
-    frames = list(found.frames)
+    """Draw a map on each picture; `out` is a PNG, or for a folder a folder of PNG files."""
+    pictures = opened_source(source)
+    frames = list(pictures.frames)
     size = (wanted["width"], wanted["height"])
     small = [np.asarray(Image.fromarray(f).resize(size, Image.Resampling.BICUBIC)) for f in frames]
-    window = wanted["frames"]  # a picture stands still: all frames show it, and the last map counts
+    # A picture is a video that stands still: all frames show it, and the last map counts.
+    window = wanted["frames"]
     shown = samples(np.repeat(np.stack(small), window, 0), window)
     heats = heat_maps(trained, shown, person)[window - 1 :: window]
-    files = [out / f"{name}.png" for name in found.names] if source.is_dir() else [out]
-    write_maps(maps, heats, np.zeros(len(heats)), found.names)
+    files = [out / f"{name}.png" for name in pictures.names] if source.is_dir() else [out]
+    write_maps(maps, heats, np.zeros(len(heats)), pictures.names)
     table = out.with_suffix(".csv")
-    return write_pictures(files, table, found.names, frames, heats, _points(heats))
+    return write_pictures(files, table, pictures.names, frames, heats, _points(heats))
 
 
 def predicted(
     trained: TrainedRun, footage: Video, wanted: Mapping[str, int], person: str | None
 ) -> NDArray[np.float64]:
-    """Return one map per frame, from windows of frames, or from a stream of them.
+    """Predict one map per frame `[frames, h, w]`, from windows of frames or from a stream.
 
-    `wanted` says the `frames` of a window, and their `width` and `height`.
+    `wanted` gives the number of `frames` of a window, and their `width` and `height`.
 
     Raises:
         DataError: the video is shorter than the window.
     """
     width, height = wanted["width"], wanted["height"]
     if isinstance(trained.task.network, GlcCausal):
-        return streamed(trained, footage.frames(width=width, height=height), person)
+        return stream_maps(trained, footage.frames(width=width, height=height), person)
     window = wanted["frames"]
     if len(footage.times_s) < window:
         raise DataError(
@@ -143,10 +144,10 @@ def samples(frames: NDArray[np.uint8], window: int) -> Samples:
 
 
 def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray[np.float64]:
-    """Return one map per frame `[frames, h, w]` of windows, each summing to 1.
+    """Predict one map per frame of windows, `[frames, h, w]`, each with sum 1.
 
     Raises:
-        ConfigError: there is no shared model for a newcomer.
+        ConfigError: no person is given, and the run has no shared model.
     """
     shown, params = model_for(trained, data, person)
     task, test = trained.task, next(iter(shown.ready.people.values())).test
@@ -157,13 +158,13 @@ def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray
     return heat.view(-1, *logits.shape[2:]).numpy()
 
 
-def streamed(
+def stream_maps(
     trained: TrainedRun, frames: Iterator[NDArray[np.uint8]], person: str | None
 ) -> NDArray[np.float64]:
-    """Return one map per frame, each made as its frame comes: only the state is kept.
+    """Predict one map per frame of a stream, `[frames, h, w]`; only the state stays in memory.
 
     Raises:
-        ConfigError: there is no shared model for a newcomer.
+        ConfigError: no person is given, and the run has no shared model.
     """
     first = next(frames)
     shown, params = model_for(trained, samples(first[None], 1), person)
@@ -179,10 +180,10 @@ def streamed(
 
 
 def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[TrainedRun, Params]:
-    """Return the run on new data of a participant, or of a newcomer, and the parameters for it.
+    """Return the run with new data of a participant or an unseen client, and their parameters.
 
     Raises:
-        ConfigError: there is no shared model for a newcomer.
+        ConfigError: no person is given, and the run has no shared model.
     """
     who, task = person or NEWCOMER, trained.task
     if person is None and not trained.shares():
@@ -195,17 +196,17 @@ def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[T
         new = trained.lent(ready.people[who].test, person)
         ready = replace(ready, people={who: Splits(new, new, new)})
     shown = trained.on(ready, stream=RandomStream("predict"))
-    # What a method predicts with is made from data, which a video has no labels for.
+    # Such a method fits a model to labelled data before it predicts, and a video has no labels.
     if isgeneratorfunction(type(trained.method).model_on):
-        return shown, own_model(trained, shown, person)
+        return shown, personal_model(trained, shown, person)
     return shown, shown.model(who)
 
 
-def own_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
-    """Parameters made from a participant's own data of the run; a newcomer's are those sent.
+def personal_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
+    """Parameters fitted to a participant's data of the run; for an unseen client the shared ones.
 
     Raises:
-        ConfigError: a newcomer is sent no model, but several to choose from by labels.
+        ConfigError: the method chooses an unseen client's model by labelled samples.
     """
     if person is not None:
         return trained.model(person)
@@ -218,8 +219,8 @@ def own_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Par
 
 
 def true_gaze(trained: TrainedRun, video: Path, footage: Video) -> list[Point | None] | None:
-    """Return recorded gaze per frame, where the run's own reader or a `gaze_2d.csv` has it."""
-    recording = recorded(trained.experiment.dataset, video)
+    """Recorded gaze per frame, from the run's reader or a `gaze_2d.csv`; None without any."""
+    recording = find_recording(trained.experiment.dataset, video)
     if recording is None and video.with_name("gaze_2d.csv").is_file():
         recording = read_recording(video.parent)
     if recording is None:
@@ -232,10 +233,10 @@ def true_gaze(trained: TrainedRun, video: Path, footage: Video) -> list[Point | 
     ]
 
 
-def recorded(dataset: Dataset, video: Path) -> Recording | None:
-    """Find the recording of a video by a run's data set, in the folders above the video.
+def find_recording(dataset: Dataset, video: Path) -> Recording | None:
+    """Find the recording of a video with a run's data set, in the folders above the video.
 
-    None where the data set reads no recordings, or none of this video.
+    None where the data set reads no recordings, or has none of this video.
     """
     if not isinstance(dataset, WindowOptions):
         return None

@@ -1,4 +1,4 @@
-"""Learned shot scores of videos that nobody rated: `vergence video summarise --model`."""
+"""Shot scores by a trained model, for `vergence video summarise --model`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from vergence.results.read import read
 from vergence.tasks.summary import SummaryTask
 
 Scorer = Callable[[Float[np.ndarray, "steps d"]], Float[np.ndarray, " steps"]]
-"""How important every sampled frame is, in [0, 1], by its features."""
+"""Function from features of sampled frames to their importance, in [0, 1]."""
 
 
-def learned(folder: Path, person: str | None = None) -> Scorer:
-    """Return the scores of a run's model, that of a participant or of a newcomer.
+def load_scorer(folder: Path, person: str | None = None) -> Scorer:
+    """Return the score function of a run's model, a participant's or the shared one.
 
     Raises:
-        ConfigError: another task's run, one on other features than videos are given here, an
-            unknown person, or a method that needs a newcomer's own rated videos.
+        ConfigError: the run has another task or other features, the person is unknown, or the
+            method needs rated videos of an unseen client.
     """
     trained, run = read_run(folder), read(folder).runs[0]
     if not isinstance(trained.task, SummaryTask):
@@ -43,7 +43,7 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
         )
     trained.refuse_stranger(person, run.people)
     who = person or NEWCOMER
-    nobody = Federation("video", unrated(who, np.zeros((1, 1))))
+    nobody = Federation("video", unrated_clip(who, np.zeros((1, 1))))
     trained = trained.on(nobody, stream=RandomStream("summarise"))
     message, worker = trained.asked(who), trained.executor
     if person is None and "model" not in message.trees:
@@ -59,15 +59,15 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
     asked = trained.method.model_on(state, message, worker.site(nobody, who, message))
     params = worker.model(drive(asked, refuse), message.round)
 
-    def scores(found: Float[np.ndarray, "steps d"]) -> Float[np.ndarray, " steps"]:
-        outputs = trained.outputs(params, unrated(who, found)[who].test)
+    def scores(features: Float[np.ndarray, "steps d"]) -> Float[np.ndarray, " steps"]:
+        outputs = trained.outputs(params, unrated_clip(who, features)[who].test)
         return outputs[0].sigmoid().double().numpy()
 
     return scores
 
 
-def unrated(who: str, features: Float[np.ndarray, "steps d"]) -> dict[str, Splits]:
-    """Return somebody's data: a clip that nobody said anything of."""
+def unrated_clip(who: str, features: Float[np.ndarray, "steps d"]) -> dict[str, Splits]:
+    """Data of one person with a single clip that nobody rated."""
     steps = len(features)
     nothing, at = np.zeros((1, steps)), np.arange(steps)
     shot = np.array([[0, steps - 1]])

@@ -1,4 +1,4 @@
-"""Models for streams: one frame and the state in, that frame's gaze map and the new state out."""
+"""Streaming models: take one frame and a state, return the frame's gaze map and a new state."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ State = tuple[Tensor, ...]
 
 
 class StreamingModel(nn.Module):
-    """A causal network with what comes before and after it: a frame's pixels to its gaze map.
+    """Causal network with feature extractor and prior: maps a frame's pixels to its gaze map.
 
-    The state is that of a `GazeContext` and, with motion, of a `Background`; `start` gives the one
-    of a stream before its first frame.
+    The state is that of a `GazeContext` and, with motion, of a `Background`; `start` gives the
+    state before the first frame.
     """
 
     def __init__(self, task: GazeMap, network: GlcCausalNet, prior: Tensor | None = None) -> None:
@@ -36,7 +36,7 @@ class StreamingModel(nn.Module):
         self.answers = ("map", *(f"next_{name}" for name in state))
 
     def forward(self, frame: UInt8[Tensor, "1 height width 3"], *state: Tensor) -> State:
-        """Return the frame's map `[1, rows, columns]`, with sum 1, and the new state."""
+        """Return the map of the frame `[1, rows, columns]`, with sum 1, and the new state."""
         features, background = self.features(frame[:, None])[:, 0], ()
         if self.moves:
             moving, background = motion.observe(frame, motion.Background(*state[2:]))
@@ -48,7 +48,7 @@ class StreamingModel(nn.Module):
         return heat, *context, *background
 
     def start(self, height: int, width: int) -> State:
-        """Return the state before the first frame of so many pixels."""
+        """Return the state before the first frame, for frames of this size in pixels."""
         rows, columns = (side // 2 for side in self.network.grid)
         context = self.network.start(torch.zeros(1, 1, 1, rows, columns))
         return *context, *(motion.empty_background(1, height, width) if self.moves else ())
@@ -58,7 +58,7 @@ class StreamingModel(nn.Module):
         return batch["frames"][:1, 0], *self.start(*batch["frames"].shape[2:4])
 
     def calls(self, batch: Batch) -> Iterator[State]:
-        """The values that calls are given beside the state: frames of the first sample."""
+        """Yield the arguments of calls without the state: the frames of the first sample."""
         for frame in batch["frames"][:1].unbind(1):
             yield (frame,)
 
@@ -67,7 +67,7 @@ class StreamingModel(nn.Module):
 def stream(
     model: StreamingModel, frames: Iterable[NDArray]
 ) -> Iterator[Float[Tensor, "rows columns"]]:
-    """Yield the map of every frame, uint8 `[H, W, 3]`, as soon as it is there."""
+    """Yield the map of every frame, uint8 `[H, W, 3]`, as soon as the frame is available."""
     state: State | None = None
     for picture in frames:
         frame = torch.from_numpy(picture)[None]

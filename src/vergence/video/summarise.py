@@ -1,4 +1,4 @@
-"""`vergence video summarise`: a video cut to its best shots in a budget, all on this machine."""
+"""`vergence video summarise`: cuts a video to its best shots within a budget, on this machine."""
 
 from __future__ import annotations
 
@@ -26,54 +26,54 @@ from vergence.video.encode import encode
 from vergence.video.shot_scores import Scorer
 
 SAMPLE_S, SHORTEST_S, LONGEST_S = 0.5, 1.5, 5.0
-"""Between samples at most; of a shot about, and at most."""
+"""Longest time between samples; shortest and longest duration of a shot, seconds."""
 SEVERAL = 4
-"""Shots of the greatest length that fit into the budget: shorter videos get shorter shots."""
+"""Smallest number of longest shots that fit into the budget: short videos get shorter shots."""
 TILES, ROW, TILE = 48, 6, 200
-"""Shots on a contact sheet, in one row of it, and a tile's width in pixels."""
-KEPT_RGB, LEFT_RGB = (255, 170, 40), (70, 74, 80)
+"""Number of shots on a contact sheet, number in a row, and width of a tile in pixels."""
+SUMMARY_RGB, OTHER_RGB = (255, 170, 40), (70, 74, 80)
 
 
 @dataclass(frozen=True, eq=False)
 class VideoSummary:
-    """A summarised video: its shots, what each adds, and which were kept.
+    """Video with its shots, their scores, and the selection for the summary.
 
     Attributes:
-        video: the original.
-        room: frames the budget allows.
-        shots: first and last frame of each, both included.
-        scores: what a shot adds to better ones (`video_summaries.shots.coverage`), or the mean
+        video: the original video.
+        room: number of frames that the budget allows.
+        shots: first and last frame of each shot, both inclusive.
+        scores: gain in coverage by each shot (`video_summaries.shots.coverage`), or the mean
             importance of its frames; in [0, 1].
-        kept: which shots are in the summary.
+        in_summary: which shots are in the summary, bool `[shots]`.
     """
 
     video: Video
     room: int
     shots: Int[np.ndarray, "shots 2"]
     scores: Float[np.ndarray, " shots"]
-    kept: Bool[np.ndarray, " shots"]
+    in_summary: Bool[np.ndarray, " shots"]
 
     @property
     def frames(self) -> list[int]:
-        """Numbers of the kept frames, ascending."""
-        return [f for first, last in self.shots[self.kept] for f in range(first, last + 1)]
+        """Numbers of the frames in the summary, ascending."""
+        return [f for first, last in self.shots[self.in_summary] for f in range(first, last + 1)]
 
 
 def summarise(
     source: Path, out: Path, budget: str = "15%", scorer: Scorer | None = None, by: str = "coverage"
 ) -> VideoSummary:
-    """Write the summary `out` (mp4), and beside it its shots (JSON) and a contact sheet (PNG).
+    """Write the summary (mp4), with its shots (JSON) and a contact sheet (PNG) of the same name.
 
     Args:
-        source: the video.
-        out: where the summary goes.
-        budget: see `share_of`.
-        scorer: how important sampled frames are; a shot is worth their mean. None: coverage.
-        by: what the JSON says of the scores.
+        source: video to summarise.
+        out: summary to write.
+        budget: length of the summary, see `share_of`.
+        scorer: importance of sampled frames, whose mean is a shot's score; None: coverage.
+        by: name of the scores in the JSON.
 
     Raises:
-        ConfigError: a budget that cannot be read, another ending than .mp4, `out` is the original.
-        DataError: the video is unreadable, or too short for the budget.
+        ConfigError: the budget cannot be read, `out` does not end in .mp4, or is the original.
+        DataError: the video cannot be read, or is too short for the budget.
         PartialRun: a file cannot be written.
     """
     if out.suffix.lower() != ".mp4":
@@ -81,18 +81,18 @@ def summarise(
     if out.exists() and source.exists() and out.samefile(source):
         raise ConfigError(f"the summary would replace {source}: give another name")
     video = Video.open(source)
-    found = chosen(video, share_of(budget, video), scorer)
+    summary = choose_shots(video, share_of(budget, video), scorer)
     step = interval_s(video)
     with replacing(out) as scratch:
-        sound = heard(source, spans(found, step))
-        encode(scratch, _shown(found, step), step, sound, preset="veryfast")
-    write_json(out.with_suffix(".json"), told(found, budget, by))
-    contact_sheet(found, out.with_suffix(".png"))
-    return found
+        sound = heard(source, spans(summary, step))
+        encode(scratch, _summary_pictures(summary, step), step, sound, preset="veryfast")
+    write_json(out.with_suffix(".json"), summary_record(summary, budget, by))
+    contact_sheet(summary, out.with_suffix(".png"))
+    return summary
 
 
 def share_of(budget: str, video: Video) -> float:
-    """Return the share of a video's frames that `15%` or `20s` is.
+    """Parse a budget such as `15%` or `20s` as a share of a video's frames.
 
     Raises:
         ConfigError: the budget is neither, or not positive and at most the whole video.
@@ -111,14 +111,14 @@ def share_of(budget: str, video: Video) -> float:
 
 
 def interval_s(video: Video) -> float:
-    """Return the seconds a frame lasts, by the median."""
+    """Median duration of a frame in seconds."""
     return float(np.median(np.diff(video.times_s))) if len(video.times_s) > 1 else 1 / 30
 
 
-def chosen(video: Video, share: float, scorer: Scorer | None = None) -> VideoSummary:
-    """Return the shots of a video and which of them to keep within a share of its frames.
+def choose_shots(video: Video, share: float, scorer: Scorer | None = None) -> VideoSummary:
+    """Divide a video into shots and choose the best within a share of its frames.
 
-    Without a `scorer` shots are worth what they add.
+    Without a `scorer` a shot's score is its gain in coverage.
 
     Raises:
         DataError: the budget is less than one frame, or a frame cannot be decoded.
@@ -134,7 +134,7 @@ def chosen(video: Video, share: float, scorer: Scorer | None = None) -> VideoSum
     longest = max(1, min(round(LONGEST_S / step), room // SEVERAL))
     stride = max(1, min(round(SAMPLE_S / step), longest // 3))
     picks = np.arange(0, count, stride)
-    features = sampled(video, picks)
+    features = frame_features(video, picks)
     most = min(max(1, longest // stride), len(picks))
     least = max(1, min(round(SHORTEST_S / step / stride), (most + 1) // 2))
     starts = segments(features, most, least)
@@ -145,13 +145,13 @@ def chosen(video: Video, share: float, scorer: Scorer | None = None) -> VideoSum
         scores = coverage(features, starts)
     else:
         scores = shot_values(spread(scorer(features), picks, count), shots)
-    # The second term fills the budget where shots add nothing: of equals, more frames.
-    kept = knapsack(scores + 1e-6 * lengths / count, lengths, room)
-    return VideoSummary(video, room, shots, scores, kept)
+    # The second term fills the budget where further shots have no score.
+    in_summary = knapsack(scores + 1e-6 * lengths / count, lengths, room)
+    return VideoSummary(video, room, shots, scores, in_summary)
 
 
-def sampled(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, "picks 1280"]:
-    """Return a feature vector of each picked frame."""
+def frame_features(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, "picks 1280"]:
+    """Feature vectors of the frames with these numbers."""
     network = pretrained.load()
     crop = pretrained.CROP
     scale = crop * 9 / 8 / min(video.width, video.height)
@@ -168,16 +168,16 @@ def sampled(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, "picks 
     return np.concatenate(rows)
 
 
-def told(found: VideoSummary, budget: str, by: str) -> dict[str, object]:
+def summary_record(summary: VideoSummary, budget: str, by: str) -> dict[str, object]:
     """Content of the JSON: budget, features, and every shot with its score."""
-    times, end = found.video.times_s, interval_s(found.video)
+    times, end = summary.video.times_s, interval_s(summary.video)
     return {
-        "source": found.video.path.name,
+        "source": summary.video.path.name,
         "frames": len(times),
         "seconds": round(float(times[-1] - times[0]) + end, 6),
         "budget": budget,
-        "budget_frames": found.room,
-        "kept_frames": len(found.frames),
+        "budget_frames": summary.room,
+        "kept_frames": len(summary.frames),
         "features": pretrained.VECTOR,
         "scores": by,
         "shots": [
@@ -190,45 +190,46 @@ def told(found: VideoSummary, budget: str, by: str) -> dict[str, object]:
                 "kept": bool(kept),
             }
             for (first, last), score, kept in zip(
-                found.shots, found.scores, found.kept, strict=True
+                summary.shots, summary.scores, summary.in_summary, strict=True
             )
         ],
     }
 
 
-def spans(found: VideoSummary, step: float) -> list[tuple[float, float]]:
-    """Return start and length in seconds of every kept shot, on the clock of the file's sound."""
-    times = found.video.times_s + found.video.start_s
+def spans(summary: VideoSummary, step: float) -> list[tuple[float, float]]:
+    """Start and length in seconds of every shot of the summary, on the clock of the sound."""
+    times = summary.video.times_s + summary.video.start_s
     return [
-        (float(times[a]), float(times[b] - times[a]) + step) for a, b in found.shots[found.kept]
+        (float(times[a]), float(times[b] - times[a]) + step)
+        for a, b in summary.shots[summary.in_summary]
     ]
 
 
-def contact_sheet(found: VideoSummary, path: Path) -> None:
-    """Write a picture with the middle frame of every shot, kept ones framed in orange.
+def contact_sheet(summary: VideoSummary, path: Path) -> None:
+    """Write a picture with the middle frame of every shot; those of the summary have a frame.
 
-    Of more than `TILES` shots only kept ones are drawn, of those at most so many, evenly.
+    With more than `TILES` shots only those of the summary are drawn, at most `TILES` of them.
     """
-    drawn = np.arange(len(found.shots))
-    if len(drawn) > TILES:
-        drawn = np.flatnonzero(found.kept)
-        drawn = drawn[np.linspace(0, len(drawn) - 1, min(TILES, len(drawn))).round().astype(int)]
-    middles = found.shots[drawn].sum(1) // 2
-    height = round(TILE * found.video.height / found.video.width)
+    tiles = np.arange(len(summary.shots))
+    if len(tiles) > TILES:
+        tiles = np.flatnonzero(summary.in_summary)
+        tiles = tiles[np.linspace(0, len(tiles) - 1, min(TILES, len(tiles))).round().astype(int)]
+    middles = summary.shots[tiles].sum(1) // 2
+    height = round(TILE * summary.video.height / summary.video.width)
     edge = TILE // 40
-    columns = min(ROW, len(drawn))
-    size = (columns * TILE, -(-len(drawn) // columns) * height)
-    sheet = Image.new("RGB", size, LEFT_RGB)
+    columns = min(ROW, len(tiles))
+    size = (columns * TILE, -(-len(tiles) // columns) * height)
+    sheet = Image.new("RGB", size, OTHER_RGB)
     pen = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(TILE // 14)
     inside = TILE - 2 * edge, height - 2 * edge
-    frames = found.video.frames(middles.tolist(), *inside)
-    for place, (shot, frame) in enumerate(zip(drawn, frames, strict=True)):
+    frames = summary.video.frames(middles.tolist(), *inside)
+    for place, (shot, frame) in enumerate(zip(tiles, frames, strict=True)):
         x, y = place % columns * TILE, place // columns * height
-        colour = KEPT_RGB if found.kept[shot] else LEFT_RGB
+        colour = SUMMARY_RGB if summary.in_summary[shot] else OTHER_RGB
         pen.rectangle((x, y, x + TILE - 1, y + height - 1), colour)
         sheet.paste(Image.fromarray(frame), (x + edge, y + edge))
-        start = found.video.times_s[found.shots[shot, 0]]
+        start = summary.video.times_s[summary.shots[shot, 0]]
         text = f"{int(start // 60)}:{start % 60:04.1f}"
         where = (x + 2 * edge, y + height - 2 * edge)
         pen.text(where, text, (255, 255, 255), font, "lb", stroke_width=2, stroke_fill=(0, 0, 0))
@@ -236,11 +237,13 @@ def contact_sheet(found: VideoSummary, path: Path) -> None:
         sheet.save(scratch, "PNG")
 
 
-def _shown(found: VideoSummary, step: float) -> Iterator[tuple[float, NDArray[np.uint8]]]:
-    """Yield kept frames with their times in the summary: spacing stays within a shot."""
-    rows = found.frames
-    times = found.video.times_s
-    pictures = found.video.frames(rows)
+def _summary_pictures(
+    summary: VideoSummary, step: float
+) -> Iterator[tuple[float, NDArray[np.uint8]]]:
+    """Yield times in the summary and frames; within a shot the original spacing remains."""
+    rows = summary.frames
+    times = summary.video.times_s
+    pictures = summary.video.frames(rows)
     now = 0.0
     for i, (row, picture) in enumerate(zip(watched(rows, "kept frames"), pictures, strict=True)):
         if i:
