@@ -103,7 +103,7 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
         found = {}
         for name, said in asked.items():
             told = Message("say", {}, facts, message.round)
-            request = ClientRequest("say", name, told, stamps[name], said=said)
+            request = ClientRequest("say", name, told, stamps[name], sum_message=said)
             answer = made.home(name).answer(pack(request))
             found[name] = unpack(unframed(answer)[1], *get_args(SumAnswer))
         return found

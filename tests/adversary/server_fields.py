@@ -144,7 +144,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
         **_of(
             "agreed",
             message="digested: people are in one sum only if all of them were sent the same",
-            beside="trees that the other server brings are put into the message, and digested "
+            attachments="trees that the other server brings are put into the message, and digested "
             "with it",
         ),
         **_of(
@@ -153,7 +153,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
             known="spares bytes of masks that the server has; nothing of a sum is encoded so",
             drop="names states of this client alone that neither count nor are being made: it "
             "may lose what it learned, as by silence, and tells nothing",
-            said="a message of a sum, whose own fields are listed here",
+            sum_message="a message of a sum, whose own fields are listed here",
         ),
     },
     Message: {
@@ -208,14 +208,14 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
     },
     SessionRequest: _of(
         "harmless",
-        talk="names a talk of the main server's",
+        session="names a session of the main server",
         clients="whom it serves; who is not served stays silent",
         files="each client looks whether its own counts",
         stamp="as of a request, in which clients check it",
         round="as of a message",
         progress="of the main server's own steps; clients compute theirs",
         seconds="how long it waits",
-        held="its own model: what it teaches is what a server's model teaches",
+        templates="its own model: what it teaches is what a server's model teaches",
     ),
     NOTE: {
         **_of(
@@ -228,7 +228,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
             "harmless",
             kind="another kind is another request, with checks of its own",
             nonce="makes two requests differ; an answer is signed together with its request",
-            beside="a length, which must fit the bytes that came",
+            attachment="a length, which must fit the bytes that came",
             text="shown to the operator, cut and without control characters",
         ),
     },

@@ -97,7 +97,7 @@ class Twice(Circle):
 
     def ask(self, client, request):
         what = unpack(request, ClientRequest)
-        if not isinstance(what.said, RelayedShares) or client != self.names[2]:
+        if not isinstance(what.sum_message, RelayedShares) or client != self.names[2]:
             return super().ask(client, request)
         requests = request, pack(self.other(what))
         homes = [self.home(client) for _ in requests]
@@ -112,9 +112,9 @@ class Twice(Circle):
 
 def fewer(request):
     """Leave one of those who have shared out: their pad would not be on the words."""
-    boxes = dict(request.said.boxes)
+    boxes = dict(request.sum_message.boxes)
     del boxes[sorted(boxes)[0]]
-    return replace(request, said=replace(request.said, boxes=boxes))
+    return replace(request, sum_message=replace(request.sum_message, boxes=boxes))
 
 
 @pytest.fixture

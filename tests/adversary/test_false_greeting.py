@@ -26,7 +26,7 @@ from vergence.deployment.client_registry import (
 from vergence.deployment.folders import ClientSide, ServerSide, settings
 from vergence.deployment.keys import genuine, signer
 from vergence.deployment.protocol import framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent
+from vergence.deployment.remote_clients import ClientLost, remote_people
 from vergence.errors import StateError
 from vergence.experiment.schema import check
 
@@ -130,7 +130,7 @@ def folders(tmp_path_factory):
     folder_setup.init(check(TABLE), ["p00", "p01", "p02"], "127.0.0.1:8000", home / "out")
     place = home / "out" / "clients" / "p00"
     end = AnsweringClient(place, settings(place, ClientSide))
-    return home / "out", json.loads(end.carried_out(request("hello", {})))
+    return home / "out", json.loads(end.carry_out(request("hello", {})))
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_lie_about_oneself_is_refused_by_name(registry_of, folders, field, kin
 def test_the_numbers_at_the_ends_of_the_range_may_be_said(registry_of, folders, count):
     registry, _, _ = registry_of(greeting(folders[1], train=count))
     assert registry.gather(3)["p01"]["train"] == count
-    assert len(absent("toy", {"p01": count}).people["p01"].train) == count
+    assert len(remote_people("toy", {"p01": count}).people["p01"].train) == count
 
 
 @pytest.mark.parametrize("kind", BODIES)
@@ -288,7 +288,7 @@ def test_members_that_are_something_else_are_named(server, text):
 
 @pytest.mark.parametrize("kind", [k for k in NO_COUNT if k != "missing"])
 def test_people_elsewhere_have_as_many_samples_as_there_can_be(kind):
-    found = outcome(absent, "toy", {"a": 3, "b": NO_COUNT[kind]})
+    found = outcome(remote_people, "toy", {"a": 3, "b": NO_COUNT[kind]})
     assert isinstance(found, StateError), found
     assert str(found).startswith("'b' is said to have")
     assert str(found).isprintable()

@@ -16,7 +16,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.naming import called
 from vergence.core.serialization import unpack
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.deployment.remote_clients import absent
+from vergence.deployment.remote_clients import remote_people
 from vergence.engine.round_loop import measured
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import checksums
@@ -59,7 +59,7 @@ def ran(folder, lie):
     path = folder / "server"
     directory = RunDirectory(path, STAMP, elsewhere=True)
     directory.open()
-    people = absent("toy", {c: len(s.train) for c, s in made.federation.people.items()})
+    people = remote_people("toy", {c: len(s.train) for c, s in made.federation.people.items()})
     results.write_results(
         path,
         "fedavg",

@@ -58,7 +58,7 @@ class Lying:
             "cipher": terms.cipher,
         }
         stamp = self.stamps.get(who, "2.1")
-        request = ClientRequest("say", who, Message("say", {}, facts, 2), stamp, said=said)
+        request = ClientRequest("say", who, Message("say", {}, facts, 2), stamp, sum_message=said)
         end = self.made.aggregator(who) if who in terms.aggregators else self.made.home(who)
         return unpack(unframed(end.answer(pack(request)))[1], *get_args(SumAnswer))
 

@@ -53,7 +53,7 @@ def test_a_server_that_names_another_cipher_gets_no_answer(kind, lie, tmp_path):
 
         def say(cipher, end=end):
             told = Message("say", {}, {**facts, "cipher": cipher}, 0)
-            request = ClientRequest("say", end, told, "0.1", said=Invitation(terms.digest))
+            request = ClientRequest("say", end, told, "0.1", sum_message=Invitation(terms.digest))
             at = made.home(end) if end == who else made.aggregator(end)
             return at.answer(pack(request))
 

@@ -20,7 +20,7 @@ from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import EXPERIMENT, ClientSide, settings
 from vergence.deployment.joined_node import deployable
 from vergence.deployment.keys import party_identity
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import VergenceError
@@ -139,7 +139,12 @@ def run_toy(made, disk, experiment):
     pool_factory = remote_pool(line, identity=party_identity(made / "out" / "server", line.note))
     plan = replace(experiment.plan, solver="sequential")
     run_rounds(
-        method, experiment.task(0), absent("toy", counts), plan, folder, pool_factory=pool_factory
+        method,
+        experiment.task(0),
+        remote_people("toy", counts),
+        plan,
+        folder,
+        pool_factory=pool_factory,
     )
     return line
 

@@ -88,7 +88,7 @@ def test_a_line_is_there_before_the_words_leave(tmp_path):
 
     def ask(client, request):
         answer = honest(client, request)
-        said = tag(type(made.asked[-1][1].said))
+        said = tag(type(made.asked[-1][1].sum_message))
         seen.append((said, len(lines(made, client))))
         return answer
 

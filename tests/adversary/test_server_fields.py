@@ -161,11 +161,11 @@ def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
 
     def ask(client, request):
         what, told = unpack(request, ClientRequest), request
-        if what.said is not None and not lied:
-            lie = changed(what.said, kind, name)
+        if what.sum_message is not None and not lied:
+            lie = changed(what.sum_message, kind, name)
             if lie is not None:
                 lied.append(client)
-                told = pack(replace(what, said=lie))
+                told = pack(replace(what, sum_message=lie))
         try:
             note, body = unframed(honest(client, told))
         except Exception as error:
@@ -180,7 +180,7 @@ def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
     out = any(status.startswith(("quarantined: ", "lost: ")) for status in statuses)
     # Whoever signed something else than the others is not asked for the last step.
     silent = way == "pads" and sum(
-        type(e.said).__name__ == "Agreements" for _, e, _ in made.asked
+        type(e.sum_message).__name__ == "Agreements" for _, e, _ in made.asked
     ) < len(made.names)
     assert refused or out or silent, (
         f"{kind.__name__}.{name} was changed on its way, and nobody minded"
@@ -207,7 +207,7 @@ NEXT = {
     "file": ({"file": None}, "state: the server says"),
     "progress": ({"progress": 0.25}, "plan: round 2 of 4 is at progress 0.5"),
     "points": ({"points": ("P1",)}, "plan: after 2 rounds nothing is measured"),
-    "beside": ({"beside": ("model",)}, "the trees beside this request are not those"),
+    "attachments": ({"attachments": ("model",)}, "trees attached to this request are not"),
     "stamp": ({"stamp": "1.7"}, "stamp: '1.7' is of another part of the run than 'train' in round"),
     "then": ({"then": (Message("train", round=2),)}, "plan: turns of several rounds, or whose rep"),
 }
@@ -309,7 +309,7 @@ class AtShares:
 
     def say(self, who, said, **facts):
         told = Message("say", {}, {**self.facts, **facts}, 0)
-        request = pack(ClientRequest("say", who, told, "0.1", said=said))
+        request = pack(ClientRequest("say", who, told, "0.1", sum_message=said))
         made = self.made
         end = made.aggregator(who) if who in self.terms.aggregators else made.home(who)
         return unpack(unframed(end.answer(request))[1], *typing.get_args(SumAnswer))

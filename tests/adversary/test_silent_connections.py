@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from vergence.deployment.resident_node import ResidentConnection, ResidentNode, place
+from vergence.deployment.resident_node import ResidentConnection, ResidentNode, socket_name
 
 FILES = 64
 """So many files the node may have open."""
@@ -57,7 +57,7 @@ def test_connections_that_say_nothing_end_no_node(node):
             silent = held.enter_context(socket.socket(socket.AF_UNIX))
             silent.settimeout(0.2)
             try:
-                silent.connect(place(key))
+                silent.connect(socket_name(key))
             except OSError:  # the node takes nobody more for the moment
                 break
         time.sleep(1)
@@ -84,7 +84,7 @@ def test_who_knows_the_secret_may_take_time(node):
     _, key = node
     from multiprocessing.connection import Client
 
-    with Client(place(key), "AF_UNIX", authkey=key) as connection:
+    with Client(socket_name(key), "AF_UNIX", authkey=key) as connection:
         time.sleep(2.5)
         connection.send_bytes(b"late")
         assert connection.recv_bytes() == b"etal"
@@ -98,7 +98,7 @@ def heard(monkeypatch, user: int) -> bytes:
         here.settimeout(5)
         made = object.__new__(ResidentNode)
         arguments = (Connection(there.detach()), b"key")
-        threading.Thread(target=made._one, args=arguments, daemon=True).start()
+        threading.Thread(target=made._serve_connection, args=arguments, daemon=True).start()
         return here.recv(4)
 
 

@@ -236,7 +236,7 @@ def test_whoever_works_on_a_message_is_woken_when_it_is_whole():
     with wakeups.listen("client") as labour:
 
         def confirm(*asked):
-            assert labour.heard() == (set(), False)
+            assert labour.receive() == (set(), False)
             confirmed.append(asked)
 
         NodePolls(wakeups).confirm(confirm, 7, "message")

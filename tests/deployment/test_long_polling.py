@@ -87,7 +87,7 @@ class Polls:
     def message_for(self, node):
         """Tell, as the run does, that there is a message, and let it be heard."""
         self.wakeups.tell("link", node)
-        self.middleware.notice()
+        self.middleware.read_notices()
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_where_notices_may_be_lost_everybody_asks_again(polls):
         for other in range(1000):
             polls.wakeups.tell("link", 1000 + other)
         polls.wakeups.tell("link", ANNA)
-        polls.middleware.notice()
+        polls.middleware.read_notices()
         assert await asking == (200, True, b"")
 
     asyncio.run(check())
@@ -129,14 +129,14 @@ def crowd(polls):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
         for _ in range(20):
             with suppress(BlockingIOError):
-                sending.sendto(b"7", polls.wakeups.place("link"))
+                sending.sendto(b"7", polls.wakeups.socket_name("link"))
 
 
 def test_what_has_no_proof_answers_nobody(polls):
     async def check():
         asking = await polls.kept_waiting(ANNA)
         crowd(polls)
-        polls.middleware.notice()
+        polls.middleware.read_notices()
         await asyncio.sleep(0.02)
         assert not asking.done()
         polls.message_for(ANNA)
@@ -149,7 +149,7 @@ def test_a_flood_is_looked_at_now_and_then(polls, monkeypatch):
     """The loop rests from it, and hears of a message all the same."""
     looks = []
 
-    def heard(real=polls.middleware.notices.heard):
+    def heard(real=polls.middleware.notices.receive):
         looks.append(real())
         crowd(polls)  # there is always more
         return looks[-1]
@@ -162,13 +162,13 @@ def test_a_flood_is_looked_at_now_and_then(polls, monkeypatch):
             await asyncio.sleep(0)
         assert looks == [(set(), False)]
         monkeypatch.undo()
-        polls.middleware.notices.heard()
+        polls.middleware.notices.receive()
         polls.wakeups.tell("link", ANNA)
         async with asyncio.timeout(SOON):
             assert await asking == (200, True, b"")
 
     monkeypatch.setattr(long_polling, "REST", 0.5)
-    monkeypatch.setattr(polls.middleware.notices, "heard", heard)
+    monkeypatch.setattr(polls.middleware.notices, "receive", heard)
     asyncio.run(check())
 
 
@@ -265,13 +265,13 @@ def announced(*parts):
 def test_the_run_is_told_when_an_answer_is_whole(polls):
     polls.link.body = announced("a", "b")
     assert asyncio.run(polls.ask(BEN, PUSH)) == (200, False, announced("a", "b"))
-    assert not polls.run.heard()[0]
+    assert not polls.run.receive()[0]
     asyncio.run(polls.ask(BEN, PART))
-    assert not polls.run.heard()[0]
+    assert not polls.run.receive()[0]
     asyncio.run(polls.ask(BEN, PART))
     assert polls.run.wait(SOON)[0] == {BEN}
     asyncio.run(polls.ask(BEN, PART))
-    assert not polls.run.heard()[0]
+    assert not polls.run.receive()[0]
 
 
 def test_an_answer_of_which_the_link_has_every_part_is_told_of_at_once(polls):
@@ -284,7 +284,7 @@ def test_parts_of_one_node_are_none_of_anothers(polls):
     polls.link.body = announced("a")
     asyncio.run(polls.ask(BEN, PUSH, key=b"YmVu"))
     asyncio.run(polls.ask(ANNA, PART, key=b"YW5u"))
-    assert not polls.run.heard()[0]
+    assert not polls.run.receive()[0]
     asyncio.run(polls.ask(BEN, PART, key=b"YmVu"))
     assert polls.run.wait(SOON)[0] == {BEN}
 
@@ -294,7 +294,7 @@ def test_a_node_is_owed_from_once_however_its_key_is_spelt(polls):
     polls.link.body = announced("a")
     for spelling in (b"YQ==", b"YR==", b"YS==", b"YT=="):
         asyncio.run(polls.ask(BEN, PUSH, key=spelling))
-    assert polls.middleware.owed == {b"a": (BEN, 1)}
+    assert polls.middleware.missing_parts == {b"a": (BEN, 1)}
 
 
 def test_of_who_asks_for_a_message_no_part_is_awaited(polls):
@@ -304,7 +304,7 @@ def test_of_who_asks_for_a_message_no_part_is_awaited(polls):
     asyncio.run(polls.ask(ANNA, PUSH, key=b"YW5u"))
     polls.link.body = b"a message"
     asyncio.run(polls.ask(BEN, key=b"YmVu"))
-    assert polls.middleware.owed == {b"ann": (ANNA, 1)}
+    assert polls.middleware.missing_parts == {b"ann": (ANNA, 1)}
 
 
 @pytest.mark.parametrize("path", [PUSH, PART])
@@ -313,13 +313,13 @@ def test_what_is_refused_wakes_nobody(polls, path):
     asyncio.run(polls.ask(BEN, PUSH))
     polls.link.status = 401
     asyncio.run(polls.ask(BEN, path))
-    assert not polls.run.heard()[0]
+    assert not polls.run.receive()[0]
 
 
 def test_other_requests_go_through(polls):
     polls.link.status, polls.link.body = 404, b"other"
     assert asyncio.run(polls.ask(ANNA, "/v1/fleet/send-node-heartbeat")) == (404, False, b"other")
-    assert not polls.run.heard()[0]
+    assert not polls.run.receive()[0]
     assert not polls.middleware.waiting
 
 

@@ -13,7 +13,7 @@ from vergence.core.serialization import pack, unpack
 from vergence.deployment import remote_clients
 from vergence.deployment.main_server import MainServer, SessionRelay, SessionRequest
 from vergence.deployment.protocol import framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, run_rounds
@@ -43,14 +43,14 @@ class Three(Loop):
     def reborn(self):
         """Begin with a main server that remembers nothing."""
         task = task_of(self.method)
-        nobody = absent("toy", {})
+        nobody = remote_people("toy", {})
         worker = ClientExecutor(
             self.method, task, LocalData(nobody, nobody), RandomStream("run", task.seed)
         )
         store = ClientStateStore(self.folder, task.seed, worker.records)
         self.server = MainServer(ClientRunner(worker, store), self.close, self.close)
 
-    def main(self, data):
+    def ask_main_server(self, data):
         answer = self.server.answer(data)
         self.served.append((data, answer))
         return answer
@@ -70,7 +70,12 @@ def three(method, path, line=None, **plan):
     line = line or Three(method, path / "homes")
     pool_factory, line.plan = remote_pool(line, relay=SessionRelay(line)), Plan(**plan)
     return run_rounds(
-        method, task_of(method), absent("toy", COUNTS), line.plan, folder, pool_factory=pool_factory
+        method,
+        task_of(method),
+        remote_people("toy", COUNTS),
+        line.plan,
+        folder,
+        pool_factory=pool_factory,
     )
 
 
@@ -112,7 +117,7 @@ def test_nobody_but_the_main_server_sees_smashed_data_and_it_sees_no_layers(tmp_
 def test_a_main_server_that_forgot_serves_anew_with_the_same_bits(at, tmp_path):
     method = build("splitfed")
     line, left = Three(method, tmp_path / "homes"), [at]
-    honest = line.main
+    honest = line.ask_main_server
 
     def forgetful(data):
         left[0] -= 1
@@ -120,7 +125,7 @@ def test_a_main_server_that_forgot_serves_anew_with_the_same_bits(at, tmp_path):
             line.reborn()
         return honest(data)
 
-    line.main = forgetful
+    line.ask_main_server = forgetful
     here = run(method, tmp_path / "here", PEOPLE, rounds=3, solver="sequential")[1].fingerprint
     assert three(method, tmp_path, line).fingerprint == here
     assert left[0] < 0
@@ -130,7 +135,7 @@ def test_a_main_server_that_forgot_serves_anew_with_the_same_bits(at, tmp_path):
 def test_without_its_main_server_a_run_stops_and_goes_on(tmp_path):
     method = build("splitfed_v2")
     line = Three(method, tmp_path / "homes")
-    honest, left = line.main, [6]
+    honest, left = line.ask_main_server, [6]
 
     def dying(data):
         left[0] -= 1
@@ -138,10 +143,10 @@ def test_without_its_main_server_a_run_stops_and_goes_on(tmp_path):
             raise ClientLost("not connected")
         return honest(data)
 
-    line.main = dying
+    line.ask_main_server = dying
     with pytest.raises(PartialRun, match="main server is lost: not connected"):
         three(method, tmp_path, line)
-    line.main = honest
+    line.ask_main_server = honest
     here = run(method, tmp_path / "here", PEOPLE, rounds=3, solver="sequential")[1].fingerprint
     assert three(method, tmp_path, line).fingerprint == here
 
@@ -183,8 +188,8 @@ def receipt(**changes):
     [
         changed(failed="out of memory"),
         changed(done=[]),
-        changed(left=["seed0.client.other.1.1.safetensors"]),
-        changed(left=["../../etc/passwd"]),
+        changed(drops=["seed0.client.other.1.1.safetensors"]),
+        changed(drops=["../../etc/passwd"]),
         receipt(client="other"),
         receipt(status="fine"),
         receipt(steps=-1),
@@ -197,13 +202,13 @@ def receipt(**changes):
 def test_a_main_server_that_answers_what_cannot_be_stops_the_run(change, tmp_path):
     method = build("splitfed")
     line = Three(method, tmp_path / "homes")
-    honest = line.main
+    honest = line.ask_main_server
 
     def lying(data):
         note, body = unframed(honest(data))
         return framed(*(change(note, body) if "done" in note else (note, body)))
 
-    line.main = lying
+    line.ask_main_server = lying
     with pytest.raises(PartialRun, match="answers what cannot be"):
         three(method, tmp_path, line)
 
@@ -215,7 +220,7 @@ def test_a_main_server_that_answers_what_cannot_be_stops_the_run(change, tmp_pat
         b"\xff" * 40,
         framed({}),
         framed({"kind": "serve"}, b"nothing"),
-        framed({"kind": "heard", "talk": [], "number": "x", "lost": ""}),
+        framed({"kind": "client answer", "session": [], "number": "x", "lost": ""}),
         framed(
             {"kind": "serve"}, pack(SessionRequest("t", ("p00",), (), "1.1", 0, 0.0, 9.0, {}))[:60]
         ),
@@ -224,20 +229,20 @@ def test_a_main_server_that_answers_what_cannot_be_stops_the_run(change, tmp_pat
 def test_what_is_no_request_is_refused(data, tmp_path):
     line = Three(build("splitfed"), tmp_path)
     with pytest.raises(StateError, match=r"no request|not a readable"):
-        line.main(data)
+        line.ask_main_server(data)
 
 
 def test_a_message_that_comes_twice_is_heard_once(tmp_path):
     method = build("splitfed")
     line = Three(method, tmp_path / "homes")
-    honest = line.main
+    honest = line.ask_main_server
 
     def twice(data):
         first = honest(data)
         assert honest(data) == first
         return first
 
-    line.main = twice
+    line.ask_main_server = twice
     here = run(method, tmp_path / "here", PEOPLE, rounds=3, solver="sequential")[1].fingerprint
     assert three(method, tmp_path, line).fingerprint == here
 
@@ -262,14 +267,14 @@ def test_a_client_without_an_end_is_served_no_more(tmp_path, monkeypatch):
     """Not in a round of its own length either: the others' replies wait for it."""
     line = Endless(build("splitfed"), tmp_path / "homes")
     monkeypatch.setattr(remote_clients, "time", line)
-    pool_factory = remote_pool(line, talk=40.0)
+    pool_factory = remote_pool(line, session_seconds=40.0)
     folder = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     folder.open()
     plan = line.plan = Plan(rounds=2, evaluate_every=0, solver="sequential")
     run_rounds(
         line.method,
         task_of(line.method),
-        absent("toy", COUNTS),
+        remote_people("toy", COUNTS),
         plan,
         folder,
         pool_factory=pool_factory,
@@ -286,12 +291,12 @@ def test_a_main_server_that_asks_for_ever_is_given_up(tmp_path):
 
     def asking(_):
         now[0] += 1000.0
-        return framed({"ask": QUIET, "beside": [], "number": now[0]})
+        return framed({"ask": QUIET, "attachments": [], "number": now[0]})
 
     def silent(*_):
         raise ClientLost("no answer")
 
-    line.main, line.relay = asking, silent
+    line.ask_main_server, line.relay = asking, silent
     folder = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     folder.open()
     pool_factory = remote_pool(line, relay=SessionRelay(line, lambda: now[0]))
@@ -300,7 +305,7 @@ def test_a_main_server_that_asks_for_ever_is_given_up(tmp_path):
         run_rounds(
             line.method,
             task_of(line.method),
-            absent("toy", COUNTS),
+            remote_people("toy", COUNTS),
             plan,
             folder,
             pool_factory=pool_factory,

@@ -32,7 +32,7 @@ from vergence.deployment.private_inference.agreement import (
 )
 from vergence.deployment.private_inference.client import ask, predict
 from vergence.deployment.private_inference.connection import DATA, HEADER, WORDS, dial
-from vergence.deployment.private_inference.party import SECRETS, Party
+from vergence.deployment.private_inference.party import SECRETS, PredictionParty
 from vergence.deployment.private_inference.party_seed import PartySeed
 from vergence.errors import ConfigError, DataError, StateError
 from vergence.models.small_cnn import SmallCnnNet
@@ -100,7 +100,7 @@ async def serving(*parties):
 
 def three(place, **others):
     """The parties, some of another kind."""
-    return [others.get(n, Party)(place / "parties" / n, PATIENCE) for n in NAMES]
+    return [others.get(n, PredictionParty)(place / "parties" / n, PATIENCE) for n in NAMES]
 
 
 def anna(place):
@@ -137,12 +137,12 @@ def test_three_parties_answer_as_the_network(place, network, eyes):
     assert len(list((place / "parties" / "a" / "material").iterdir())) == 18
 
 
-class Watched(Party):
+class Watched(PredictionParty):
     """Keeps every byte that comes in."""
 
     seen: dict[str, list[bytes]]
 
-    async def entered(self, reader, writer):
+    async def handle_connection(self, reader, writer):
         kept = reader.readexactly
         self.seen = getattr(self, "seen", {})
 
@@ -152,7 +152,7 @@ class Watched(Party):
             return data
 
         reader.readexactly = readexactly
-        await super().entered(reader, writer)
+        await super().handle_connection(reader, writer)
 
 
 def test_no_party_receives_an_image(place, network, eyes):
@@ -261,8 +261,8 @@ def test_a_recorded_hello_opens_nothing_again(place):
             hello = folder.hello(greeting, "client", terms)
             await line.close()
             line, _ = await dial(folder, "a", PATIENCE)
-            await line.tell_record(hello)
-            await line.take(DATA, exact=8)
+            await line.send_record(hello)
+            await line.receive(DATA, exact=8)
 
     with pytest.raises(StateError, match="no client of this name and key may ask here"):
         asyncio.run(main())
@@ -295,8 +295,8 @@ def test_material_is_never_used_twice(place, eyes):
 def test_material_is_spent_before_it_is_used(place, eyes):
     """A question that fails after the first opened number has used it up."""
 
-    class Dies(Party):
-        async def computed(self, terms, lines, x, beside):
+    class Dies(PredictionParty):
+        async def compute_share(self, terms, lines, x, side_inputs):
             self.ledger.spend(terms, self.agreement.images)
             raise StateError("power cut")
 
@@ -315,13 +315,13 @@ def test_a_question_of_another_size_is_refused_before_it_is_read(place):
         async with serving(*three(place)):
             folder = anna(place)
             line, greeting = await dial(folder, "a", PATIENCE)
-            await line.tell_record(
+            await line.send_record(
                 folder.hello(
                     greeting, "client", Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
                 )
             )
             line.writer.write(HEADER.pack(kind, 0, size) + b"x" * 100)
-            await line.take(DATA, exact=16)
+            await line.receive(DATA, exact=16)
 
     due = 8 * (20 * 22 + 2)
     for size in (due - 8, due + 1, 1 << 62):
@@ -341,8 +341,8 @@ def test_a_hello_of_another_form_is_refused(place, images, said):
             folder = anna(place)
             line, greeting = await dial(folder, "b", PATIENCE)
             terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, images)
-            await line.tell_record(folder.hello(greeting, "client", terms))
-            await line.take(DATA, exact=16)
+            await line.send_record(folder.hello(greeting, "client", terms))
+            await line.receive(DATA, exact=16)
 
     with pytest.raises(StateError, match=said):
         asyncio.run(main())
@@ -359,13 +359,13 @@ def test_a_client_that_leaves_does_not_keep_the_parties(place, network, eyes):
     """It asked one party alone, which waits for the others, and is free as soon as it hangs up."""
 
     async def main():
-        parties = [Party(place / "parties" / n, 60.0) for n in NAMES]
+        parties = [PredictionParty(place / "parties" / n, 60.0) for n in NAMES]
         async with serving(*parties):
             folder = anna(place)
             line, greeting = await dial(folder, "b", PATIENCE)
             terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
-            await line.tell_record(folder.hello(greeting, "client", terms))
-            await line.tell(DATA, bytes(8 * (20 * 22 + 2)))
+            await line.send_record(folder.hello(greeting, "client", terms))
+            await line.send(DATA, bytes(8 * (20 * 22 + 2)))
             while not parties[1].busy.locked():
                 await asyncio.sleep(0.01)
             with pytest.raises(StateError, match="party 'b': another question is being answered"):
@@ -395,9 +395,9 @@ class Overheard(PrivateFolder):
         for name in NAMES:
             line, greeting = await dial(self, name, PATIENCE)
             heard.append(replace(greeting, nonce=""))
-            await line.tell_record(self.introduction(greeting))
+            await line.send_record(self.introduction(greeting))
             with pytest.raises(StateError) as refused:
-                heard.append(await line.take(WORDS))
+                heard.append(await line.receive(WORDS))
             heard.append(str(refused.value))
             await line.close()
         return heard
@@ -417,8 +417,8 @@ def test_strangers_do_not_learn_how_much_a_party_is_asked(place, eyes):
             await ask(anna(place), *eyes, PATIENCE)
             after = await stranger.all_words()
             line, greeting = await dial(anna(place), "a", PATIENCE)
-            await line.tell_record(anna(place).introduction(greeting))
-            known = await line.take(WORDS)
+            await line.send_record(anna(place).introduction(greeting))
+            known = await line.receive(WORDS)
             await line.close()
             return before, after, known
 
@@ -436,7 +436,7 @@ def test_a_ledger_that_is_gone_is_no_strangers_business(place):
     shutil.copytree(place / "clients" / "ben", place / "clients" / "stranger")
 
     async def main():
-        late = Party(place / "parties" / "a", PATIENCE)
+        late = PredictionParty(place / "parties" / "a", PATIENCE)
         late.ledger = MaterialLedger(place / "parties" / "b")
         async with serving(late, *three(place)[1:]):  # it was there when the party began
             late.ledger = MaterialLedger(place / "parties" / "a")
@@ -455,8 +455,8 @@ def test_a_party_that_comes_without_terms_is_refused(place):
         async with serving(*three(place)[2:]):
             folder = Silent(place / "parties" / "a")
             line, greeting = await dial(folder, "c", PATIENCE)
-            await line.tell_record(folder.introduction(greeting))
-            await line.take(WORDS)
+            await line.send_record(folder.introduction(greeting))
+            await line.receive(WORDS)
 
     with pytest.raises(StateError, match="party 'a' says nothing of what it asks"):
         asyncio.run(main())
@@ -469,9 +469,9 @@ def words_to(place, name, record):
         async with serving(*three(place)):
             line, greeting = await dial(anna(place), name, PATIENCE)
             for each in record(greeting):
-                await line.tell_record(each)
+                await line.send_record(each)
             try:
-                return [json.loads(await line.take(WORDS)), await line.take(WORDS)]
+                return [json.loads(await line.receive(WORDS)), await line.receive(WORDS)]
             finally:
                 await line.close()
 
@@ -533,26 +533,26 @@ def test_introductions_that_are_none_tell_nothing(place, network, eyes, change):
     async def main():
         async with serving(*three(place)):
             line, greeting = await dial(anna(place), "a", PATIENCE)
-            await line.tell(WORDS, broken(greeting)[0])
+            await line.send(WORDS, broken(greeting)[0])
             with pytest.raises(StateError, match=r"no Hello|no client of this name and key"):
-                await line.take(WORDS)
+                await line.receive(WORDS)
             await line.close()
             return await ask(anna(place), *eyes, PATIENCE)
 
     assert np.abs(asyncio.run(main()).values - wanted(network, eyes)).max() < 2e-5
 
 
-class Tells(Party):
+class Tells(PredictionParty):
     """A party that answers introductions with words of its own."""
 
     words = b""
 
-    async def introduced(self, line):
+    async def greet(self, line):
         greeting = agreement.Greeting(self.name, self.agreement.digest, new_nonce())
-        await line.tell_record(greeting)
-        await self.believed(line, greeting)
-        await line.tell(WORDS, self.words)
-        hello = await self.believed(line, greeting)
+        await line.send_record(greeting)
+        await self.read_hello(line, greeting)
+        await line.send(WORDS, self.words)
+        hello = await self.read_hello(line, greeting)
         return hello, hello.terms
 
 
@@ -593,10 +593,10 @@ def test_strangers_are_shown_the_door(place, eyes, monkeypatch):
             lines = [(await dial(folder, "a", PATIENCE))[0] for _ in range(2)]
             found = await ask(folder, *eyes, PATIENCE)
             with pytest.raises(StateError, match="party 'a' hung up"):
-                await lines[0].take(DATA, exact=1)
+                await lines[0].receive(DATA, exact=1)
             with pytest.raises(StateError, match=r"127.0.0.1 did not answer in 1 s"):
-                await lines[1].take(DATA, exact=1)
-            while parties[0].strangers or parties[0].known:
+                await lines[1].receive(DATA, exact=1)
+            while parties[0].unknown_peers or parties[0].known_peers:
                 await asyncio.sleep(0.01)
             return found
 
@@ -622,7 +622,7 @@ def test_strangers_cannot_count_who_is_being_answered(place, monkeypatch):
             before = await let_in()
             line, greeting = await dial(folder, "a", PATIENCE)
             terms = Terms(folder.agreement.digest, new_nonce(), "anna", 0, 1)
-            await line.tell_record(folder.hello(greeting, "client", terms))
+            await line.send_record(folder.hello(greeting, "client", terms))
             while not parties[0].busy.locked():
                 await asyncio.sleep(0.01)
             during = await let_in()
@@ -641,9 +641,9 @@ def test_a_known_client_cannot_hold_more_than_its_share(place, monkeypatch):
             lines = []
             for _ in range(2):
                 line, greeting = await dial(folder, "a", PATIENCE)
-                await line.tell_record(folder.introduction(greeting))
+                await line.send_record(folder.introduction(greeting))
                 lines.append(line)
-                await line.take(WORDS)
+                await line.receive(WORDS)
 
     with pytest.raises(StateError, match="party 'a': 1 connections are open: ask again"):
         asyncio.run(main())
@@ -701,12 +701,12 @@ def test_a_party_refuses_terms_of_another_dealing(place, eyes):
 # --- parties
 
 
-class Sends(Party):
+class Sends(PredictionParty):
     """A party that sends other frames than are due."""
 
     frames: tuple[bytes, ...] = ()
 
-    async def computed(self, terms, lines, x, beside):
+    async def compute_share(self, terms, lines, x, side_inputs):
         self.ledger.spend(terms, self.agreement.images)
         for line in lines.values():
             line.writer.write(b"".join(self.frames))
@@ -744,8 +744,8 @@ def test_a_step_that_is_sent_again_is_refused(place, eyes):
 def test_a_party_that_falls_silent_is_named(place, eyes, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PATIENCE", 2.0)
 
-    class Silent(Party):
-        async def computed(self, terms, lines, x, beside):
+    class Silent(PredictionParty):
+        async def compute_share(self, terms, lines, x, side_inputs):
             await asyncio.sleep(6)
 
     refused(place, eyes, f"party 'b' did not answer in {PATIENCE:g} s", b=Silent)
@@ -754,9 +754,9 @@ def test_a_party_that_falls_silent_is_named(place, eyes, monkeypatch):
 def test_a_party_that_was_asked_something_else_is_noticed(place, eyes):
     """A party that names other material to one it meets would have that one open it out of turn."""
 
-    class Elsewhere(Party):
-        async def meet(self, terms, lines):
-            await super().meet(replace(terms, start=terms.start + 4), lines)
+    class Elsewhere(PredictionParty):
+        async def connect_parties(self, terms, lines):
+            await super().connect_parties(replace(terms, start=terms.start + 4), lines)
 
     refused(place, eyes, "party 'a' was asked something else in this session", a=Elsewhere)
     assert MaterialLedger(place / "parties" / "b").next == 0
@@ -765,8 +765,8 @@ def test_a_party_that_was_asked_something_else_is_noticed(place, eyes):
 def test_nothing_is_opened_before_all_have_come(place, eyes):
     """A party that two others wait for costs no material."""
 
-    class Away(Party):
-        async def meet(self, terms, lines):
+    class Away(PredictionParty):
+        async def connect_parties(self, terms, lines):
             raise StateError("away")
 
     refused(place, eyes, "away", c=Away)
@@ -776,10 +776,10 @@ def test_nothing_is_opened_before_all_have_come(place, eyes):
 def test_a_party_cannot_have_all_material_skipped(place, eyes):
     """It calls far more used than is; the honest ones do not follow, and lose nothing."""
 
-    class Greedy(Party):
-        async def introduced(self, line):
+    class Greedy(PredictionParty):
+        async def greet(self, line):
             self.ledger = type("Ahead", (), {"next": AHEAD + 1, "check": lambda *_: None})()
-            return await super().introduced(line)
+            return await super().greet(line)
 
     for name in NAMES:
         file = place / "parties" / name / "agreement.json"
@@ -797,8 +797,8 @@ def test_a_stranger_cannot_stand_in_for_a_party(place):
         async with serving(*three(place)):
             line, greeting = await dial(folder, "c", PATIENCE)
             terms = Terms(folder.agreement.digest, new_nonce(), folder.name, 0, 1)
-            await line.tell_record(folder.hello(greeting, role, terms))
-            await line.take(DATA, exact=1)
+            await line.send_record(folder.hello(greeting, role, terms))
+            await line.receive(DATA, exact=1)
 
     with pytest.raises(StateError, match="no party of this name and key may ask here: 'anna'"):
         asyncio.run(main("party", anna(place)))
@@ -814,17 +814,17 @@ def test_a_name_never_leads_out_of_the_folder_of_keys(place):
     text = Hello.signed_text(greeting, "party", "../clients/anna", terms)
     hello = Hello("party", "../clients/anna", terms, folder.sign(text))
     party_folder = PrivateFolder(place / "parties" / "a")
-    assert not party_folder.believes(greeting, hello)
+    assert not party_folder.is_genuine(greeting, hello)
     signed = folder.hello(greeting, "client", terms)
-    assert party_folder.believes(greeting, signed)
+    assert party_folder.is_genuine(greeting, signed)
 
 
 def test_an_answer_that_is_no_angle_is_not_told(place, tmp_path):
     """A lying party spoils answers; the client notices where what comes out cannot be."""
 
-    class Spoils(Party):
-        async def computed(self, terms, lines, x, beside):
-            share = await super().computed(terms, lines, x, beside)
+    class Spoils(PredictionParty):
+        async def compute_share(self, terms, lines, x, side_inputs):
+            share = await super().compute_share(terms, lines, x, side_inputs)
             return share + np.uint64(1 << 23)
 
     np.savez(tmp_path / "eyes.npz", **pictures(2))
@@ -853,23 +853,23 @@ def pictures(count, image=IMAGE):
 
 def test_folders_that_cannot_be_used(place, tmp_path):
     with pytest.raises(StateError, match=r"clients.anna is not a party's folder"):
-        Party(place / "clients" / "anna")
+        PredictionParty(place / "clients" / "anna")
     with pytest.raises(StateError, match=r"no agreement.json"):
-        Party(tmp_path)
+        PredictionParty(tmp_path)
     for name in SECRETS:
         secret = place / "parties" / "b" / name
         secret.chmod(0o644)
         with pytest.raises(StateError, match=f"{name} can be read by others"):
-            Party(place / "parties" / "b")
+            PredictionParty(place / "parties" / "b")
         secret.chmod(0o600)
     shutil.copy(place / "parties" / "a" / "agreement.json", tmp_path / "agreement.json")
     np.savez(place / "parties" / "c" / "weights.npz", x=np.zeros(3))
     with pytest.raises(StateError, match="shares of another network"):
-        Party(place / "parties" / "c")
+        PredictionParty(place / "parties" / "c")
     toml = place / "parties" / "a" / "parties.toml"
     toml.write_text(toml.read_text().replace("a = ", "z = "))
     with pytest.raises(ConfigError, match="parties are a, b, c, in this order; got z, b, c"):
-        Party(place / "parties" / "a")
+        PredictionParty(place / "parties" / "a")
 
 
 def test_arguments_of_the_owner(tmp_path):

@@ -12,7 +12,7 @@ from vergence.core.serialization import pack, unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, run_rounds
@@ -53,7 +53,7 @@ def there(method, path, line=None, **plan):
     own = Plan(**plan)
     if isinstance(line, Loop):
         line.plan = own
-    people = replace(absent("toy", COUNTS), proxies=PEOPLE.proxies)
+    people = replace(remote_people("toy", COUNTS), proxies=PEOPLE.proxies)
     return run_rounds(method, task_of(method), people, own, folder, pool_factory=remote_pool(line))
 
 

@@ -58,7 +58,7 @@ def said(circle, kind):
     """Return what was answered in sums, of one kind: who, in which turn's sum, and the message."""
     found = []
     for who, request, answer in circle.asked:
-        if request.said is not None:
+        if request.sum_message is not None:
             message = unpack(unframed(answer)[1], *secure_sum_attempts.SumAnswer.__args__)
             if isinstance(message, kind):
                 found.append((who, request.stamp, message))
@@ -105,7 +105,7 @@ def test_an_aggregator_that_is_started_anew_in_a_round_holds_another_attempt(ste
 
     def dying(who, request):
         what = unpack(request, ClientRequest)
-        due = tag(type(what.said)) == ON_SHARES[step] and what.message.round == 1
+        due = tag(type(what.sum_message)) == ON_SHARES[step] and what.message.round == 1
         if due and who != "one" and not died:
             died.append(circle.adding.pop("two"))
         return honest(who, request)
@@ -137,7 +137,7 @@ def test_without_an_aggregator_a_round_is_nobodys_and_opens_nothing(step, tmp_pa
     asked = Counter(
         e.client
         for _, e, _ in circle.asked
-        if isinstance(e.said, Invitation) and e.message.round == 1
+        if isinstance(e.sum_message, Invitation) and e.message.round == 1
     )
     assert asked == {"one": 1 if step == 0 else 2} | ({"two": 1} if step else {})
 
@@ -174,7 +174,7 @@ def test_server_and_each_aggregator_see_no_update(tmp_path):
         if request.kind == "turn":
             note, body = unframed(answer)
             assert body == b""
-            assert not {*note["weight"], *note["told"]}
+            assert not {*note["weight"], *note["metrics"]}
         assert (who in circle.names) or request.kind == "say"
 
 
@@ -282,9 +282,9 @@ def test_a_client_gives_one_row_for_one_question(tmp_path):
 
 OTHER = [
     ({"client": "two"}, {}, "no message of a sum for 'one'"),
-    ({"kind": "turn", "said": None}, {}, "no message of a sum for 'one'"),
-    ({"said": Invitation("no bytes")}, {}, "no message of a sum for 'one'"),
-    ({"said": AggregatorParts(b"", ())}, {}, "order: AggregatorParts came, due is nothing more"),
+    ({"kind": "turn", "sum_message": None}, {}, "no message of a sum for 'one'"),
+    ({"sum_message": Invitation("no bytes")}, {}, "no message of a sum for 'one'"),
+    ({"sum_message": AggregatorParts(b"", ())}, {}, "order: AggregatorParts came, due is nothing"),
     ({}, {"attempt": 1.5}, "no message of a secure sum"),
     ({}, {"threshold": None}, "no message of a secure sum"),
     ({}, {"threshold": 2}, "threshold: a sum of 2 people is proposed, and this end opens none of"),

@@ -55,7 +55,7 @@ def said(circle, kind=None):
     """Return what clients answered in sums: client, stamp, message."""
     found = []
     for client, request, answer in circle.asked:
-        if request.said is not None:
+        if request.sum_message is not None:
             message = unpack(unframed(answer)[1], *secure_sum_attempts.SumAnswer.__args__)
             if kind is None or isinstance(message, kind):
                 found.append((client, request.stamp, message))
@@ -120,7 +120,7 @@ def test_too_few_answers_after_unmasking_began_open_nothing_in_a_second_attempt(
     circle = Circle(build("fedavg"), tmp_path, people=6)
     circle.gone = lambda client, at, round: at == 4 and round == 1 and client in circle.names[2:]
     circle.run_rounds()
-    invitations = [e for _, e, _ in circle.asked if isinstance(e.said, Invitation)]
+    invitations = [e for _, e, _ in circle.asked if isinstance(e.sum_message, Invitation)]
     assert len([e for e in invitations if e.stamp == "1.1"]) == 6
 
 
@@ -150,7 +150,7 @@ def test_the_server_sees_no_single_update_and_no_mask(tmp_path):
         note, body = unframed(answer)
         if request.kind == "turn":
             assert body == b""
-            assert not {*note["weight"], *note["told"]}
+            assert not {*note["weight"], *note["metrics"]}
             assert (note["examples"], note["steps"], note["share"]) == (0.0, 0, None), client
 
 

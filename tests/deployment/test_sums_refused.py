@@ -23,7 +23,7 @@ SAID = {"attempt": 9, "threshold": 4, "cipher": "aes-256-ctr"}
 def home_with_a_row(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
     circle.run_rounds(rounds=1)
-    client, request, _ = next(x for x in circle.asked if isinstance(x[1].said, Invitation))
+    client, request, _ = next(x for x in circle.asked if isinstance(x[1].sum_message, Invitation))
     return circle, circle.home(client), request
 
 
@@ -40,8 +40,8 @@ def home_with_a_row(tmp_path):
             {"message": Message("say", {}, SAID)},
             "round: this is of another",
         ),
-        ({"said": Invitation("no bytes")}, "no message of a secure sum"),
-        ({"said": None}, "asks for nothing that can be done"),
+        ({"sum_message": Invitation("no bytes")}, "no message of a secure sum"),
+        ({"sum_message": None}, "asks for nothing that can be done"),
         ({"kind": "turn"}, "asks for nothing that can be done"),
     ],
 )
@@ -57,13 +57,16 @@ def test_messages_out_of_order_are_refused_and_change_nothing(tmp_path):
 
     def early(client, request):
         what = unpack(request, ClientRequest)
-        if what.said is not None and not isinstance(what.said, Invitation):
+        if what.sum_message is not None and not isinstance(what.sum_message, Invitation):
             for _, other, _ in list(circle.asked):
                 if (
-                    other.said is not None
+                    other.sum_message is not None
                     and other.client == client
-                    and (type(other.said) is not type(what.said) or other.stamp != what.stamp)
-                    and not isinstance(other.said, Invitation)
+                    and (
+                        type(other.sum_message) is not type(what.sum_message)
+                        or other.stamp != what.stamp
+                    )
+                    and not isinstance(other.sum_message, Invitation)
                 ):
                     try:
                         circle.home(client).answer(pack(replace(other, progress=0.5)))
@@ -88,7 +91,11 @@ def spoiled(kind, change):
         def ask(client, request):
             answer = honest(client, request)
             what = unpack(request, ClientRequest)
-            if what.said is None or client != circle.names[1] or not what.stamp.startswith("1."):
+            if (
+                what.sum_message is None
+                or client != circle.names[1]
+                or not what.stamp.startswith("1.")
+            ):
                 return answer
             head = int.from_bytes(answer[:4], "little") + 4
             message = unpack(answer[head:], *SumAnswer.__args__)
@@ -141,7 +148,7 @@ def test_lost_is_silence(tmp_path):
     honest = circle.ask
 
     def deaf(client, request):
-        if client == circle.names[0] and unpack(request, ClientRequest).said is not None:
+        if client == circle.names[0] and unpack(request, ClientRequest).sum_message is not None:
             raise ClientLost("no answer in 600 s")
         return honest(client, request)
 

@@ -30,7 +30,7 @@ from vergence.core.serialization import unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, run_rounds
@@ -90,7 +90,7 @@ def with_deaths(rate: float, seed: int, sizes: Sizes) -> tuple[dict[str, float],
         plan = Plan(rounds=sizes.rounds, evaluate_every=0, solver="sequential")
         line = Mortal(federation, task, home / "homes", rate, plan)
         run_rounds(
-            METHOD, task, absent("toy", counts), plan, folder, pool_factory=remote_pool(line)
+            METHOD, task, remote_people("toy", counts), plan, folder, pool_factory=remote_pool(line)
         )
         turns = [row["status"] for row in table(home / "server", "turns.csv")]
         ended = {

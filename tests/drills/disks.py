@@ -22,7 +22,7 @@ from tests.engine.toys import STAMP, table
 from vergence.core.serialization import unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage import run_directory
 from vergence.engine.storage.client_states import ClientStateStore
@@ -111,7 +111,7 @@ def told(home: Path, silent: bool) -> tuple[str, list[str]]:
     plan = Plan(rounds=8, evaluate_every=0, solver="sequential")
     line = Closed(federation, task, home / "homes", plan=plan, silent=silent)
     outcome = run_rounds(
-        METHOD, task, absent("toy", counts), plan, folder, pool_factory=remote_pool(line)
+        METHOD, task, remote_people("toy", counts), plan, folder, pool_factory=remote_pool(line)
     )
     rows = table(home / "server", "turns.csv")
     return outcome.fingerprint, [r["status"] for r in rows if r["status"] != "ok"]

@@ -21,7 +21,7 @@ from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import ClientSide, settings
 from vergence.deployment.joined_node import deployable
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.schema import check
@@ -56,7 +56,7 @@ def with_silence(deployment: Deployment, rounds: int, silent: set[tuple[str, int
     sides = {c: replace(settings(f, ClientSide), run="silence") for c, f in folders.items()}
     ends = {c: AnsweringClient(folder, sides[c]) for c, folder in folders.items()}
     experiment = deployable(check(fedcpf(rounds)))
-    federation = absent("eye_synthetic", {c: end.samples for c, end in ends.items()})
+    federation = remote_people("eye_synthetic", {c: end.samples for c, end in ends.items()})
     folder = RunDirectory(deployment.folder / "silence", STAMP, elsewhere=True)
     folder.open()
     return run_rounds(

@@ -17,7 +17,7 @@ from tests.engine.toys import LOCAL, STAMP, run_toy
 from vergence.core.aggregation import Sum
 from vergence.core.serialization import quick_digest, unpack, unpack_file
 from vergence.deployment.protocol import framed, unframed
-from vergence.deployment.remote_clients import RemoteClients, absent, remote_pool
+from vergence.deployment.remote_clients import RemoteClients, remote_people, remote_pool
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, run_rounds
@@ -54,7 +54,7 @@ class Talk:
         run_rounds(
             self.method,
             task_of(self.method),
-            absent("toy", COUNTS),
+            remote_people("toy", COUNTS),
             plan,
             path,
             pool_factory=self._pool,
@@ -98,7 +98,7 @@ class Talk:
         return replace(asked, answer=answer) if self.hear(asked, answer) else None
 
     def _heard(self, asked: SumRequest, data: bytes) -> Any:
-        self.remote.spares.clear()  # else the request is another, and every answer to it stale
+        self.remote.drops.clear()  # else the request is another, and every answer to it stale
         self.data = data
         return self.honest(*asked.arguments)
 

@@ -16,7 +16,7 @@ from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import EXPERIMENT, NODE, ClientSide, ServerSide, settings
 from vergence.deployment.keys import PARTIES, is_node_key, make_node_key, party_identity
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.secure_sums import SumQuestion
 from vergence.engine.storage.run_directory import RunDirectory
@@ -139,7 +139,7 @@ class Line:
         return run_rounds(
             experiment.methods[self.note["label"]],
             experiment.task(0),
-            absent("eye_synthetic", counts),
+            remote_people("eye_synthetic", counts),
             experiment.plan,
             folder,
             pool_factory=remote_pool(self, identity=identity),

@@ -20,7 +20,7 @@ from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
 from vergence.core.serialization import HEADER, pack, read_header, unpack
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import StateError
@@ -209,7 +209,12 @@ def harmed(path, harm: Harm | None) -> tuple[str, set[str]]:
     pool_factory = remote_pool(Harmed(path / "homes", harm), LIMIT)
     plan = Plan(rounds=4, evaluate_every=0, solver="sequential")
     outcome = run_rounds(
-        METHOD, task_of(METHOD), absent("toy", COUNTS), plan, folder, pool_factory=pool_factory
+        METHOD,
+        task_of(METHOD),
+        remote_people("toy", COUNTS),
+        plan,
+        folder,
+        pool_factory=pool_factory,
     )
     rows = table(path / "server", "turns.csv")
     assert {(r["client"], r["round"]) for r in rows if r["status"] != "ok"} == {

@@ -15,7 +15,7 @@ from vergence.deployment.folders import (
     ClientSide,
     LogTail,
     ServerSide,
-    awaited,
+    clients_to_wait_for,
     facts,
     runner,
     running,
@@ -179,13 +179,13 @@ def test_a_tail_shows_whole_new_lines(made):
 
 def test_nobody_waits_for_a_revoked_client(made):
     server, side = made / "server", settings(made / "server", ServerSide)
-    assert awaited(server, side) == 2
-    assert awaited(server, replace(side, quorum=1)) == 1
+    assert clients_to_wait_for(server, side) == 2
+    assert clients_to_wait_for(server, replace(side, quorum=1)) == 1
     launcher.revoke(server, "p00")
-    assert [awaited(server, replace(side, quorum=n)) for n in (0, 2)] == [1, 1]
+    assert [clients_to_wait_for(server, replace(side, quorum=n)) for n in (0, 2)] == [1, 1]
     launcher.revoke(server, "p01")
     with pytest.raises(StateError, match="every client's key is revoked"):
-        awaited(server, side)
+        clients_to_wait_for(server, side)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import tomli_w
 from tests.cli.commands import vergence
 from tests.drills.deployment import TABLE, deployed, simulated
 from vergence.deployment.folder_setup import init
-from vergence.deployment.server_run import ServerRun, beside_constant
+from vergence.deployment.server_run import ServerRun, compare_with_constant
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.privacy.dp.accounting import gaussian_epsilon
@@ -65,8 +65,8 @@ def test_a_result_says_whether_it_is_of_labs_or_people(table, who, tmp_path):
     ],
 )
 def test_a_result_stands_beside_everybodys_own_constant(mean, lower, end):
-    assert beside_constant(mean, [9.0, 9.4], lower).endswith(end)
-    assert beside_constant(mean, [9.0, math.nan], lower) == ""
+    assert compare_with_constant(mean, [9.0, 9.4], lower).endswith(end)
+    assert compare_with_constant(mean, [9.0, math.nan], lower) == ""
 
 
 def test_init_says_that_so_much_noise_destroys_the_model(tmp_path):

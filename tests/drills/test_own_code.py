@@ -114,7 +114,7 @@ def test_a_name_that_reads_as_a_file_is_refused_by_name(tmp_path):
 def test_a_folder_cannot_accept_its_own_code(made):
     """Whoever makes a folder may write into its settings that its code was accepted."""
     folder = made / "clients" / "p00"
-    side = replace(settings(folder, ClientSide), accepted=own_code.brought(folder))
+    side = replace(settings(folder, ClientSide), accepted=own_code.code_digests(folder))
     write_settings(folder, side)
     with pytest.raises(UntrustedCode, match=r"code/halved\.py"):
         own_code.accept(folder, settings(folder, ClientSide), [])
@@ -212,7 +212,7 @@ def test_an_end_with_other_code_is_refused_and_the_line_says_so(made):
     assert "own code" in SAME
     registry = ClientRegistry.__new__(ClientRegistry)
     registry.mine = mine.facts
-    said = registry.unfit("p00", {**theirs.facts, "train": 1}, 1)
+    said = registry.refusal_of("p00", {**theirs.facts, "train": 1}, 1)
     assert said.startswith(f"its own code is {theirs.facts['own code'][:12]}, the server's")
     assert "below `code` of the server's folder" in said
 

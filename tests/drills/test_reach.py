@@ -9,7 +9,7 @@ import pytest
 
 from tests.drills.sockets import expired
 from vergence.deployment import diagnostics
-from vergence.deployment.diagnostics import lasting, reachable, reason_of
+from vergence.deployment.diagnostics import check_certificate, reason_of, wait_for_server
 from vergence.deployment.folders import EVENTS
 from vergence.deployment.keys import make_certificates
 from vergence.errors import StateError
@@ -58,13 +58,13 @@ def said(line):
 
 def test_a_server_with_the_right_certificate_is_reached(certified):
     with listening(dressed(certified)) as address:
-        assert reachable(address, certified / "ca.crt", "before", certified) == "before"
+        assert wait_for_server(address, certified / "ca.crt", "before", certified) == "before"
     assert not (certified / EVENTS).exists()
 
 
 def test_a_server_without_tls_is_reached_by_who_wants_none(tmp_path):
     with listening(said) as address:
-        assert reachable(address, None, "", tmp_path) == ""
+        assert wait_for_server(address, None, "", tmp_path) == ""
 
 
 @pytest.mark.parametrize("alert", [b"", bytes.fromhex("15030100020246")])
@@ -74,7 +74,7 @@ def test_tls_where_none_is_wanted(alert, tmp_path):
         listening(lambda line: line.recv(100) and line.sendall(alert)) as address,
         pytest.raises(StateError, match="leave --insecure out"),
     ):
-        reachable(address, None, "", tmp_path)
+        wait_for_server(address, None, "", tmp_path)
 
 
 def test_another_authoritys_certificate(certified, tmp_path):
@@ -84,7 +84,7 @@ def test_another_authoritys_certificate(certified, tmp_path):
         listening(dressed(certified)) as address,
         pytest.raises(StateError, match="copy this client's folder from the server's again"),
     ):
-        reachable(address, tmp_path / "other" / "ca.crt", "", tmp_path)
+        wait_for_server(address, tmp_path / "other" / "ca.crt", "", tmp_path)
 
 
 def test_a_certificate_for_another_address(tmp_path):
@@ -93,22 +93,22 @@ def test_a_certificate_for_another_address(tmp_path):
         listening(dressed(tmp_path)) as address,
         pytest.raises(StateError, match="made out to another address"),
     ):
-        reachable(address.replace("0.1", "0.2"), tmp_path / "ca.crt", "", tmp_path)
+        wait_for_server(address.replace("0.1", "0.2"), tmp_path / "ca.crt", "", tmp_path)
 
 
 def test_an_expired_certificate(tmp_path):
     with expired(tmp_path / "old") as (port, root):
         with pytest.raises(StateError, match=r"has expired, or this machine's clock is ahead"):
-            reachable(f"127.0.0.1:{port}", root, "", tmp_path)
+            wait_for_server(f"127.0.0.1:{port}", root, "", tmp_path)
         with pytest.raises(StateError, match=r"server.pem expired on 20"):
-            lasting(root.parent)
+            check_certificate(root.parent)
 
 
 def test_a_certificate_that_expires_soon_is_told_of(certified, monkeypatch):
-    lasting(certified)
+    check_certificate(certified)
     assert not (certified / EVENTS).exists()
     monkeypatch.setattr(diagnostics, "SOON", diagnostics.SOON * 100)
-    lasting(certified)
+    check_certificate(certified)
     assert "the certificate expires on" in (certified / EVENTS).read_text()
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_holds_no_authority(tmp_path):
     (tmp_path / "ca.crt").write_text("nothing")
     for root in (tmp_path / "ca.crt", tmp_path / "none"):
         with pytest.raises(StateError, match="holds no certificate"):
-            reachable("127.0.0.1:9", root, "", tmp_path)
+            wait_for_server("127.0.0.1:9", root, "", tmp_path)
 
 
 def test_waiting_says_why_once(certified, monkeypatch):
@@ -125,7 +125,9 @@ def test_waiting_says_why_once(certified, monkeypatch):
     monkeypatch.setattr(diagnostics.time, "sleep", lambda _: None)
     with listening(lambda line: next(turns)(line)) as address:
         heard = []
-        found = reachable(address, certified / "ca.crt", "", certified, lambda: heard.append(1))
+        found = wait_for_server(
+            address, certified / "ca.crt", "", certified, lambda: heard.append(1)
+        )
     assert found == f"cannot reach {address}: it speaks no TLS"
     assert heard == [1]  # whoever waits at the terminal is told then, not when it is over
     assert (certified / EVENTS).read_text().count("it speaks no TLS") == 1

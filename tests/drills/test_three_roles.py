@@ -18,7 +18,7 @@ from vergence.deployment.keys import SealedBox, genuine, make_box_key
 from vergence.deployment.main_server import SessionRelay
 from vergence.deployment.main_server_node import MainServerNode
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError, StateError
@@ -105,7 +105,7 @@ def led(out, wire, path, change=lambda line: line):
         any_end.facts,
         lambda client, data, sign: genuine(server / "keys" / f"{client}.pub", data, sign),
         lambda line, *_, **__: said.append(line),
-        also=(MAIN,),
+        servers=(MAIN,),
     )
     registry.open()
     try:
@@ -118,7 +118,7 @@ def led(out, wire, path, change=lambda line: line):
         found = run_rounds(
             experiment.methods["splitfed"],
             experiment.task(0),
-            absent("eye_synthetic", counts),
+            remote_people("eye_synthetic", counts),
             experiment.plan,
             folder,
             pool_factory=remote_pool(line, relay=SessionRelay(line)),
@@ -150,13 +150,13 @@ def test_a_client_takes_no_request_that_the_main_server_did_not_close(tmp_path):
         def __getattr__(self, name):
             return getattr(self.line, name)
 
-        def relay(self, client, closed, beside):
+        def relay(self, client, closed, attachment):
             flipped = bytes([closed[-1] ^ 1])
             for box in (closed[:-1] + flipped, b"made up", b""):
                 with pytest.raises(ClientLost, match="does not open"):
-                    self.line.relay(client, box, beside)
+                    self.line.relay(client, box, attachment)
                 tries.append(box)
-            return self.line.relay(client, closed, beside)
+            return self.line.relay(client, closed, attachment)
 
     led(out, wire, tmp_path / "run", Curious)
     assert tries
@@ -168,7 +168,7 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
     side = settings(out / "clients" / "p00", ClientSide)
     end = AnsweringClient(out / "clients" / "p00", side)
     run = settings(out / "server", ServerSide).run
-    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "request", "beside": 0}
+    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "request", "attachment": 0}
     train = ClientRequest("turn", "p00", Message("train", {}), "0.1.1")
     served = MainServerNode(out / MAIN, settings(out / MAIN, ClientSide))
     for one, kind in ((end, "request"), (served, "main")):
@@ -201,7 +201,7 @@ def test_only_a_client_of_a_main_server_takes_closed_requests(tmp_path):
     out = deployed(tmp_path)
     folder = out / "clients" / "p00"
     side = settings(folder, ClientSide)
-    note = {"run": "r", "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
+    note = {"run": "r", "label": "splitfed", "seed": 0, "kind": "closed", "attachment": 0}
     with pytest.raises(StateError, match="has no main server"):
         AnsweringClient(folder, replace(side, main=False)).work(note, b"")
     (folder / "main.box").unlink()
@@ -217,7 +217,7 @@ def meeting(tmp_path):
     end = AnsweringClient(folder, settings(folder, ClientSide))
     method, task = end.experiment.methods["splitfed"], end.experiment.task(0)
     box = SealedBox(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
-    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
+    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "closed", "attachment": 0}
     close = partial(box.close, about=f"{run} splitfed 0 request")
     return end, lambda request: close(pack(request)), method.offer(method.server(task), "p00"), note
 
@@ -234,10 +234,10 @@ def test_an_answer_to_the_main_server_is_not_given_to_the_aggregator(meeting, mo
     """Even if the aggregator finds a request with the same short digest."""
     monkeypatch.setattr("vergence.deployment.client_node.quick_digest", lambda *_: "0" * 32)
     end, close, front, note = meeting
-    beside = pack(dict(front))
-    asked = ClientRequest("turn", "p00", Message("train"), "0.1.1", beside=("front",))
-    answer = end.work({**note, "beside": len(beside)}, beside + close(asked))
-    assert end.work({**note, "beside": len(beside)}, beside + close(asked)) != answer  # new boxes
+    trees = pack(dict(front))
+    asked = ClientRequest("turn", "p00", Message("train"), "0.1.1", attachments=("front",))
+    answer = end.work({**note, "attachment": len(trees)}, trees + close(asked))
+    assert end.work({**note, "attachment": len(trees)}, trees + close(asked)) != answer  # new boxes
     for curious in (asked, replace(asked, kind="evaluate"), replace(asked, kind="digest")):
         with pytest.raises(StateError):
-            end.work({**note, "kind": "request"}, pack(replace(curious, beside=())))
+            end.work({**note, "kind": "request"}, pack(replace(curious, attachments=())))

@@ -15,7 +15,7 @@ from vergence.core.tags import tag
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.deployment.remote_clients import ClientLost, remote_people, remote_pool
 from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
@@ -107,9 +107,9 @@ class Circle:
 
     def ask(self, client: str, request: bytes) -> bytes:
         what = unpack(request, ClientRequest)
-        if what.said is not None:
+        if what.sum_message is not None:
             steps = ON_SHARES if self.privacy.aggregators else STEPS
-            step = steps.index(tag(type(what.said)))
+            step = steps.index(tag(type(what.sum_message)))
             if self.gone(client, step, what.message.round):
                 raise ClientLost("vanished")
         shared = client in self.privacy.aggregators
@@ -140,7 +140,7 @@ class Circle:
         return run_rounds(
             self.method,
             self.task,
-            absent("toy", counts),
+            remote_people("toy", counts),
             self.plan,
             folder,
             pool_factory=pool_factory,

@@ -11,7 +11,7 @@ from tests.deployment.test_remote_clients import COUNTS, PEOPLE, Loop
 from tests.engine.toys import STAMP, run_toy
 from vergence.core.randomness import RandomStream
 from vergence.deployment.client_node import ClientNode
-from vergence.deployment.remote_clients import absent, remote_pool
+from vergence.deployment.remote_clients import remote_people, remote_pool
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.protections.setup import client_hooks
@@ -139,7 +139,7 @@ def test_it_holds_where_clients_are_elsewhere(rounding, tmp_path):
     folder = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     folder.open()
     pool, task = remote_pool(line), ToyTask(Linear(4))
-    people = absent("toy", COUNTS)
+    people = remote_people("toy", COUNTS)
     there = run_rounds(FedAvg(), task, people, line.plan, folder, pool_factory=pool)
     assert there.fingerprint == here
 

@@ -16,7 +16,7 @@ from vergence.core.requests import Forward, Step
 from vergence.core.stages import PULL
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.deployment.client_node import ClientNode
-from vergence.deployment.remote_clients import absent, remote_pool
+from vergence.deployment.remote_clients import remote_people, remote_pool
 from vergence.engine import compatibility_check, round_loop
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
@@ -222,7 +222,7 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
     counts = {client: len(s.train) for client, s in PEOPLE.people.items()}
     plan = replace(plan, evaluate_every=0, solver="sequential")
     found = round_loop.run_rounds(
-        method, SMALL, absent("eyes", counts), plan, server, pool_factory=remote_pool(Line())
+        method, SMALL, remote_people("eyes", counts), plan, server, pool_factory=remote_pool(Line())
     )
     assert found.fingerprint == expected.fingerprint
     for client in PEOPLE.clients:

@@ -63,7 +63,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         raise ConfigError(f"{out} is there already; choose a new file")
     if out.suffix != ".toml":
         raise ConfigError(f"--out must be a new .toml file, got {out}")
-    given = _given(sets)
+    given = _federation_options(sets)
     found = find_format(root, given)
     _tell(console, f"format: {found.title}, {found.sure} ({found.why})")
     if (name := given.pop("name", found.data)) != found.data or "root" in given:
@@ -75,7 +75,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     options = merge({"size": SIZE, **found.options}, given)
     dataset = bind(kind, options, "federation")
     people, left_out, whose = _read(dataset, kind, root, options.get("people"))
-    notes = [note for keys, note in found.notes.items() if not _settled(given, keys)]
+    notes = [note for keys, note in found.notes.items() if not _all_set(given, keys)]
     notes += [*_whose_notes(whose, root), *outside_notes(people, found.data)]
     sizes: dict[str, tuple[int, int, int]] = {}
     try:
@@ -93,7 +93,9 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         _tell(console, f"warning: {note}")
     if not isinstance(dataset, Stimuli):  # windows in the gaps between parts, too
         _tell(console, f"left out: {federation.about['left_out'].rpartition('; ')[2]}")
-    write_text(out, _text(replace(found, notes=notes), options, root, people, sizes, federation))
+    write_text(
+        out, _experiment_text(replace(found, notes=notes), options, root, people, sizes, federation)
+    )
     _tell(
         console,
         f"wrote {out}; it holds the people's names and the full path of their folder: look at it "
@@ -106,7 +108,7 @@ def _tell(console: Console, text: str) -> None:
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def _given(sets: Sequence[str]) -> dict[str, Any]:
+def _federation_options(sets: Sequence[str]) -> dict[str, Any]:
     table: dict[str, Any] = {"federation": {}}
     for item in sets:
         if not item.startswith("federation."):
@@ -115,26 +117,26 @@ def _given(sets: Sequence[str]) -> dict[str, Any]:
     return table["federation"]
 
 
-def _settled(given: Mapping[str, Any], keys: str) -> bool:
+def _all_set(options: Mapping[str, Any], keys: str) -> bool:
     """Check that all of these options, such as `columns.unit`, are given."""
-    flat = {f"columns.{key}" for key in given.get("columns", {})} | set(given)
+    flat = {f"columns.{key}" for key in options.get("columns", {})} | set(options)
     return all(key in flat for key in keys.split())
 
 
 def _read(
-    dataset: Dataset, kind: type[Dataset], root: Path, chosen: Collection[str] | None
+    dataset: Dataset, kind: type[Dataset], root: Path, names: Collection[str] | None
 ) -> tuple[list[GazeQuality], str, set[tuple[str, str]]]:
     """The chosen people's quality, a line on what was read, and the table and person of each."""
     if isinstance(dataset, Stimuli):
         trials, left_out = dataset.read(root)
-        trials = [trial for trial in trials if not chosen or trial.person in chosen]
+        trials = [trial for trial in trials if not names or trial.person in names]
         return of_trials(trials), left_out, {(str(t.rows.path), t.person) for t in trials}
     if isinstance(dataset, GazeTable):
         recordings, left_out = dataset.read(root)
     else:
         recordings = importlib.import_module(kind.__module__).recordings(root)
         left_out = f"{len(recordings)} recordings read"
-    recordings = [r for r in recordings if not chosen or r.person in chosen]
+    recordings = [r for r in recordings if not names or r.person in names]
     return of_recordings(recordings), left_out, {(r.gaze.source, r.person) for r in recordings}
 
 
@@ -195,8 +197,8 @@ def _table(people: Sequence[GazeQuality], sizes: Mapping[str, tuple[int, int, in
     return table
 
 
-def _text(
-    found: FoundFormat,
+def _experiment_text(
+    source: FoundFormat,
     options: Mapping[str, Any],
     root: Path,
     people: Sequence[GazeQuality],
@@ -204,7 +206,7 @@ def _text(
     federation: Federation,
 ) -> str:
     """The experiment file: what was found as comments, then the tables."""
-    lines = [f"Written by `vergence data import`: {found.title}, {found.sure} ({found.why})."]
+    lines = [f"Written by `vergence data import`: {source.title}, {source.sure} ({source.why})."]
     lines += [
         f"{p.person}: {p.minutes:.1f} min, {p.samples:,} samples, {p.valid:.1%} valid, "
         f"{p.outside:.1%} outside the picture, {p.gaps} gaps of more than 0.5 s"
@@ -212,10 +214,10 @@ def _text(
     ]
     lines.append(f"Samples for training, validation and test: {sizes}".replace("'", ""))
     lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
-    lines += [f"LOOK AT THIS: {note}" for note in found.notes]
-    lines += [f"WARNING: {note}" for note in few_notes(sizes, found.data)]
+    lines += [f"LOOK AT THIS: {note}" for note in source.notes]
+    lines += [f"WARNING: {note}" for note in few_notes(sizes, source.data)]
     comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)
-    table = {"name": found.data, "root": str(root.resolve()), **options}
+    table = {"name": source.data, "root": str(root.resolve()), **options}
     width, height = options["size"]
     grid = [2 * -(-height // 16), 2 * -(-width // 16)]
     parts = EXPERIMENT.replace("GRID", str(grid)), tomli_w.dumps({"federation": table})

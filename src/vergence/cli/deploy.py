@@ -48,7 +48,7 @@ def init(
     from vergence.deployment.folder_setup import refuse_names
     from vergence.deployment.folders import ServerSide, settings
     from vergence.deployment.own_code import refuse_modules
-    from vergence.deployment.remote_clients import absent
+    from vergence.deployment.remote_clients import remote_people
     from vergence.experiment.packaged import locate
     from vergence.experiment.privacy.spent import noise_outlook
     from vergence.experiment.schema import load, override, read
@@ -69,7 +69,7 @@ def init(
     out.print(
         f"The server will listen on {side.listen}, for {who}.", soft_wrap=True, highlight=False
     )
-    for line in noise_outlook(experiment, absent("clients", dict.fromkeys(names, 1))):
+    for line in noise_outlook(experiment, remote_people("clients", dict.fromkeys(names, 1))):
         note(line)
 
 

@@ -30,14 +30,14 @@ def main() -> None:
     from cyclopts import CycloptsError
 
     from vergence.cli.app import app
-    from vergence.cli.suggestions import told
+    from vergence.cli.suggestions import error_line
 
     for kind in (DeprecationWarning, RuntimeWarning):  # of libraries: nobody here can mend them
         warnings.filterwarnings("ignore", category=kind, module=r"(?!vergence)")
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(told(error, app), 2)
+        _fail(error_line(error, app), 2)
     except VergenceError as error:
         _fail(str(error), error.exit_code)
     except (MemoryError, RuntimeError) as error:

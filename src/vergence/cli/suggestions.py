@@ -56,7 +56,7 @@ PLACES = {
 }
 
 
-def told(error: CycloptsError, app: App) -> str:
+def error_line(error: CycloptsError, app: App) -> str:
     """One line about arguments that were not understood."""
     chain = list(error.command_chain or ())
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
@@ -64,7 +64,7 @@ def told(error: CycloptsError, app: App) -> str:
         old = " ".join([*chain, given])
         if old in MOVED:
             return f"no command '{old}' any more: it is now {MOVED[old]}"
-        return f"no command '{old}'{_meant(given, chain, app)}: " + (
+        return f"no command '{old}'{_nearest_command(given, chain, app)}: " + (
             f"`vergence {' '.join([*chain, '--help'])}` says what each does"
         )
     if isinstance(error, UnknownOptionError) and error.token is not None:
@@ -90,7 +90,7 @@ def told(error: CycloptsError, app: App) -> str:
     return str(error).splitlines()[0] if str(error) else "unusable arguments"
 
 
-def _meant(given: str, chain: list[str], app: App) -> str:
+def _nearest_command(word_typed: str, chain: list[str], app: App) -> str:
     """The nearest command first: of a command's name, or of what another program calls one.
 
     Of a group's commands, those of the group are looked at alone.
@@ -104,7 +104,7 @@ def _meant(given: str, chain: list[str], app: App) -> str:
     else:
         known = [each.name for each in (*DAILY, *GROUPS)]
         alike = OTHERS | spellings()
-    close = nearest(given.lower(), alike)
+    close = nearest(word_typed.lower(), alike)
     if "did you mean" not in close:
         return f" (known: {', '.join(known)})"
     word = close.split("'")[1]

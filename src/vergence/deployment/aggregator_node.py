@@ -1,4 +1,4 @@
-"""Aggregator node: adds up shares of replies, and sees neither replies nor models."""
+"""Aggregator node: adds shares of replies, and sees neither replies nor models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vergence.errors import StateError
 
 
 class AggregatorNode(ResidentNode):
-    """Takes part in the sums of one run after the other; it has nobody's data."""
+    """Node that takes part in the secure sums of one run at a time; it has nobody's data."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
@@ -24,26 +24,26 @@ class AggregatorNode(ResidentNode):
         self.lock = threading.Lock()
 
     @property
-    def what(self) -> str:
-        """Operator's name for this node."""
+    def role(self) -> str:
+        """This node's role, as lines for the operator name it."""
         return "aggregator"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Answer a message of a sum."""
+        """Answer a message of a secure sum."""
         if note["kind"] != "request":
             return super().work(note, body)
         with self.lock:
             key = (note["run"], note["label"], note["seed"])
             if key not in self.runs:
-                self.runs = {key: self.adding(note)}
+                self.runs = {key: self.aggregator(note)}
             adding = self.runs[key]
         return adding.answer(body)
 
-    def adding(self, note: Mapping[str, Any]) -> SecureSumAggregator:
-        """Return this aggregator's part in one run.
+    def aggregator(self, note: Mapping[str, Any]) -> SecureSumAggregator:
+        """Return this aggregator's side of one run's sums.
 
         Raises:
-            StateError: it has no such part.
+            StateError: the experiment names no such aggregator.
         """
         state, plan = self.state(note, self.folder / "state"), self.experiment.plan
         method, task = self.experiment.methods[note["label"]], self.experiment.task(note["seed"])

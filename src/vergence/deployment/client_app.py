@@ -1,4 +1,4 @@
-"""Client application on a machine of its own: its data, its key, and its states on its own disk."""
+"""Client application: a node with a person's data, its own key, and its states on its own disk."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from vergence.experiment.validation import prepared
 
 
 class AnsweringClient(JoinedNode):
-    """Takes a client's turns, as the server or the main server asks."""
+    """Node that takes a client's turns, as the server or the main server asks."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
-        self.federation = self.own()
+        self.federation = self.read_own_data()
         self.samples = sum(len(splits.train) for splits in self.federation.people.values())
 
-    def own(self) -> Federation:
+    def read_own_data(self) -> Federation:
         """Read the data of this client, or of a lab's people, under their names in the run."""
-        whole = replace(self.experiment, proxy=None).federation()  # the server holds those
-        names = self.names(whole)
+        whole = replace(self.experiment, proxy=None).federation()  # proxy data are the server's
+        names = self.names_in_data(whole)
         for name in names.values():
             if name not in whole.people:
                 few = ", ".join(list(whole.clients)[:8])
@@ -45,8 +45,8 @@ class AnsweringClient(JoinedNode):
         ready = prepared(self.experiment, task, whole.only(tuple(names.values())))
         return replace(ready, people={own: ready.people[name] for own, name in names.items()})
 
-    def names(self, whole: Federation) -> dict[str, str]:
-        """Name in the run -> name in the data, of everybody whose data are here.
+    def names_in_data(self, whole: Federation) -> dict[str, str]:
+        """Return the name in the run and the name in the data, of everybody whose data are here.
 
         Raises:
             DataError: a lab has more or fewer people than the experiment says.
@@ -66,16 +66,16 @@ class AnsweringClient(JoinedNode):
         return dict(zip(inside, people, strict=True))
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request, or one that the main server closed for this client alone."""
+        """Carry out a request of the server, or an encrypted one of the main server."""
         match note["kind"]:
             case "request":
-                return self.home(note, closed=False).answer(body)
+                return self.client_node(note, closed=False).answer(body)
             case "closed":
-                return self.closed(note, body)
+                return self.answer_main_server(note, body)
         return super().work(note, body)
 
-    def home(self, note: Mapping[str, Any], closed: bool) -> ClientNode:
-        """Return the place of one run's states and turns, for one of those who may ask."""
+    def client_node(self, note: Mapping[str, Any], closed: bool) -> ClientNode:
+        """Return the client node of one run, for requests of the server or of the main server."""
         runner = self.runner(note, self.federation, self.folder / "state")
         worker, plan = runner.worker, self.experiment.plan
         every = plan.checkpoint_every
@@ -83,7 +83,7 @@ class AnsweringClient(JoinedNode):
         side = self.side
         count = TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count
         if not closed:
-            barred = self.not_for_the_server(worker.method)
+            barred = self.verbs_of_main_server(worker.method)
             return ClientNode(
                 runner,
                 side.client,
@@ -91,11 +91,12 @@ class AnsweringClient(JoinedNode):
                 every=every,
                 barred=barred,
                 identity=identity,
-                count=count,
+                admit_turn=count,
                 plan=plan,
             )
         offered = worker.method.offer(worker.method.server(worker.task), side.client)
-        # Requests that would show a main server clients' layers, or what they measure.
+        # The main server sees smashed data. With the clients' layers, which requests of these
+        # kinds and verbs would show it, it could compute the images back.
         summed = [
             verb
             for verb, exposed in worker.method.exposure.items()
@@ -107,41 +108,43 @@ class AnsweringClient(JoinedNode):
             runner.store.folder,
             every=every,
             barred=["evaluate", "digest", "say", *summed],
-            apart=frozenset(offered),
+            attachments=frozenset(offered),
             channel="closed",
             identity=identity,
-            count=count,
+            admit_turn=count,
             plan=plan,
         )
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Secure sums of this client's replies, among the clients whose keys it has."""
+        """Return the secure sums of this client's replies, among the clients whose keys it has."""
         return sums_for(self.experiment.plan, method, len(known_keys(self.folder)))
 
-    def not_for_the_server(self, method: Method) -> Sequence[str]:
-        """Return the verbs that show data, where there is a main server for them."""
+    def verbs_of_main_server(self, method: Method) -> Sequence[str]:
+        """Return the verbs whose replies show smashed data, if a main server asks for them."""
+        # Else the aggregator, which has the clients' layers, could ask for smashed data as well.
         if not (method.served and self.side.main):
             return ()
         return [verb for verb, exposed in method.exposure.items() if exposed.raw]
 
-    def closed(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out what the main server asks; the server sees neither that nor the answer.
+    def answer_main_server(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out a request of the main server, unread by the aggregator; so is the answer.
 
         Raises:
-            StateError: there is no main server, it is not from it, or it cannot be done.
+            StateError: there is no main server, the request is not its own, or cannot be done.
         """
         if not self.side.main:
             raise StateError("this deployment has no main server")
-        length = note["beside"]
+        length = note["attachment"]
         if type(length) is not int or not 0 <= length <= len(body):
-            raise StateError("it does not say what goes beside it")
+            raise StateError("this request does not say how long its attachment is")
         beside, request = body[:length], body[length:]
         box = SealedBox(self.folder / BOX, self.folder / "main.box", self.side.client)
-        about = about_of(note)
+        about = run_words(note)
         opened = box.open(request, f"{about} request")
         try:
-            answer = self.home(note, closed=True).answer(opened, beside)
-        except VergenceError as error:  # what it says is not for the server between the two
+            answer = self.client_node(note, closed=True).answer(opened, beside)
+        except VergenceError as error:
+            # The error may quote the request, which the aggregator between the two must not read.
             tell(self.folder, f"a request of the main server: {error}", "error")
             raise StateError(
                 "this client did not do what the main server asked; its events.log says why"
@@ -149,6 +152,6 @@ class AnsweringClient(JoinedNode):
         return box.close(answer, f"{about} answer to {hashlib.sha256(request).hexdigest()}")
 
 
-def about_of(note: Mapping[str, Any]) -> str:
-    """Return the words that tell one run's boxes from another's."""
+def run_words(note: Mapping[str, Any]) -> str:
+    """Return the words that bind an encrypted message to one run, method and seed."""
     return f"{note['run']} {note['label']} {note['seed']}"

@@ -1,10 +1,9 @@
-"""A client's own ledger of a run, by which a server that lies about the run is refused.
+"""A client's own ledger of a run, by which it refuses a server that lies about the run.
 
 A server's request says how far the run is, which points to measure, and which of the client's
-states counts. A client has the plan too: it computes the first two from the message's round, and
-keeps a ledger of the third on its own disk. Where replies are summed so that nobody sees one of
-them, any of the three would let a server choose what one person's reply looks like beside the
-others'.
+states to start from. A client has the plan too: it computes the first two from the message's round,
+and keeps a ledger of the third on its own disk. Secure sums hide a single reply among many; a
+server that lied to one client about any of the three could make that client's reply stand out.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from vergence.core.method import Method
 from vergence.core.naming import called, plural
 from vergence.core.params import Params
 from vergence.core.serialization import digest, pack, plain
-from vergence.deployment.protocol import ClientRequest, steps
+from vergence.deployment.protocol import ClientRequest, single_turns
 from vergence.engine.plan import Plan
 from vergence.engine.storage.client_states import file_of
 from vergence.errors import StateError
 
 
 def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
-    """Refuse a request that the run's plan does not ask.
+    """Refuse a request that is not part of the run's plan.
 
     Args:
-        request: a turn, with the turns that follow, or an evaluation.
-        plan: the client's own.
-        method: what is run.
+        request: one or several turns, or an evaluation.
+        plan: the client's own copy.
+        method: the method of the run.
 
     Raises:
         StateError: its round, progress or points are not those of the plan.
@@ -41,15 +40,21 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
         done, turn = message.round, request.kind == "turn"
         # A method may exchange messages with clients once more after the last round.
         last = type(method).finish is not Method.finish or not turn
+        # A server could otherwise go on asking after the run is over, and have as many replies of
+        # each person as it likes.
         if done > plan.rounds or (done == plan.rounds and not last):
             raise StateError(f"plan: round {done} is asked for, and this run has {plan.rounds}")
         own = plan.progress(done) if turn else 0.0
-        # Where nobody waits for a round, several messages' turns are taken at one progress.
+        # Progress sets learning rates and other schedules: a wrong one, told to one client, would
+        # make its reply unlike the others'. In asynchronous delivery turns of several rounds share
+        # one progress, so that it cannot be computed from the round.
         if request.progress != own and not plan.delivery.asynchronous:
             raise StateError(
                 f"plan: round {done} of {plan.rounds} is at progress {own:g}, and the server says "
                 f"{request.progress:g}"
             )
+        # Each point is measured with another model: an unplanned one would let a server evaluate a
+        # model of its choice on this person's data.
         planned = plan.points_in(done) if turn else plan.points_at(done)
         if not set(request.points) <= set(planned) or not (turn or request.points):
             raise StateError(
@@ -63,11 +68,12 @@ class ClientRecord:
     """Record that a client keeps of a run.
 
     Attributes:
-        committed: the file of the state that counts, as far as this client was told; None: none.
-        pending: the file that the last turn left, of which it was not told yet whether it counts.
-        sum: the sum that its reply is for, "" where none hides it.
-        job: the last turn's round, and which of the server's jobs it says the turn is part of.
-        last_round: the last round of which a turn was taken; setup and finish are none.
+        committed: file of the state that counts, as far as the server's requests showed; None:
+            none yet.
+        pending: file that the last turn wrote; the next request shows whether it counts.
+        sum: name of the secure sum that the last reply goes into, "" if into none.
+        job: the last turn's round, and the server's job that its stamp names.
+        last_round: last round in which a turn was taken; setup and finish are no rounds.
         models: per round, digests of the trees that this client was measured with.
         measured: per round, digest of the evaluation that was answered.
     """
@@ -80,21 +86,23 @@ class ClientRecord:
     models: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     measured: Mapping[str, str] = field(default_factory=dict)
 
-    def knows(self, file: str | None) -> bool:
-        """True if a server may name this file as the state that counts."""
+    def may_count(self, file: str | None) -> bool:
+        """Return whether a server may name this file as the state to start from."""
+        # The second test needs `pending`: after a turn without a new state, both are None, and None
+        # would let a server start this client anew although it has a state.
         return file == self.committed or (self.pending is not None and file == self.pending)
 
 
 class ClientLedger:
-    """The ledger of one run (of one method and seed) on a client's disk.
+    """Ledger of one run (of one method and seed) on a client's disk.
 
     Args:
-        folder: where it lies.
+        folder: the client's folder of the run.
         seed: of the run.
-        client: whose it is.
-        method: what is run; setup and finish are rounds of their own only where it has them.
-        plan: the client's own.
-        states: whether it is kept of states, too, as they go into sums that hide them.
+        client: its name.
+        method: the method of the run, which says whether there is a setup or a finish.
+        plan: the client's own copy.
+        states: whether the ledger is also of states, because replies go into secure sums.
     """
 
     def __init__(
@@ -104,8 +112,8 @@ class ClientLedger:
         self.client, self.states, self.ahead = client, states, True
         self.seed, self.method, self.rounds = seed, method, plan.rounds
         try:
-            held = parse_json(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
-            self.record = ClientRecord(**held)
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else "{}"
+            self.record = ClientRecord(**parse_json(text))
         except (ValueError, TypeError) as error:
             raise StateError(
                 f"{self.path} is damaged ({plain(error)}): which state of '{client}' counts is not "
@@ -113,43 +121,50 @@ class ClientLedger:
             ) from None
 
     def begin_turn(
-        self, request: ClientRequest, sums: Sequence[str], given: Callable[[str], bool]
+        self, request: ClientRequest, sums: Sequence[str], has_contributed: Callable[[str], bool]
     ) -> ClientRecord:
-        """Record to be kept (`keep`) once a turn begins from this state, if it may.
+        """Check a turn against the ledger; return the record to `save` before it begins.
 
-        A server that died goes back to its checkpoint, and asks again what it asked before: if all
-        words of such a turn were `given`, it may begin from an older state or be of an older round,
-        and changes nothing here. A state counts only if the words of its reply were `given`, too.
+        A server that was restarted goes back to its checkpoint and repeats its requests. Such a
+        turn may start from an older state, or be of an older round, if this client's words have
+        gone into its sums already; it then changes nothing here. A new state counts only once the
+        words of its reply went into their sum.
 
         Args:
-            request: the turn, with those that follow.
-            sums: per turn, the sum that its reply is for, "" where none hides it.
-            given: tells whether words were given to a sum.
+            request: one or several turns.
+            sums: for each turn, the name of the sum that its reply goes into, "" if into none.
+            has_contributed: tells whether this client's words went into a sum (by its name).
 
         Raises:
-            StateError: another state counts, the round is over, its model is not what was measured,
-                or the stamp is another part's.
+            StateError: another state counts, the round is over, the model is not the one that was
+                measured, or the stamp is of another part of the run.
         """
         if not self.states:
             return self.record
         self._check_part(request, sums)
         record, at = self.record, request.message.round
-        outside, over = self._outside(request.message), at < record.last_round
-        repeated = all(given(name) for name in sums)
-        self.ahead = record.knows(request.file)
+        outside, over = self._is_setup_or_finish(request.message), at < record.last_round
+        repeated = all(has_contributed(name) for name in sums)
+        self.ahead = record.may_count(request.file)
         fresh = self.ahead and request.file != record.committed
-        if fresh and record.sum and not given(record.sum):
-            raise self._stale(request.file)
+        # A server could otherwise have a turn taken, never open its words, and ask again from the
+        # new state: the same person's data would be trained on twice in one round.
+        if fresh and record.sum and not has_contributed(record.sum):
+            raise self._wrong_state(request.file)
         if not (self.ahead or repeated):
-            raise self._stale(request.file)
+            raise self._wrong_state(request.file)
+        # Going back to a round that is over would give a server a second, different reply of it;
+        # with the others' replies alike, the difference of the two sums is this person's.
         if over and not repeated:
             raise StateError(
                 f"plan: '{self.client}' has trained in round {record.last_round}, and round {at} "
                 "is over: only what was asked and given before may be asked again"
             )
-        if not (outside and repeated):  # setup may be asked again after the first measurement
+        # Setup has round 0 as well, and a restarted server may repeat it after the first evaluation
+        # of round 0, with another model.
+        if not (outside and repeated):
             for message in (request.message, *request.then):
-                self._same_model(message)
+                self._check_model(message)
         if over or not self.ahead:
             self.ahead = False
             self._check_pending(request, sums)
@@ -163,25 +178,25 @@ class ClientLedger:
             record = replace(record, last_round=at, models=models)
         return record
 
-    def _outside(self, message: Message) -> bool:
-        """True if a message is one of setup or finish, which belong to no round."""
-        if message.round == self.rounds:  # rounds are numbered from 0
+    def _is_setup_or_finish(self, message: Message) -> bool:
+        """Return whether a message belongs to setup or finish, and so to no round."""
+        if message.round == self.rounds:  # finish: rounds are numbered from 0
             return True
         return message.round == 0 and message.verb in self.method.setup_verbs
 
     def _check_part(self, request: ClientRequest, sums: Sequence[str]) -> None:
-        """Refuse a turn that is not of the part of the run that its stamp names.
+        """Refuse a turn whose stamp names another part of the run than its messages are of.
 
-        By its stamp its state's file is called: one of another part could lie over a state that
-        counts. Turns that follow another in one exchange can only be those that no sum hides: of
-        the others each has to wait until its words were given.
+        The stamp is part of the state file's name: under the stamp of another part, a turn's state
+        could overwrite the one that counts. Several turns in one exchange are allowed only if no
+        secure sum hides their replies: otherwise each waits until the words before it were summed.
         """
-        said, first = request.stamp.partition(".")[0], request.message
+        part, first = request.stamp.partition(".")[0], request.message
         for message in (first, *request.then):
             own = {str(message.round)}
-            if self._outside(message):
+            if self._is_setup_or_finish(message):
                 own |= {"setup" if message.round == 0 else "finish"}
-            if said not in own:
+            if part not in own:
                 raise StateError(
                     f"stamp: '{plain(request.stamp)}' is of another part of the run than "
                     f"'{message.verb}' in round {message.round}; name it {' or '.join(sorted(own))}"
@@ -199,9 +214,9 @@ class ClientLedger:
             )
 
     def _check_pending(self, request: ClientRequest, sums: Sequence[str]) -> None:
-        """Refuse a turn that goes back where its state would lie over the last turn's."""
+        """Refuse a repeated turn whose state would overwrite that of the last turn."""
         record = self.record
-        for step, name in zip(steps(request), sums, strict=True):
+        for step, name in zip(single_turns(request), sums, strict=True):
             file = file_of(self.seed, self.client, step.stamp)
             if file == record.pending and name != record.sum:
                 raise StateError(
@@ -209,8 +224,12 @@ class ClientLedger:
                     "was another; take a new one"
                 )
 
-    def _same_model(self, message: Message) -> None:
-        """Refuse to train on another model in a round than the client was measured with."""
+    def _check_model(self, message: Message) -> None:
+        """Refuse to train in a round on another model than the client was measured with.
+
+        A server could otherwise send one client a model of its own making, under which the client's
+        update shows more of its data.
+        """
         at, shown = message.round, self.record.models.get(str(message.round), {})
         now = fingerprints(message.trees) if shown else {}
         if other := [name for name in shown if name in now and now[name] != shown[name]]:
@@ -220,18 +239,20 @@ class ClientLedger:
             )
 
     def record_state(self, file: str, sum: str) -> None:
-        """Note which file a turn left its state in, and for which sum; before the answer leaves."""
+        """Record the file that a turn wrote its state to, and its sum; before the answer leaves."""
         if self.states and self.ahead:
-            self.keep(replace(self.record, pending=file, sum=sum))
+            self.save(replace(self.record, pending=file, sum=sum))
 
     def record_evaluation(self, request: ClientRequest) -> None:
-        """Note an evaluation before it is answered: one for each that the plan has.
+        """Record an evaluation before it is answered: one for each in the plan.
 
         Raises:
-            StateError: another one was answered at this point of the run, or it comes too late.
+            StateError: a different one was answered at this point of the run, or it comes too late.
         """
         record, message, at = self.record, request.message, str(request.message.round)
         asked = digest(pack(message), f"{request.file} {sorted(request.points)}".encode())
+        # Scores of many models of its choice would tell a server as much as it likes about this
+        # person's data.
         if record.measured.get(at, asked) != asked:
             raise StateError(
                 f"plan: '{self.client}' was measured after {plural(int(at), 'round')} before, "
@@ -239,25 +260,26 @@ class ClientLedger:
             )
         if at in record.measured:
             return
+        # After the turn a server could choose the evaluated model by what the reply showed.
         if self.states and message.round <= record.last_round:
             raise StateError(
                 f"plan: '{self.client}' has trained in round {message.round}, and is measured "
                 "before that or not at all"
             )
-        if self.states and not record.knows(request.file):
-            raise self._stale(request.file)
+        if self.states and not record.may_count(request.file):
+            raise self._wrong_state(request.file)
         models = {**record.models, at: fingerprints(message.trees)}
-        self.keep(replace(record, measured={**record.measured, at: asked}, models=models))
+        self.save(replace(record, measured={**record.measured, at: asked}, models=models))
 
-    def _stale(self, file: str | None) -> StateError:
+    def _wrong_state(self, file: str | None) -> StateError:
         known = [name for name in (self.record.committed, self.record.pending) if name is not None]
         return StateError(
             f"state: the server says that {plain(file)} is the state of '{self.client}' that "
             f"counts, and it is {' or '.join(known) or 'none yet'}"
         )
 
-    def keep(self, record: ClientRecord) -> None:
-        """Write the record, where it changed; it outlasts a blackout."""
+    def save(self, record: ClientRecord) -> None:
+        """Write the record to disk if it changed; durably, so that a power cut cannot undo it."""
         if record != self.record:
             whole = json.dumps(asdict(record)).encode()
             write_whole(self.path, whole, lasting=True, secret=True)
@@ -265,5 +287,5 @@ class ClientLedger:
 
 
 def fingerprints(trees: Mapping[str, Params]) -> dict[str, str]:
-    """SHA-256 of every tree, by name."""
+    """Return the SHA-256 of every tree, by name."""
     return {name: digest(tree.flat.contiguous().numpy().data) for name, tree in trees.items()}

@@ -1,8 +1,8 @@
-"""Client node: answers one request after the other, with its own data and states.
+"""Client node: answers a server's requests one after the other, with its own data and states.
 
-A client works from its disk alone, so that every request may be answered by a new process. Its
-state is staged: a request names the file that counts, a turn writes a new one beside it, and the
-next request tells which of them counted. The same request again gets the stored answer.
+All that a client remembers is on its disk, so that every request may be answered by a new process.
+Its state is staged: a request names the file to start from, a turn writes a new file, and the next
+request names the one that counted. The same request sent again gets the stored answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from vergence.core.serialization import UNREADABLE, digest, plain, quick_digest,
 from vergence.deployment.client_ledger import ClientLedger, check_plan
 from vergence.deployment.protocol import (
     ClientRequest,
+    default_limit,
     framed,
-    inside,
     is_file_of,
-    most,
-    sound,
-    steps,
-    whole,
+    is_well_formed,
+    single_turns,
+    trees_inside,
+    with_attachment,
 )
 from vergence.deployment.secure_sum_client import SecureSumClient
 from vergence.engine.client_runner import ClientRunner
@@ -45,12 +45,14 @@ from vergence.system.file_locks import lock
 from vergence.wire.encoding import encode
 
 
-def check_promised(request: ClientRequest, plan: Plan, method: Method) -> None:
-    """Refuse a sum after the last round, which the forecast of `privacy.user` does not count.
+def check_forecast(request: ClientRequest, plan: Plan, method: Method) -> None:
+    """Refuse to share trees after the last round where `privacy.user` adds noise to sums.
 
     Raises:
-        StateError: names the verb; what a method asks at its end may share nothing.
+        StateError: names the verb.
     """
+    # The noise is made for one sum a round: a server that asked for one sum more than the plan has
+    # would spend more of a person's budget than was forecast to them.
     for message in (request.message, *request.then):
         shares = request.kind == "turn" and bool(method.exposure[message.verb].trees)
         if plan.privacy.user is not None and shares and message.round >= plan.rounds:
@@ -61,15 +63,22 @@ def check_promised(request: ClientRequest, plan: Plan, method: Method) -> None:
 
 
 class ClientNode:
-    """Client that answers requests, with its own data, and its states on its own disk.
+    """Client that answers a server's requests, with its own data, and its states on its own disk.
 
-    `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
-    go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
-    of requests and verbs that whoever asks has no right to; `apart` are trees that another hand has
-    to bring. Answers are stored by `channel`: who asks on one never gets those to another.
-    `identity` is what this client signs with in secure sums, and whom it believes. `count` is told
-    of every turn, by its request's digest, before it is taken, and may refuse it. `plan` is the
-    client's own: what it does not ask for is refused, whoever asks.
+    Args:
+        runner: takes turns and evaluations.
+        client: this client's name.
+        folder: for its ledger, its stored answers and the files of secure sums.
+        limit: most bytes of a request; default some models' size.
+        every: rounds between two checkpoints of the server; 0: unknown. Where it is known, states
+            that no checkpoint can name any more are deleted, even if no server asks for it.
+        barred: kinds of requests and verbs that this channel's asker has no right to.
+        attachments: names of trees that must come as attachments on this channel.
+        channel: name under which answers are stored, `open` (the server) or `closed` (the main
+            server): an answer to one is never handed to the other.
+        identity: this client's signing key for secure sums, and the public keys it trusts.
+        admit_turn: called with each turn's request and digest before the turn; may refuse it.
+        plan: the client's own copy of the plan; requests outside it are refused.
     """
 
     def __init__(
@@ -80,24 +89,29 @@ class ClientNode:
         limit: int | None = None,
         every: int = 0,
         barred: Sequence[str] = (),
-        apart: frozenset[str] = frozenset(),
+        attachments: frozenset[str] = frozenset(),
         channel: str = "open",
         identity: PartyIdentity | None = None,
-        count: Callable[[ClientRequest, str], None] | None = None,
+        admit_turn: Callable[[ClientRequest, str], None] | None = None,
         *,
         plan: Plan,
     ) -> None:
         self.runner, self.client, self.folder = runner, client, folder
-        self.limit = most(runner) if limit is None else limit
-        self.every, self.barred, self.apart, self.channel = every, barred, apart, channel
-        self.count, self.plan, self.identity = count, plan, identity
-        self.giving: SecureSumClient | None = None
+        self.limit = default_limit(runner) if limit is None else limit
+        self.every, self.barred, self.attachments, self.channel = (
+            every,
+            barred,
+            attachments,
+            channel,
+        )
+        self.admit_turn, self.plan, self.identity = admit_turn, plan, identity
+        self.sum_client: SecureSumClient | None = None
         self.ledger: ClientLedger | None = None
         if runner.sums is not None and (identity is None or identity.sign is None):
             raise StateError(f"'{client}' has no keys to take part in secure sums with")
 
     def _open_books(self) -> None:
-        """Read what this client remembers of the run: while no other process changes it."""
+        """Read this client's ledgers; the caller has the lock, so that no other process writes."""
         runner, plan, identity = self.runner, self.plan, self.identity
         if runner.sums is not None and identity is not None:
             book = None
@@ -105,7 +119,7 @@ class ClientNode:
                 place = runner.store.folder / FOLDER
                 make_folder(place, mode=0o700)
                 book = ReleaseLog(place / sums_of(runner.store.seed))
-            self.giving = SecureSumClient(
+            self.sum_client = SecureSumClient(
                 self.folder,
                 self.client,
                 runner.sums,
@@ -124,38 +138,49 @@ class ClientNode:
                 states=runner.sums is not None,
             )
 
-    def answer(self, data: bytes, beside: bytes = b"") -> bytes:
+    def answer(self, data: bytes, attachment: bytes = b"") -> bytes:
         """Carry out a request, or return the stored answer to the same turn.
 
-        `beside` are trees of its message that come by another hand.
+        Args:
+            data: the packed request.
+            attachment: packed trees that the aggregator attached to the main server's request.
 
         Raises:
-            StateError: it is no request, another client's, or cannot be carried out; then all is as
-                it was before.
+            StateError: the request is malformed, another client's, or refused; nothing changed.
         """
-        length = len(data) + len(beside)
+        # Before unpacking: a server could otherwise fill this machine's memory with one request.
+        length = len(data) + len(attachment)
         if length > self.limit:
             raise StateError(f"a request of {length:,} bytes, where {self.limit:,} are allowed")
         request = unpack(data, ClientRequest, limit=self.limit)
         if not isinstance(request, ClientRequest) or request.client != self.client:
             raise StateError(f"this request is not for '{self.client}'")
-        if not sound(request):
+        if not is_well_formed(request):
             raise StateError("this request asks for nothing that can be done")
-        if self.apart and (set(request.beside) - self.apart or self.apart & inside(request)):
+        # The main server must not choose the client's layers: with layers of its own making, say
+        # an identity, it would read a person's images in the smashed data.
+        if self.attachments and (
+            set(request.attachments) - self.attachments or self.attachments & trees_inside(request)
+        ):
             raise StateError(f"who asks '{self.client}' has no say in its layers")
-        request = whole(request, beside, self.limit)
-        with self._alone():
+        request = with_attachment(request, attachment, self.limit)
+        with self._one_process():
             self._open_books()
-            return self._once(request, quick_digest(data), digest(data, beside))
+            return self._answer_once(request, quick_digest(data), digest(data, attachment))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let one process at a time work here: a request may be sent again while it is done."""
+    def _one_process(self) -> Iterator[None]:
+        """Hold this client's lock: one process at a time answers.
+
+        A server that got no answer sends its request again, perhaps while the first is carried out.
+        """
         path, file = self.folder / ".turn", None
         try:
             file = growing(path)
         except OSError as error:
-            if error.errno != errno.EROFS:  # else nothing will be written
+            # On a read-only disk no answer is stored and no ledger written, so no lock is needed.
+            # Any other error, ignored, would let two processes give one turn two answers.
+            if error.errno != errno.EROFS:
                 raise StateError(
                     f"{path} cannot be locked ({error.strerror}), and '{self.client}' answers "
                     "nothing without: make it a file that may be written"
@@ -165,20 +190,22 @@ class ClientNode:
                 lock(file)
             yield
 
-    def _once(self, request: ClientRequest, key: str, sha: str) -> bytes:
+    def _answer_once(self, request: ClientRequest, key: str, sha: str) -> bytes:
         """Carry out a request, unless it is the turn whose answer is stored."""
-        named = self._named(request)
+        named = self._states_to_drop(request)
         turn = request.kind in ("turn", "say")
         name = f"answer.{self.channel}" + (".say" if request.kind == "say" else "")
         stored, mark = self.folder / name, sha.encode()
-        if turn and stored.exists() and (kept := stored.read_bytes()).startswith(mark):
-            answer = kept[len(mark) :]
+        # A turn is taken once. A server that repeats a request would otherwise get many replies to
+        # one question, each with other noise, and could average the noise away.
+        if turn and stored.exists() and (content := stored.read_bytes()).startswith(mark):
+            answer = content[len(mark) :]
         else:
-            self._admit(request)
-            if request.kind == "turn" and self.count is not None:
-                self.count(request, sha)
+            self._check_and_record(request)
+            if request.kind == "turn" and self.admit_turn is not None:
+                self.admit_turn(request, sha)
             try:
-                answer = self._answered(request, key)
+                answer = self._framed_answer(request, key)
                 if turn:
                     with saving(self.folder):
                         write_whole(stored, mark, answer, lasting=self.runner.store.lasting)
@@ -187,57 +214,61 @@ class ClientNode:
                     f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "
                     "until then its old state counts"
                 ) from None
-        with suppress(OSError):  # a disk that may only be read: they go another time
-            for path in [*named, *self._outlived(request)]:
+        # Deleted only after the answer is stored, as it may have started from them. On a read-only
+        # disk they stay; a later request names them again or finds them obsolete.
+        with suppress(OSError):
+            for path in [*named, *self._obsolete_states(request)]:
                 path.unlink(missing_ok=True)
         return answer
 
-    def _admit(self, request: ClientRequest) -> None:
-        """Refuse what the run's plan does not ask, and a state that does not count.
+    def _check_and_record(self, request: ClientRequest) -> None:
+        """Check a turn or an evaluation against plan and ledger, and record it before it begins.
 
         Raises:
-            StateError: says which.
+            StateError: the plan does not ask for it, or it names a state that does not count.
         """
         if request.kind not in ("turn", "evaluate"):
             return
         method = self.runner.worker.method
         check_plan(request, self.plan, method)
-        check_promised(request, self.plan, method)
+        check_forecast(request, self.plan, method)
         if self.ledger is None:
             return
         if request.kind == "evaluate":
             self.ledger.record_evaluation(request)
             return
-        sums = [self._sum(step) for step in steps(request)]
-        record = self.ledger.begin_turn(request, sums, self._given)
-        for step in steps(request):
+        sums = [self._sum_name(step) for step in single_turns(request)]
+        record = self.ledger.begin_turn(request, sums, self._has_contributed)
+        # Recorded before the turn: a server that asks another question under the same sum's name is
+        # refused even if this process dies in between.
+        for step in single_turns(request):
             form = self.runner.layout(step.message, {})
-            if form is not None and self.giving is not None:
-                self.giving.ask(form, step.message, step.file)
-        self.ledger.keep(record)
+            if form is not None and self.sum_client is not None:
+                self.sum_client.record_question(form, step.message, step.file)
+        self.ledger.save(record)
 
-    def _given(self, request: str) -> bool:
-        """True if words were given to a sum; to none there is nothing to give."""
-        return not request or self.giving is None or self.giving.gave(request)
+    def _has_contributed(self, request: str) -> bool:
+        """Return whether this client's words went into the sum of this name; True for ""."""
+        return not request or self.sum_client is None or self.sum_client.has_contributed(request)
 
-    def _sum(self, step: ClientRequest) -> str:
-        """The sum that the words of a turn's reply are for, "" where there are none."""
+    def _sum_name(self, step: ClientRequest) -> str:
+        """Return the name of the sum that a turn's reply goes into, "" if it goes into none."""
         form = self.runner.layout(step.message, {})
-        if form is None or self.giving is None or not form.words:
+        if form is None or self.sum_client is None or not form.words:
             return ""
         return request_of(form, step.message)
 
-    def _outlived(self, request: ClientRequest) -> list[Path]:
-        """Return the states that no server goes on from, wherever it is killed.
+    def _obsolete_states(self, request: ClientRequest) -> list[Path]:
+        """Return the states from which no server can ever resume, whenever it is killed.
 
-        In part R of a run it goes back to C at most, the checkpoint that R began from. If the state
-        that counts is of a part before C, then C names it: nothing else from before C is needed.
-        Else C names an earlier one, and which is not known here: all stay. A request that comes
-        late only knows of parts before its own, and of those it names what counts.
+        In round R a server can go back at most to its last checkpoint C. If the state that this
+        request starts from is older than C, then C names that state, and every other state from
+        before C is obsolete. Otherwise C names an older state that is not known here, so that all
+        stay. A delayed request is safe too: it names the state that counted at its own round.
         """
-        now, counts = self._part(request.stamp), -2.0
+        now, counts = self._run_part(request.stamp), -2.0
         if request.file is not None:
-            counts = self._part(request.file.removeprefix(self._prefix))
+            counts = self._run_part(request.file.removeprefix(self._prefix))
         if request.kind != "turn" or not self.every or now is None or counts is None:
             return []
         since = now - now % self.every if 0 <= now < math.inf else now
@@ -248,7 +279,7 @@ class ClientNode:
             for path in self.runner.store.folder.iterdir()
             if path.name != request.file
             and is_file_of(path.name.removesuffix(".part"), self.runner.store.seed, self.client)
-            and (part := self._part(path.name.removeprefix(self._prefix))) is not None
+            and (part := self._run_part(path.name.removeprefix(self._prefix))) is not None
             and part < since
         ]
 
@@ -257,17 +288,17 @@ class ClientNode:
         return file_of(self.runner.store.seed, self.client, "").removesuffix(".safetensors")
 
     @staticmethod
-    def _part(stamp: str) -> float | None:
-        """Part of a run that a stamp is of: -1 setup, then rounds, infinity finish."""
+    def _run_part(stamp: str) -> float | None:
+        """Return the round that a stamp is of; -1 is setup, infinity is finish, None is neither."""
         word = stamp.partition(".")[0]
         parts = {"setup": -1.0, "finish": math.inf}
         return float(word) if word.isdecimal() else parts.get(word)
 
-    def _named(self, request: ClientRequest) -> list[Path]:
-        """Return the states to drop, if all that a request names may be named.
+    def _states_to_drop(self, request: ClientRequest) -> list[Path]:
+        """Check every verb and file that a request names; return the states to delete.
 
         Raises:
-            StateError: it may not.
+            StateError: a verb or a file is not the asker's to name.
         """
         verbs = self.runner.worker.method.exposure
         unknown = request.kind == "turn" and any(
@@ -276,29 +307,32 @@ class ClientNode:
         if unknown:
             raise StateError(f"this request asks '{self.client}' for nothing that can be done")
         for word in (request.kind, *(message.verb for message in (request.message, *request.then))):
+            # In split learning with a main server, each of the two askers lacks the other's rights:
+            # without this check one could ask for the clients' data or layers all the same.
             if word in self.barred:
                 raise StateError(f"'{word}' is not for who asks '{self.client}' here")
-        left = [] if request.file is None else [self._own(request.file)]
+        in_use = [] if request.file is None else [self._state_path(request.file)]
         if request.kind == "turn":
-            left += [
-                self._own(file_of(self.runner.store.seed, self.client, step.stamp))
-                for step in steps(request)
+            in_use += [
+                self._state_path(file_of(self.runner.store.seed, self.client, step.stamp))
+                for step in single_turns(request)
             ]
-        dropped = [self._own(file) for file in request.drop]
-        if len({*left, *dropped}) != len(left) + len(set(dropped)):
+        dropped = [self._state_path(file) for file in request.drop]
+        # A server could otherwise have a turn delete, or write over, the state it starts from.
+        if len({*in_use, *dropped}) != len(in_use) + len(set(dropped)):
             raise StateError(f"this request would do away with a state of '{self.client}'")
         return dropped
 
-    def _own(self, file: str) -> Path:
+    def _state_path(self, file: str) -> Path:
         store = self.runner.store
         if not is_file_of(file, store.seed, self.client):
             raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
         return store.folder / file
 
-    def _answered(self, request: ClientRequest, key: str) -> bytes:
+    def _framed_answer(self, request: ClientRequest, key: str) -> bytes:
         try:
             if request.then:
-                parts = [framed(*part) for part in self._in_turn(request)]
+                parts = [framed(*part) for part in self._take_turns(request)]
                 return framed({"to": key, "parts": [len(part) for part in parts]}, b"".join(parts))
             note, body = self._carry_out(request)
             return framed({"to": key, **note}, body)
@@ -306,13 +340,13 @@ class ClientNode:
             said = plain(f"{type(error).__name__}: {error}")
             raise StateError(f"this request cannot be carried out ({said})") from error
 
-    def _in_turn(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
-        """Take one turn after the other, each from the state that the one before left."""
+    def _take_turns(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+        """Take the turns of a request one after the other, each from the state before it."""
         file, between = request.file, None
-        for step in steps(request):
+        for step in single_turns(request):
             note, body = self._carry_out(replace(step, file=file))
             if between is not None and (note["filed"] is not None or note["status"] != "ok"):
-                self._own(between).unlink(missing_ok=True)
+                self._state_path(between).unlink(missing_ok=True)
             yield note, body
             if note["status"] != "ok":
                 return
@@ -321,9 +355,9 @@ class ClientNode:
 
     def _carry_out(self, request: ClientRequest) -> tuple[Mapping[str, Any], bytes]:
         if request.kind == "digest":
-            return {"sha": digest(self._own(str(request.file)).read_bytes())}, b""
+            return {"sha": digest(self._state_path(str(request.file)).read_bytes())}, b""
         if request.kind == "say":
-            return {}, self._say(request)
+            return {}, self._answer_sum_message(request)
         task = ClientTask(self.client, request.message, request.file)
         kind = "evaluate" if request.kind == "evaluate" else "turn"
         batch = TaskBatch(
@@ -332,20 +366,23 @@ class ClientNode:
         if kind == "evaluate":
             return vars(self.runner.carry_out(batch, 0, Sum()).results[0]), b""
         before = self.runner.state_of(task)
-        taken = self.runner.turn(task, before, batch)
-        result, sealed = self.runner.settle(task, batch, before, taken)
+        result, sealed = self.runner.settle(
+            task, batch, before, self.runner.turn(task, before, batch)
+        )
         if result.filed is not None and self.ledger is not None:
-            self.ledger.record_state(result.filed.file, self._sum(request))
+            self.ledger.record_state(result.filed.file, self._sum_name(request))
         form = self.runner.layout(task.message, batch.templates)
-        if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
+        # A reply that goes into a secure sum leaves only in that sum's messages: in the answer here
+        # the server would read it.
+        if form is not None and self.sum_client is not None:
             if isinstance(sealed, PackedReply) and form.words:
-                self.giving.keep(request.stamp, form, task.message, sealed.words)
+                self.sum_client.store_row(request.stamp, form, task.message, sealed.words)
             return vars(result), b""
         known = {name: mask for name, mask in before.known_masks.items() if name in request.known}
         return vars(result), b"" if sealed is None else encode(sealed, known)
 
-    def _say(self, request: ClientRequest) -> bytes:
-        """Answer a message of a secure sum."""
-        if self.giving is None or request.said is None:
+    def _answer_sum_message(self, request: ClientRequest) -> bytes:
+        """Answer a message of the secure sum that the last turn's reply goes into."""
+        if self.sum_client is None or request.sum_message is None:
             raise StateError(f"'{self.client}' takes no part in sums")
-        return self.giving.answer(request.stamp, request.message.facts, request.said)
+        return self.sum_client.answer(request.stamp, request.message.facts, request.sum_message)

@@ -1,7 +1,7 @@
-"""Registry of connected clients: nodes proven by their keys, with the same code and config.
+"""Registry of connected clients: nodes that proved their keys, with the same code and config.
 
-A node says who it is when it is first greeted, and signs every answer together with the request it
-answers; so a node cannot speak for another client, and an old answer fits no new request.
+A node names its client in its first answer, and signs every answer together with the request: so a
+node cannot answer for another client, and an old answer fits no new request.
 """
 
 from __future__ import annotations
@@ -19,58 +19,58 @@ from typing import Any, Protocol
 
 from vergence.core.files import parse_json
 from vergence.core.serialization import plain
-from vergence.deployment.protocol import framed, miscounted, unframed
+from vergence.deployment.protocol import framed, sample_count_fault, unframed
 from vergence.deployment.remote_clients import ClientLost
 from vergence.errors import PartialRun
 
 SAME = ("config", "vergence code", "own code", "torch")
-"""What a client must have as the server has it, or its bits differ."""
+"""Facts that a client must have in common with the server, or its results differ in bits."""
 MENDS = {
     "config": " (experiment.toml of the server's folder)",
     "own code": " (the files below `code` of the server's folder)",
 }
-"""Where what all ends must have is to be copied from."""
+"""Where a file that differs can be copied from, for the message to the operator."""
 GREETING = 60.0
-"""Seconds a node has to say who it is."""
+"""Seconds in which a node must answer its greeting."""
 ENOUGH = "it answered enough: "
-"""How a client begins a refusal by a limit that asking again does not change."""
+"""First words of a client's refusal that no repeated request can change: its owner's limit."""
 ANEW = "start it anew with the server's version, or revoke its key"
-"""What is to be done about a client whose greeting no version of this package sends."""
+"""Advice on a client whose greeting no version of this package would send."""
 LONGEST = 1e9
-"""No answer takes more seconds."""
+"""Largest number of seconds that a client may report to have worked on an answer."""
 LATER = "ask again in "
-"""How a client begins a refusal that passes; so many seconds follow."""
+"""First words of a client's refusal for now; a number of seconds follows."""
 
 
 class ClientLink(Protocol):
     """Carries bytes to a node and back; `deployment/transport/flower.py` has one."""
 
     def nodes(self) -> dict[int, str]:
-        """Connected nodes: a node's number, and since when."""
+        """Return the connected nodes: each node's number, and since when it is connected."""
         ...
 
     def send(
         self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = ...
     ) -> bytes:
-        """Return its answer, or raise `ClientLost` or `ClientGone`."""
+        """Return the node's answer, or raise `ClientLost` or `ClientGone`."""
         ...
 
 
 class ClientGone(Exception):
-    """A node went before it answered."""
+    """Raised when a node disconnected before it answered."""
 
 
 class Announcement(Protocol):
-    """Listener to events: takes a text for the operator, an event's kind, and whom it is about."""
+    """Listener to events: takes a text for the operator, the event's kind, and what it is about."""
 
     def __call__(self, line: str, event: str, **about: Any) -> None:
-        """Write it down."""
+        """Record one event."""
         ...
 
 
 @dataclass(frozen=True)
 class ClientConnection:
-    """A client that is there: its node, since when, and what it said of itself."""
+    """Connected client: its node, since when, and the facts of its greeting."""
 
     node: int
     since: str
@@ -79,22 +79,30 @@ class ClientConnection:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds of waiting: for an answer, and for a client that is not connected."""
+    """Seconds to wait for an answer, and for a client that is not connected."""
 
     answer: float = 600.0
     absent: float = 60.0
 
 
 def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Bytes of a request to a node; no two are the same."""
+    """Return the bytes of a request to a node; no two requests are equal."""
+    # The nonce binds the signed answer to this request: without it, an answer to an equal request
+    # of an earlier round could be replayed.
     return framed({"kind": kind, "nonce": secrets.token_hex(16), **note}, body)
 
 
 @dataclass(frozen=True)
 class AnswerExchange:
-    """One request that was answered: bytes down and up, and seconds until the answer was here.
+    """One request that was answered, with its bytes and seconds.
 
-    `own` are the seconds that the client says it worked on it; the rest is transport.
+    Attributes:
+        client: who answered.
+        kind: kind of the request.
+        bytes_down: bytes of the request.
+        bytes_up: bytes of the answer.
+        seconds: from sending the request to the answer.
+        own: seconds that the client reports to have worked on it; the rest is transport.
     """
 
     client: str
@@ -106,7 +114,7 @@ class AnswerExchange:
 
 
 def facts_in(body: bytes) -> Mapping[str, Any] | None:
-    """Facts in a greeting; None if it holds nothing that could be read."""
+    """Return the facts in a greeting; None if it cannot be read."""
     try:
         facts = parse_json(body)
     except ValueError:
@@ -115,9 +123,11 @@ def facts_in(body: bytes) -> Mapping[str, Any] | None:
 
 
 def changed_data(had: int, facts: Mapping[str, Any]) -> str:
-    """Reason not to ask a client that has other data than when the run began; empty if it has not.
+    """Return why a client whose data changed is no longer asked; "" if they did not change.
 
-    Where `had` is 0 it was not there then.
+    Args:
+        had: its training samples when the run began; 0: it was not connected then.
+        facts: of its greeting now.
     """
     if had in (0, facts.get("train", had)):
         return ""
@@ -127,9 +137,9 @@ def changed_data(had: int, facts: Mapping[str, Any]) -> str:
     )
 
 
-def shown(said: object) -> str:
-    """Value received from elsewhere, as text short enough for a line."""
-    return "missing" if said is None else plain(repr(said))[:40]
+def excerpt(value: object) -> str:
+    """Return a value that another machine sent, as printable text of at most 40 characters."""
+    return "missing" if value is None else plain(repr(value))[:40]
 
 
 def reply(
@@ -140,38 +150,38 @@ def reply(
     error: str = "",
     own: float = 0.0,
 ) -> bytes:
-    """Return a signed answer to a request, which took so many seconds here."""
+    """Return a signed answer to a request, with the seconds (`own`) that it took here."""
     inner = framed({"client": client, "error": error, "own": round(own, 6)}, body)
     return framed({"sign": sign(hashlib.sha256(asked).digest() + inner)}, inner)
 
 
 @dataclass
 class ClientRegistry:
-    """Greets nodes, keeps who is there, and asks clients by name.
+    """Greets nodes, knows which clients are connected, and asks clients by name.
 
     Attributes:
-        wire: to the nodes.
-        clients: the names that are expected, in the federation's order.
-        mine: what is compared with what a client says of itself (`SAME`).
-        genuine: tells whether a signature is a client's: (client, data, signature).
-        tell: writes down what happens.
-        log: takes every exchange, for whoever looks where the time goes.
-        also: who must be there beside clients: the main server, if there is one.
-        revoked: tells whose key was taken away: nobody waits for them.
+        wire: carries bytes to the nodes.
+        clients: the expected names, in the federation's order.
+        mine: the server's own facts, which a client's must equal (`SAME`).
+        is_genuine: returns whether a signature is a client's: (client, data, signature).
+        tell: records events.
+        log: called with every exchange, to see where the time goes.
+        servers: other nodes that must be connected: the main server and the aggregators.
+        revoked: returns whether a client's key was revoked: the run does not wait for it.
         lost: why a client's last answer did not come, by client.
-        samples: how many training samples each had when the run began, 0 where that is not known.
-        registered: the name under which the link knows a node ("": none, which is refused); None:
-            nobody looks at it.
-        informs: whether nodes are told that they are welcome, refused, or done.
+        samples: training samples of each client when the run began, 0 where unknown.
+        registered: returns the name under which the link knows a node ("": none, which is
+            refused); None: names are not compared.
+        informs: whether nodes get messages that they are welcome, refused, or done.
     """
 
     wire: ClientLink
     clients: Sequence[str]
     mine: Mapping[str, str]
-    genuine: Callable[[str, bytes, str], bool]
+    is_genuine: Callable[[str, bytes, str], bool]
     tell: Announcement
     timeouts: Timeouts = Timeouts()
-    also: Sequence[str] = ()
+    servers: Sequence[str] = ()
     log: Callable[[AnswerExchange], None] = lambda _: None
     revoked: Callable[[str], bool] = lambda _: False
     connections: dict[str, ClientConnection] = field(default_factory=dict)
@@ -184,15 +194,15 @@ class ClientRegistry:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """The names that may say who they are."""
-        return (*self.clients, *self.also)
+        """All names that a node may greet under."""
+        return (*self.clients, *self.servers)
 
     def open(self) -> None:
-        """Begin to look who is there."""
+        """Start to watch for nodes that connect."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self.over.set()
 
     def _watch(self) -> None:
@@ -201,10 +211,12 @@ class ClientRegistry:
             while not self.over.wait(1.0):
                 try:
                     nodes = self.wire.nodes()
-                except Exception as error:  # a link that is busy is asked again
+                except Exception as error:
+                    # A link that is busy must not end the watch: it is asked again a second later.
                     self.tell(f"the link does not answer ({type(error).__name__})", "link")
                     continue
-                if self._leave(nodes):  # who was refused because of one of them is greeted again
+                # A node refused because another one had its name is greeted again once it left.
+                if self._remove_gone(nodes):
                     greeted = {
                         connection.node: connection.since
                         for connection in self.connections.values()
@@ -215,33 +227,34 @@ class ClientRegistry:
                         pool.submit(self._greet, node, since, greeted)
                 greeted = {node: since for node, since in greeted.items() if node in nodes}
 
-    def _leave(self, nodes: Mapping[int, str]) -> bool:
-        """Take note of who is gone; return whether somebody is."""
+    def _remove_gone(self, nodes: Mapping[int, str]) -> bool:
+        """Remove clients whose node disconnected; return whether there were any."""
         with self.changed:
-            left = [
+            gone = [
                 c
                 for c, connection in self.connections.items()
                 if nodes.get(connection.node) != connection.since
             ]
-            for client in left:
+            for client in gone:
                 del self.connections[client]
                 self.tell(f"'{client}' is gone", "gone", client=client)
-        return bool(left)
+        return bool(gone)
 
     def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
         asked = request("hello", {})
         try:
             answer = self.wire.send(node, asked, GREETING)
         except Exception as error:
-            greeted.pop(node, None)  # asked again
+            greeted.pop(node, None)  # so that it is greeted again
             why = str(error) or "it went before it answered"
             self.tell(f"node {node} did not say who it is ({why})", "greeting")
             return
         try:
-            client, error, body, _ = self.proven(asked, *unframed(answer))
+            client, error, body, _ = self.verified(asked, *unframed(answer))
             facts = facts_in(body)
-            reason = error or self.unfit(client, facts, node)
-        except Exception as error:  # not asked again before it connects anew, or somebody leaves
+            reason = error or self.refusal_of(client, facts, node)
+        except Exception as error:
+            # Not greeted again before it reconnects: a malicious node would fill the log otherwise.
             self.tell(
                 f"node {node} is not who it says ({type(error).__name__}: {error})", "greeting"
             )
@@ -256,77 +269,91 @@ class ClientRegistry:
             return
         try:
             self.wire.send(node, request("refused" if reason else "welcome", {"text": reason}), 10)
-        except Exception:  # it is told as far as it listens
+        except Exception:
+            # The message is a courtesy: a node that does not take it changes nothing.
             return
 
-    def proven(
+    def verified(
         self, asked: bytes, outer: Mapping[str, Any], inner: bytes
     ) -> tuple[str, str, bytes, float]:
-        """Client that answered a request, its error, the body, and the seconds it took there.
+        """Verify an answer; return the client, its error text, the body, and its own seconds.
+
+        Args:
+            asked: the request, which the signature covers.
+            outer: the answer's note, with the signature.
+            inner: the signed part.
 
         Raises:
-            ClientLost: its signature is not genuine, or what it signed cannot be so.
+            ClientLost: the signature is not genuine, or a signed field is malformed.
         """
         note, body = unframed(inner)
         client = str(note["client"])
         if client not in self.expected:
             raise ClientLost(f"'{client[:40]}' is not expected, only {', '.join(self.expected)}")
-        if not self.genuine(client, hashlib.sha256(asked).digest() + inner, str(outer["sign"])):
+        # Signed together with the request: without the signature any node could answer for a
+        # client, and without the request an old answer could be sent again.
+        if not self.is_genuine(client, hashlib.sha256(asked).digest() + inner, str(outer["sign"])):
             raise ClientLost(f"the signature is not that of '{client}', or its key is revoked")
+        # A genuine client can be malicious: these fields go into lines and tables.
         error, own = note.get("error"), note.get("own")
         if not isinstance(error, str):
             raise ClientLost(
-                f"malformed answer of '{client}': its error is {shown(error)}, no text"
+                f"malformed answer of '{client}': its error is {excerpt(error)}, no text"
             )
         if isinstance(own, bool) or not isinstance(own, int | float) or not 0 <= own <= LONGEST:
             raise ClientLost(
-                f"malformed answer of '{client}': it took {shown(own)} s, no time from 0 to "
+                f"malformed answer of '{client}': it took {excerpt(own)} s, no time from 0 to "
                 f"{LONGEST:g}"
             )
         return client, error[:200], body, float(own)
 
-    def unfit(self, client: str, facts: Mapping[str, Any] | None, node: int) -> str:
-        """Reason why a client cannot take part; empty if it can."""
+    def refusal_of(self, client: str, facts: Mapping[str, Any] | None, node: int) -> str:
+        """Return why a client cannot take part; "" if it can."""
         if facts is None:
             return f"its greeting is no table of facts: {ANEW}"
         for what in SAME:
-            if not isinstance(said := facts.get(what), str):
-                return f"its {what} is {shown(said)}, where a text is wanted: {ANEW}"
-            if said != self.mine[what]:
+            if not isinstance(fact := facts.get(what), str):
+                return f"its {what} is {excerpt(fact)}, where a text is wanted: {ANEW}"
+            if fact != self.mine[what]:
                 mend = MENDS.get(what, "")
                 return (
-                    f"its {what} is {plain(said)[:12]}, the server's "
+                    f"its {what} is {plain(fact)[:12]}, the server's "
                     f"{self.mine[what][:12]}: use the same on both{mend}"
                 )
-        if wrong := miscounted(facts.get("train")):
+        if wrong := sample_count_fault(facts.get("train")):
             return f"it says that it has {wrong}: {ANEW}"
+        # Where Flower's operator names the nodes' keys, a node must not greet as another client.
         name = self.registered(node)
         if name == "":
             return f"its node's key has no name: register it with `--name {plain(client)}`"
         if name not in (None, client):
-            return f"its node is registered as {shown(name)}: use one name for both"
+            return f"its node is registered as {excerpt(name)}: use one name for both"
         connection = self.connections.get(client)
         if connection is not None and connection.node != node:
             return "another node is connected under this name: stop one of them"
         return ""
 
     def gather(self, quorum: int, seconds: float | None = None) -> dict[str, Mapping[str, Any]]:
-        """Wait for so many clients and all the others; return what clients said of themselves.
+        """Wait for a number of clients and for all servers; return the clients' facts, by name.
+
+        Args:
+            quorum: how many clients to wait for.
+            seconds: give up after this time; default never.
 
         Raises:
-            PartialRun: they did not come in time.
+            PartialRun: they did not connect in time.
         """
-        end, said = None if seconds is None else time.monotonic() + seconds, None
+        end, last_line = None if seconds is None else time.monotonic() + seconds, None
         with self.changed:
             while True:
                 here = [client for client in self.clients if client in self.connections]
-                if len(here) >= quorum and all(name in self.connections for name in self.also):
+                if len(here) >= quorum and all(name in self.connections for name in self.servers):
                     return {client: self.connections[client].facts for client in here}
                 away = [name for name in self.expected if name not in self.connections]
                 missing = ", ".join(name for name in away if not self.revoked(name))
                 line = f"{len(here)} of {quorum} clients are here; missing: {missing}"
-                if line != said:
-                    self.tell(said := line, "waiting")
+                if line != last_line:
+                    self.tell(last_line := line, "waiting")
                 if end is not None and time.monotonic() > end:
                     raise PartialRun(f"{line}; start them with `vergence deploy join`")
                 self.changed.wait(1.0)
@@ -334,10 +361,10 @@ class ClientRegistry:
     def ask(
         self, client: str, note: Mapping[str, Any], body: bytes, kind: str = "request"
     ) -> bytes:
-        """Return a client's answer; one that comes back in time is asked again.
+        """Return a client's answer; a client that reconnects in time is asked again.
 
         Raises:
-            ClientLost: there is none, or it is not the client's.
+            ClientLost: no answer came in time, or it is not genuine.
         """
         self.lost.pop(client, None)
         try:
@@ -367,35 +394,36 @@ class ClientRegistry:
                 self.over.wait(1.0)
                 continue
             try:
-                who, error, answered, own = self.proven(asked, *unframed(answer))
+                who, error, answer_body, own = self.verified(asked, *unframed(answer))
             except (ValueError, KeyError, TypeError) as fault:
                 raise ClientLost(f"malformed answer ({type(fault).__name__})") from None
+            # Each signature is genuine, but a malicious client must not answer in another's place.
             if who != client:
                 raise ClientLost(f"'{who}' answered in its place")
             if error:
-                self._later(client, error, end - time.monotonic())
+                self._wait_if_asked(client, error, end - time.monotonic())
                 continue
             took = time.monotonic() - begun
             self.log(AnswerExchange(client, kind, len(asked), len(answer), took, own))
-            return answered
+            return answer_body
         raise ClientLost(f"no answer in {self.timeouts.answer:g} s")
 
-    def _later(self, client: str, error: str, left: float) -> None:
-        """Wait as long as a client says, if it says so and that much time is left.
+    def _wait_if_asked(self, client: str, error: str, seconds: float) -> None:
+        """Wait as long as a client's error asks for, if at most `seconds` are left for it.
 
         Raises:
-            ClientLost: it is not asked again.
+            ClientLost: the error asks for no wait, or for a longer one.
         """
-        said = re.match(rf"{LATER}(\d{{1,4}}) s: ", error, re.ASCII)
-        wait = max(1.0, float(said[1])) if said else math.inf
-        if wait >= left:
+        later = re.match(rf"{LATER}(\d{{1,4}}) s: ", error, re.ASCII)
+        wait = max(1.0, float(later[1])) if later else math.inf
+        if wait >= seconds:
             raise ClientLost(error)
         self.tell(f"'{client}' answers later: {error}", "later", client=client)
         if self.over.wait(wait):
             raise ClientLost(error)
 
     def farewell(self) -> None:
-        """Tell those who are there that all is done, as far as they listen."""
+        """Tell connected nodes that the run is finished; whether they take it does not matter."""
         if not self.informs:
             return
         with ThreadPoolExecutor(len(self.connections) or 1) as pool:
@@ -411,7 +439,7 @@ class ClientRegistry:
 
 @dataclass(frozen=True)
 class RequestQueue:
-    """Transport for one method's seed: its requests say which run they belong to."""
+    """Transport for one method and seed: adds to each request the run it belongs to."""
 
     registry: ClientRegistry
     note: Mapping[str, Any]
@@ -420,11 +448,11 @@ class RequestQueue:
         """Return the answer, or raise `ClientLost`."""
         return self.registry.ask(client, self.note, request)
 
-    def main(self, data: bytes) -> bytes:
+    def ask_main_server(self, data: bytes) -> bytes:
         """Return the main server's answer, or raise `ClientLost`."""
-        return self.registry.ask(self.registry.also[0], self.note, data, "main")
+        return self.registry.ask(self.registry.servers[0], self.note, data, "main")
 
-    def relay(self, client: str, closed: bytes, beside: bytes) -> bytes:
-        """Return a client's answer to the main server, closed as it is, or raise `ClientLost`."""
-        note = {**self.note, "beside": len(beside)}
-        return self.registry.ask(client, note, beside + closed, "closed")
+    def relay(self, client: str, closed: bytes, attachment: bytes) -> bytes:
+        """Return a client's encrypted answer to the main server, or raise `ClientLost`."""
+        note = {**self.note, "attachment": len(attachment)}
+        return self.registry.ask(client, note, attachment + closed, "closed")

@@ -1,4 +1,4 @@
-"""Connection diagnostics of a deployment: one line that says why server and node do not connect."""
+"""Connection diagnostics of a deployment: one line that says why a node cannot connect."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vergence.deployment import folders
 from vergence.errors import ConfigError, StateError
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
-"""Where a server may listen: on its own machine alone, or on all addresses of it."""
+"""Addresses that a server may listen on: its own machine's alone, or all of the machine's."""
 AGAIN = 3.0
 """Seconds between two attempts to reach a server."""
 SOON = timedelta(days=30)
-"""A certificate that ends within this time is told of."""
+"""Time before a certificate's end from which the operator is warned."""
 REASONS = {
     "Failed to initialize the connection": "the server does not let this node in: another one is "
     "connected with its key, or this node was killed less than half a minute ago",
@@ -26,9 +26,9 @@ REASONS = {
     "SuperNode terminated": "the server started anew",
     "server sent code": "the server sent code of its own; only this package's is run",
 }
-"""What a node's log says when it ends, and what that means."""
+"""Phrases in a node's log when it ends, and what they mean."""
 FINAL = ("was revoked", "is not this server's")
-"""How reasons of the gate's end that no second attempt can change."""
+"""Last words of refusals that no second attempt can change."""
 UNFIT = {
     9: "is not valid yet: this machine's clock is behind, or the server's was ahead at `deploy "
     "init`",
@@ -36,16 +36,17 @@ UNFIT = {
     62: "is made out to another address: `deploy init --address` says which",
     64: "is made out to another address: `deploy init --address` says which",
 }
-"""What is wrong with a certificate, by OpenSSL's number."""
+"""What is wrong with a certificate, by OpenSSL's error number."""
 
 
-def parted(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Return host and port of an address.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is no address that clients can reach.
     """
     host, colon, port = address.rpartition(":")
+    # These hosts mean "every address of this machine": good to listen on, no place to connect to.
     anywhere = "/" in host or host in ("0.0.0.0", "[::]", "::")
     if anywhere or not (colon and host and port.isdigit() and 0 < int(port) < 65536):
         raise ConfigError(
@@ -55,13 +56,13 @@ def parted(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def listening(address: str, listen: str = "") -> str:
-    """Choose where a server listens that clients reach at an address, if nobody said where.
+def listen_address(address: str, listen: str = "") -> str:
+    """Return the address that a server listens on; chosen by its address if `listen` is "".
 
     Raises:
         ConfigError: it cannot listen there.
     """
-    host, _ = parted(address)
+    host, _ = host_and_port(address)
     if listen not in ("", HERE, EVERYWHERE):
         raise ConfigError(
             f"a server listens on {HERE} or on {EVERYWHERE}, not on '{listen}': it speaks with "
@@ -72,21 +73,21 @@ def listening(address: str, listen: str = "") -> str:
     if host in (HERE, "localhost"):
         return HERE
     try:
-        alone = ipaddress.ip_address(host.strip("[]")).is_loopback
+        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        alone = False
-    if alone:
+        is_loopback = False
+    if is_loopback:
         raise ConfigError(
             f"'{address}' is of this machine alone, and no server listens there: give {HERE}"
         )
     return EVERYWHERE
 
 
-def lasting(folder: Path) -> None:
-    """Look how long a server's certificate lasts; say so if that is not long.
+def check_certificate(folder: Path) -> None:
+    """Check a server's certificate; warn the operator if it expires soon.
 
     Raises:
-        StateError: it has expired, or is none.
+        StateError: it has expired, or the file is no certificate.
     """
     from cryptography import x509
 
@@ -95,13 +96,13 @@ def lasting(folder: Path) -> None:
         end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:
         raise StateError(f"{file} is no certificate ({error}); restore it") from None
-    left = end - datetime.now(UTC)
-    if left < timedelta(0):
+    remaining = end - datetime.now(UTC)
+    if remaining < timedelta(0):
         raise StateError(
             f"{file} expired on {end:%Y-%m-%d}, or this machine's clock is ahead; a "
             "new `vergence deploy init` makes a new one for all"
         )
-    if left < SOON:
+    if remaining < SOON:
         folders.tell(
             folder,
             f"the certificate expires on {end:%Y-%m-%d}; from then on no client connects",
@@ -109,32 +110,40 @@ def lasting(folder: Path) -> None:
         )
 
 
-def reachable(
+def wait_for_server(
     address: str,
     root: Path | None,
-    said: str,
+    last_reason: str,
     folder: Path,
-    heard: Callable[[], object] = lambda: None,
+    on_line: Callable[[], object] = lambda: None,
 ) -> str:
-    """Wait until a server answers, and say once why it does not; return what was said.
+    """Wait until a server answers; tell the operator once each reason why it does not.
 
-    `heard` is called whenever something was said.
+    Args:
+        address: HOST:PORT.
+        root: file of the certificate authority to trust; None: without TLS.
+        last_reason: the reason that the operator was told last.
+        folder: whose events the reasons go into.
+        on_line: called after each of them.
+
+    Returns:
+        The reason that the operator was told last.
 
     Raises:
-        StateError: it shows a certificate that this folder does not believe, or speaks TLS where
-            none is wanted.
+        StateError: the server shows a certificate that this folder does not trust, or speaks TLS
+            where none is wanted.
     """
-    host, port = parted(address)
-    context = None if root is None else believing(root)
+    host, port = host_and_port(address)
+    context = None if root is None else client_context(root)
     while True:
         try:
             with socket.create_connection((host, port), 5) as plain:
                 if context is None:
-                    unencrypted(plain, address)
+                    ask_without_tls(plain, address)
                 else:
                     with context.wrap_socket(plain, server_hostname=host):
                         pass
-            return said
+            return last_reason
         except ssl.SSLCertVerificationError as error:
             unfit = f"does not fit {root}: copy this client's folder from the server's again"
             raise StateError(
@@ -145,23 +154,25 @@ def reachable(
             plain_text = isinstance(error, ssl.SSLError) and "WRONG_VERSION" in str(error.reason)
             what = "it speaks no TLS" if plain_text else error.strerror or str(error)
             reason = f"cannot reach {address}: {what}"
-        if reason != said:
+        if reason != last_reason:
             folders.tell(
                 folder,
                 f"{reason}; is `vergence deploy serve` running there? waiting",
                 "unreachable",
             )
-            said = reason
-            heard()
+            last_reason = reason
+            on_line()
         time.sleep(AGAIN)
 
 
-def believing(root: Path) -> ssl.SSLContext:
-    """TLS settings of a client that trusts one certificate authority alone.
+def client_context(root: Path) -> ssl.SSLContext:
+    """Return TLS settings of a client that trusts one certificate authority and no other.
 
     Raises:
-        StateError: the file holds none.
+        StateError: the file holds no certificate.
     """
+    # Public authorities are not trusted: whoever gets one of them to sign for this host could
+    # otherwise stand between client and server.
     try:
         context = ssl.create_default_context(cafile=str(root))
     except (OSError, ssl.SSLError) as error:
@@ -173,11 +184,11 @@ def believing(root: Path) -> ssl.SSLContext:
     return context
 
 
-def unencrypted(plain: socket.socket, address: str) -> None:
-    """Ask a server without TLS.
+def ask_without_tls(plain: socket.socket, address: str) -> None:
+    """Send a server a request without TLS, to see whether it answers one.
 
     Raises:
-        StateError: it does not answer so.
+        StateError: it does not, so that it probably speaks TLS.
     """
     plain.sendall(b"POST /v1/fleet/ HTTP/1.0\r\ncontent-length: 0\r\n\r\n")
     if plain.recv(4) != b"HTTP":  # an alert, or nothing
@@ -185,27 +196,27 @@ def unencrypted(plain: socket.socket, address: str) -> None:
 
 
 def reason_of(log: str) -> str:
-    """Reason why a node ended, judged by the end of its log."""
+    """Return why a node ended, judged by the end of its log."""
     from vergence.deployment.transport.flower_processes import REFUSED
 
     refused = log.rfind(REFUSED)
     phrase = max(REASONS, key=log.rfind)
     if refused >= 0:
-        said = log[refused + len(REFUSED) :].partition("\n")[0]
-        return f"the server does not let this node in: {said}"
+        reason = log[refused + len(REFUSED) :].partition("\n")[0]
+        return f"the server does not let this node in: {reason}"
     return REASONS[phrase] if phrase in log else f"the node ended ({line_of(log)})"
 
 
 def line_of(log: str) -> str:
-    """Return the last line of a log that says something."""
+    """Return the last line of a log that is not blank."""
     return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no reason")
 
 
-def free(host: str, port: int) -> None:
-    """Refuse a port that somebody else listens on.
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that another process listens on.
 
     Raises:
-        StateError: it is taken.
+        StateError: names host and port.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.deployment import folders, own_code
-from vergence.deployment.diagnostics import listening, parted
+from vergence.deployment.diagnostics import host_and_port, listen_address
 from vergence.deployment.folders import (
     EVERYBODY,
     EXPERIMENT,
@@ -99,11 +99,11 @@ def init(
     from vergence.deployment.launcher import check_flower
 
     check_flower()
-    (host, _), listen = parted(address), listening(address, listen)
+    (host, _), listen = host_and_port(address), listen_address(address, listen)
     fit_to_deploy(experiment, clients, main)
     if keys is not None:
-        usable(keys, [*clients, *([MAIN] if main else [])], main)
-        usable(keys, experiment.plan.privacy.aggregators, False)
+        check_public_keys(keys, [*clients, *([MAIN] if main else [])], main)
+        check_public_keys(keys, experiment.plan.privacy.aggregators, False)
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
     server, run = out / "server", secrets.token_hex(8)
@@ -125,11 +125,11 @@ def init(
             end.make(server, keys)
             hand_out(end.folder, table, code)
         if experiment.plan.privacy.aggregation is not None:
-            acquainted([*ends, *adders], "keys", clients, server)
+            copy_public_keys([*ends, *adders], "keys", clients, server)
         if adders:
-            acquainted([*ends, *adders], PARTIES, parties, server)
+            copy_public_keys([*ends, *adders], PARTIES, parties, server)
         if main:
-            boxes(served, ends, keys)
+            exchange_box_keys(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
         hand_out(server, table, code)
         said = instructions(host, main, bool(adders), keys is None, code)
@@ -141,7 +141,7 @@ def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) 
     from vergence.results.write import write_toml
 
     write_toml(folder / EXPERIMENT, table)
-    own_code.copy(code, folder)
+    own_code.write_code(code, folder)
 
 
 def instructions(
@@ -199,7 +199,9 @@ class EndFolder:
             shutil.copyfile(keys / f"{self.side.client}.box", public)
 
 
-def acquainted(ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path) -> None:
+def copy_public_keys(
+    ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path
+) -> None:
     """Give every node some public keys: a server could name people of its own.
 
     It has no key itself that any end would believe in a sum.
@@ -211,7 +213,7 @@ def acquainted(ends: Sequence[EndFolder], whose: str, names: Sequence[str], serv
             shutil.copyfile(server / "keys" / f"{name}.pub", known / f"{name}.pub")
 
 
-def boxes(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
+def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
     """Give the main server and every client the keys to each other's boxes."""
     peers = main.folder / "peers"
     peers.mkdir(mode=0o700)
@@ -223,7 +225,7 @@ def boxes(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> N
     public.unlink()
 
 
-def usable(keys: Path, names: Sequence[str], main: bool) -> None:
+def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
     """Refuse public keys that are missing or none.
 
     Raises:

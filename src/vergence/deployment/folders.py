@@ -1,6 +1,7 @@
-"""Folders of a deployment: settings, a log of events, and the process running there.
+"""Folders of a deployment: settings, a log of events, and the process that runs there.
 
-Nothing here imports torch until `facts` is asked for: who only watches over processes is small.
+Nothing here imports torch before `facts` is called, so that a process that only watches others
+stays small.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ STRICT = {"extra": "forbid"}
 """Unknown settings are errors."""
 SETTINGS, EXPERIMENT, EVENTS = "deploy.toml", "experiment.toml", "events.log"
 RECORDS = "events.jsonl"
-"""What happened, a JSON object per line: time, level, event, text, and what it is about."""
+"""Events for programs, a JSON object per line: time, level, event, text, and what it is about."""
 LEVELS = {
     **dict.fromkeys(("error", "stopped"), "error"),
     **dict.fromkeys(
@@ -49,28 +50,35 @@ LEVELS = {
         "warning",
     ),
 }
-"""How grave an event is; what is not here is information."""
+"""Level of each event; events that are not listed have level `info`."""
 NODE = "node"
-"""The file of an end's private node key."""
+"""File of a node's private key."""
 MAIN = "main"
-"""The main server's name among clients, and its folder's."""
+"""Name of the main server among the clients, and of its folder."""
 EVERYBODY = "all"
-"""Stands for all people whose data a lab has."""
+"""Word that stands for all people whose data a lab has."""
 SECRET = "log/secret"
-"""What the processes of one folder know each other by, in a file of their own."""
+"""File of the secret by which the processes of one folder recognise each other."""
 FOLDER, INSECURE = "VERGENCE_DEPLOY", "VERGENCE_DEPLOY_INSECURE"
-"""Environment variables by which a deployment's processes learn where they are, and how."""
+"""Environment variables that tell a process its folder, and that nothing is encrypted."""
 
 
 @dataclass(frozen=True)
 class ServerSide:
     """Settings in a server's folder.
 
-    `listen` is where it listens; empty: on its own machine alone if that is its address, else
-    everywhere. `quorum` 0 means all clients. `answer_s` is how long an answer is waited for,
-    `absent_s` a client that is not connected, `talk_s` the end of a client's part of a round of
-    split learning. `run` names this deployment in all folders. With `main` there is a main server
-    beside this one. `accepted` is Python code that may run here, by name, with its SHA-256.
+    Attributes:
+        clients: names of the clients.
+        address: HOST:PORT at which clients reach the server.
+        run: name of this deployment, the same in all its folders.
+        listen: address that the server listens on; "": its own machine alone if that is its
+            address, else all addresses.
+        quorum: clients to wait for; 0: all.
+        answer_s: seconds to wait for an answer.
+        absent_s: seconds to wait for a client that is not connected.
+        talk_s: seconds that a client may be served in a round of split learning.
+        main: whether there is also a main server.
+        accepted: Python files that may run here, by name, with their SHA-256.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -88,17 +96,25 @@ class ServerSide:
 
 @dataclass(frozen=True)
 class ClientSide:
-    """Settings in a client's folder: whose data it has (`person`), and where (`data`).
+    """Settings in the folder of a client, a main server or an aggregator.
 
-    Of a lab `people` are those in its data, in the order in which `silos` names them; none: they
-    have those names there, too.
+    Privacy budgets and secure sums are recorded per run. A folder is bound to one run, so that a
+    malicious server cannot start every budget afresh by announcing a new one.
 
-    It takes part in one `run` alone: books of what was given away and spent are a run's, and a
-    server that named another would have every budget, and every sum, afresh. A main server's
-    folder is as a client's without data; it `serves`. So is an aggregator's, which `adds`. A
-    client with `main` beside its server shows data to the main server alone. A teacher answers
-    questions about so many made-up samples in all, and in a minute; 0: about any number.
-    `accepted` is Python code that may run here, by name, with its SHA-256.
+    Attributes:
+        client: name of this node.
+        address: HOST:PORT of the server.
+        run: name of the one deployment that this folder takes part in.
+        person: the client's name in its data.
+        data: folder of its data; None: where the experiment says.
+        serves: the folder belongs to a main server, which has no data.
+        adds: the folder belongs to an aggregator, which has no data.
+        main: there is a main server; the client shows smashed data to it alone.
+        answers_in_all: made-up samples about which the client's teacher answers; 0: any number.
+        answers_a_minute: the same, in a minute.
+        people: a lab's people by their names in its data, in the order of `silos`; (): the names
+            are the same there.
+        accepted: Python files that may run here, by name, with their SHA-256.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -117,15 +133,16 @@ class ClientSide:
 
     @property
     def stays(self) -> bool:
-        """True if this node's work lies in memory, in a process that stays."""
+        """Whether this node keeps its state in memory, in a process that stays between tasks."""
         return self.serves or self.adds
 
 
 def settings(folder: Path, kind: type[T]) -> T:
-    """Return the settings of a folder.
+    """Read the settings of a folder.
 
     Raises:
-        StateError: it is no folder of this kind.
+        StateError: the folder is not of this kind.
+        ConfigError: a setting is malformed; names it.
     """
     file = folder / SETTINGS
     what = "server" if kind is ServerSide else "client"
@@ -157,11 +174,11 @@ def write_settings(folder: Path, made: Any) -> None:
     (folder / SETTINGS).write_text(tomli_w.dumps(table), encoding="utf-8", newline="\n")
 
 
-def awaited(folder: Path, side: ServerSide) -> int:
-    """Number of clients a run waits for before it begins or goes on, without revoked ones.
+def clients_to_wait_for(folder: Path, side: ServerSide) -> int:
+    """Return how many clients a run waits for; clients with a revoked key are not counted.
 
     Raises:
-        StateError: nobody is left.
+        StateError: every client's key is revoked.
     """
     there = sum((folder / "keys" / f"{client}.pub").is_file() for client in side.clients)
     if not there:
@@ -170,11 +187,11 @@ def awaited(folder: Path, side: ServerSide) -> int:
 
 
 def facts(table: dict[str, Any], own_code: str = "none") -> dict[str, str]:
-    """Facts equal on server and node: digests of config and code, and torch's version.
+    """Return the facts that server and node must share: digests of config and code, and torch.
 
-    `own_code` is the digest of Python files that the deployment brings.
-
-    Where data lie and who is there when are each end's own business.
+    Args:
+        table: the experiment. Where data are and who takes part when may differ between machines.
+        own_code: combined digest of the Python files that the deployment brings.
     """
     from vergence.engine.code_digest import code_digest
     from vergence.experiment import provenance
@@ -190,11 +207,17 @@ def facts(table: dict[str, Any], own_code: str = "none") -> dict[str, str]:
 
 
 def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
-    """Write one line for the operator, which whoever runs the folder prints, and one for programs.
+    """Record an event: one line for the operator, and one JSON object for programs.
 
-    `about` says whom or what it concerns: client, round, seed, label.
+    Args:
+        folder: of the deployment.
+        line: the text.
+        event: the event's kind.
+        **about: what it concerns: client, round, seed, label.
     """
-    words = " ".join(line.split())  # from elsewhere, perhaps: nothing that steers a terminal
+    # The text may hold another machine's words: control characters could steer the operator's
+    # terminal, and line breaks could forge further events.
+    words = " ".join(line.split())
     now, text = datetime.now().astimezone(), "".join(c if c.isprintable() else "?" for c in words)
     record = {
         "time": now.isoformat(timespec="milliseconds"),
@@ -204,13 +227,14 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
         "text": text,
     }
     lines = {EVENTS: f"{now:%Y-%m-%d %H:%M:%S} {text}", RECORDS: json.dumps(record)}
-    for name, told in lines.items():
-        with suppress(OSError), growing(folder / name) as file:  # a line is not worth a run
-            file.write(f"{told}\n".encode())
+    for name, text_line in lines.items():
+        # A full disk costs the line, not the run.
+        with suppress(OSError), growing(folder / name) as file:
+            file.write(f"{text_line}\n".encode())
 
 
 class LogTail:
-    """Reads the lines that were written since the last look: events, or a log in the folder."""
+    """Reads the lines that a log of a folder got since the last look."""
 
     def __init__(self, folder: Path, name: str = EVENTS) -> None:
         self.path, self.skip = folder / name, 20 if name == EVENTS else 0
@@ -222,18 +246,18 @@ class LogTail:
             return []
         with self.path.open("rb") as file:
             file.seek(self.at)
-            found = file.read()
-        whole = found[: found.rfind(b"\n") + 1]
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
         self.at += len(whole)
         return [line[self.skip :] for line in whole.decode(errors="replace").splitlines()]
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """Keep everybody else out of a folder, and leave word who is in.
+    """Hold the lock of a folder, with this process's number in it.
 
     Raises:
-        StateError: somebody is, or links in it lead elsewhere.
+        StateError: another process holds it, or the folder holds links to other places.
     """
     refuse_links(folder)
     with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
@@ -247,22 +271,24 @@ def running(folder: Path) -> Iterator[None]:
 
 
 def runner(folder: Path) -> int | None:
-    """Return the process that runs a folder, None if none does."""
+    """Return the number of the process that runs a folder, None if none does."""
     path = folder / ".lock"
     owner = lock_owner(path)
-    if owner != 0:  # the system says so, whatever somebody wrote into the file
+    # The system knows the lock's owner; the number in the file could be anybody's, and `stop` would
+    # end that process.
+    if owner != 0:
         return owner
     with path.open("rb") as file:
         file.seek(1)
-        told = file.read(20)
-    return int(told) if told.isdigit() and int(told) > 1 else None
+        number = file.read(20)
+    return int(number) if number.isdigit() and int(number) > 1 else None
 
 
-def idle(folder: Path) -> None:
-    """Refuse a folder that is running.
+def refuse_running(folder: Path) -> None:
+    """Refuse a folder that a process runs.
 
     Raises:
-        StateError: it is.
+        StateError: names the process.
     """
     if (number := runner(folder)) is not None:
         raise StateError(
@@ -271,10 +297,10 @@ def idle(folder: Path) -> None:
 
 
 def stop(folder: Path, seconds: float = 20.0) -> bool:
-    """End whoever runs a folder; return whether somebody did.
+    """End the process that runs a folder; return whether there was one.
 
     Raises:
-        StateError: it does not end, or is no deployment's folder, or somebody else's.
+        StateError: it does not end, is another user's, or the folder is no deployment's.
     """
     if not (folder / SETTINGS).is_file():
         raise StateError(

@@ -111,7 +111,7 @@ class JoinedNode:
         with under(deployed(folder, side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT, sets))
         self.sign = self.signer()
-        own = own_code.told(self.experiment.files(self.experiment.table))
+        own = own_code.combined_digest(self.experiment.files(self.experiment.table))
         self.facts = facts(self.experiment.table, own)
 
     def signer(self) -> Callable[[bytes], str]:
@@ -122,7 +122,7 @@ class JoinedNode:
         """Answer a request; what goes wrong here is told in one line, never in full."""
         begun = time.monotonic()
         try:
-            body, error = self.carried_out(asked), ""
+            body, error = self.carry_out(asked), ""
         except VergenceError as fault:
             body, error = b"", str(fault)
         except Exception as fault:
@@ -130,16 +130,16 @@ class JoinedNode:
             body, error = b"", f"{type(fault).__name__} at the client; its events.log says more"
         return reply(asked, self.side.client, self.sign, body, error, time.monotonic() - begun)
 
-    def carried_out(self, asked: bytes) -> bytes:
+    def carry_out(self, asked: bytes) -> bytes:
         """Carry out what a request asks for."""
         note, body = unframed(asked)
         match note["kind"]:
             case "hello":
                 return json.dumps({**self.facts, "train": self.samples}).encode()
             case "welcome":
-                tell(self.folder, f"the server knows this {self.what}", "welcome")
+                tell(self.folder, f"the server knows this {self.role}", "welcome")
             case "refused":
-                said = f"the server refuses this {self.what}: {note['text'][:300]}"
+                said = f"the server refuses this {self.role}: {note['text'][:300]}"
                 tell(self.folder, said, "refused")
             case "bye":
                 tell(self.folder, "finished", "finished")
@@ -148,7 +148,7 @@ class JoinedNode:
         return b""
 
     @property
-    def what(self) -> str:
+    def role(self) -> str:
         """Operator's name for this node."""
         return "client"
 
@@ -190,7 +190,7 @@ class JoinedNode:
         run, label, seed = note["run"], note["label"], note["seed"]
         if run != self.side.run:
             raise StateError(
-                f"this {self.what} takes part in run '{self.side.run}' alone, not in "
+                f"this {self.role} takes part in run '{self.side.run}' alone, not in "
                 f"'{run}': a new run wants new folders (`vergence deploy init`)"
             )
         known = label in self.experiment.methods and seed in self.experiment.plan.seeds

@@ -1,4 +1,4 @@
-"""Certificates and keys of a deployment: signatures over answers, boxes that two nodes can open."""
+"""Certificates and keys of a deployment: signatures of answers, and encryption for one node."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from vergence.errors import StateError
 from vergence.system.file_access import is_open_to_others
 
 DAYS = 825
-"""How long certificates are valid."""
+"""Days that certificates are valid."""
 SIGNED = ec.ECDSA(hashes.SHA384())
 BOX = "box"
-"""The file of an end's private box key."""
+"""File of a node's private key for encryption."""
 PARTIES = "parties"
-"""The folder of the public keys of aggregators, who give nothing to a sum themselves."""
+"""Folder of the aggregators' public keys, apart from the clients': only clients contribute."""
 NONCE = 12
-"""Bytes of a box that are new for each."""
+"""Random bytes at the head of each encrypted message."""
 
 
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as OpenSSH keeps it."""
+    """Return a private key in OpenSSH's format, which Flower reads."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH,
@@ -55,12 +55,13 @@ def make_node_key(private: Path, public: Path) -> None:
 
 
 def make_certificates(folder: Path, host: str) -> None:
-    """Make a deployment's own authority and the server's certificate for `host` and loopback.
-
-    The authority's key is thrown away: nobody can sign another server's certificate with it.
-    """
+    """Make a deployment's own authority, and the server's certificate for `host` and loopback."""
+    # The authority's key is never written: whoever stole it could sign a certificate of a server of
+    # their own, and every client would trust it.
     authority_key = ec.generate_private_key(ec.SECP384R1())
-    key = ec.generate_private_key(ec.SECP256R1())  # signs every handshake, also a stranger's
+    # P-256 is the faster curve: this key signs every handshake, also of unknown clients, who could
+    # otherwise keep the server busy.
+    key = ec.generate_private_key(ec.SECP256R1())
     authority = _named("vergence deployment")
     now = datetime.now(UTC)
 
@@ -71,7 +72,8 @@ def make_certificates(folder: Path, host: str) -> None:
             .issuer_name(authority)
             .public_key(public)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))  # clocks differ
+            # Clients' clocks may be behind this machine's.
+            .not_valid_before(now - timedelta(days=1))
             .not_valid_after(now + timedelta(days=DAYS))
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
             .add_extension(
@@ -129,10 +131,10 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def signer(private: Path) -> Callable[[bytes], str]:
-    """Function with which a node signs.
+    """Return the function with which a node signs.
 
     Raises:
-        StateError: the key is missing, unusable, or others may read it.
+        StateError: the key is missing, unusable, or readable by other users.
     """
     try:
         key = serialization.load_ssh_private_key(private.read_bytes(), None)
@@ -141,6 +143,7 @@ def signer(private: Path) -> Callable[[bytes], str]:
             f"{private} is no node key ({type(error).__name__}); copy the client's folder again, "
             "or its files beside the key that `vergence deploy key` made"
         ) from None
+    # Another user of the machine who reads this key can answer in this client's name.
     if is_open_to_others(private):
         raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -148,7 +151,7 @@ def signer(private: Path) -> Callable[[bytes], str]:
 
 
 def genuine(public: Path, data: bytes, signature: str) -> bool:
-    """True if a signature is that of the key in a file; False without the file."""
+    """Return whether a signature is by the key in a file; False if the file is missing."""
     try:
         key = serialization.load_pem_public_key(public.read_bytes())
         assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -159,7 +162,7 @@ def genuine(public: Path, data: bytes, signature: str) -> bool:
 
 
 def is_node_key(public: Path) -> bool:
-    """True if a file holds a node's public key."""
+    """Return whether a file holds a node's public key."""
     try:
         key = serialization.load_pem_public_key(public.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm):
@@ -168,7 +171,7 @@ def is_node_key(public: Path) -> bool:
 
 
 def is_box_key(public: Path) -> bool:
-    """True if a file holds a public box key."""
+    """Return whether a file holds a public key for encryption."""
     try:
         x25519.X25519PublicKey.from_public_bytes(public.read_bytes())
     except (OSError, ValueError):
@@ -177,47 +180,53 @@ def is_box_key(public: Path) -> bool:
 
 
 def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
-    """Return the public keys that a folder holds, by name: those of clients, or others."""
+    """Return the files of public keys in a folder's subfolder, by name."""
     return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
 
 
 def party_identity(
     folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], str] | None = None
 ) -> PartyIdentity:
-    """Speaker in the secure sums of one run, by the keys in a folder.
+    """Return a node's identity in the secure sums of one run, with the keys in its folder.
 
-    A key that is taken away while the run goes on is believed no more.
+    Key files are read for every signature, so that a key that is revoked during the run counts no
+    longer.
     """
 
-    def believed(path: Path) -> Callable[[bytes, bytes], bool]:
+    def verifier(path: Path) -> Callable[[bytes, bytes], bool]:
         return lambda data, signature: genuine(path, data, signature.decode())
 
     known = {**known_keys(folder), **known_keys(folder, PARTIES)}
-    register = {name: believed(path) for name, path in known.items()}
+    register = {name: verifier(path) for name, path in known.items()}
     own = None if sign is None else lambda data: sign(data).encode()
     return PartyIdentity(f"{note['run']} {note['label']} {note['seed']}", register, own)
 
 
 def make_box_key(private: Path, public: Path) -> None:
-    """Make the X25519 key pair with which a node opens boxes."""
+    """Make the X25519 key pair by which a node decrypts messages to it."""
     key = x25519.X25519PrivateKey.generate()
     write_whole(private, key.private_bytes_raw(), secret=True)
     public.write_bytes(key.public_key().public_bytes_raw())
 
 
 class SealedBox:
-    """Box that one other node alone can open, which knows who closed it.
+    """Authenticated encryption between two nodes: nobody else can read or make a message.
 
     Both nodes derive one key from their own private and the other's public key (X25519,
-    HKDF-SHA256); every box is AES-256-GCM with a random nonce. Who later steals a private key can
-    open boxes that he has kept.
+    HKDF-SHA256); every message is encrypted by AES-256-GCM with a random nonce. Whoever later
+    steals a private key can decrypt messages that they recorded (no forward secrecy).
     """
 
     def __init__(self, private: Path, public: Path, what: str) -> None:
-        """`what` names the deployment and the two nodes: other words, another key.
+        """Derive the common key.
+
+        Args:
+            private: file of the own private key.
+            public: file of the other node's public key.
+            what: words that enter the key; both nodes must use the same.
 
         Raises:
-            StateError: a key is missing, unusable, or others may read it.
+            StateError: a key is missing, unusable, or readable by other users.
         """
         try:
             mine = x25519.X25519PrivateKey.from_private_bytes(private.read_bytes())
@@ -232,15 +241,17 @@ class SealedBox:
         self.cipher = AESGCM(derived.derive(shared))
 
     def close(self, data: bytes, about: str) -> bytes:
-        """Return a box; it opens only as one that is `about` the same."""
+        """Encrypt data; it can be decrypted only with the same words `about`."""
+        # `about` is authenticated: the server between the two nodes could otherwise hand over a
+        # message of another run, or a request in place of an answer.
         nonce = os.urandom(NONCE)
         return nonce + self.cipher.encrypt(nonce, data, about.encode())
 
     def open(self, box: bytes, about: str) -> bytes:
-        """Content of a box.
+        """Decrypt a message.
 
         Raises:
-            StateError: it was closed by somebody else, for something else, or was changed.
+            StateError: it is by somebody else, about something else, or was changed.
         """
         try:
             return self.cipher.decrypt(box[:NONCE], box[NONCE:], about.encode())

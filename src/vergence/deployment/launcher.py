@@ -21,14 +21,14 @@ from vergence.deployment import folders
 from vergence.deployment.diagnostics import (
     AGAIN,
     FINAL,
-    free,
+    check_certificate,
+    check_port,
     free_port,
-    lasting,
+    host_and_port,
     line_of,
-    listening,
-    parted,
-    reachable,
+    listen_address,
     reason_of,
+    wait_for_server,
 )
 from vergence.deployment.folders import (
     FOLDER,
@@ -134,13 +134,13 @@ def serve(
     """
     check_flower()
     side = accept(folder, folders.settings(folder, ServerSide), accept_code)
-    _, port = parted(side.address)
-    folders.idle(folder)
-    host = listening(side.address, side.listen)
-    free(host, port)
+    _, port = host_and_port(side.address)
+    folders.refuse_running(folder)
+    host = listen_address(side.address, side.listen)
+    check_port(host, port)
     root = None if insecure else folder / "ca.crt"
     if not insecure:
-        lasting(folder)
+        check_certificate(folder)
     tail, refused = folders.LogTail(folder), folders.LogTail(folder, "log/link.log")
     with process_group(folder, insecure) as group:
         if insecure:
@@ -269,7 +269,7 @@ def join(
             group.start("resident", APPS, "resident", "", group.secret, "")
         said = ""
         while True:
-            said = reachable(
+            said = wait_for_server(
                 side.address,
                 None if insecure else folder / "ca.crt",
                 said,

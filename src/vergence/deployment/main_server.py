@@ -1,8 +1,9 @@
 """Split learning in three roles, each in a process of its own: clients, main server, aggregator.
 
-The main server holds the copies that serve clients, and sees smashed data, never the clients'
-layers. The aggregator has the rounds and averages layers, and sees no smashed data: it carries
-requests and answers between the other two, closed for it, and adds the layers that only it has.
+The main server trains the copies that serve clients, and sees smashed data, never the clients'
+layers. The aggregator runs the rounds and averages the clients' layers, and sees no smashed data:
+it relays encrypted requests and answers between the other two, and attaches to the requests the
+layers that only it has.
 
 Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022, section
 3.1 (main server and fed server).
@@ -24,7 +25,7 @@ from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, plain, unpack
 from vergence.core.tags import tagged
-from vergence.deployment.protocol import WORDS, framed, is_file_of, most, unframed
+from vergence.deployment.protocol import WORDS, default_limit, framed, is_file_of, unframed
 from vergence.deployment.remote_clients import ClientLost, RemoteClients
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import SERVE
@@ -37,27 +38,27 @@ from vergence.wire.encoding import decode, encode
 from vergence.wire.size import size
 
 TRIES = 5
-"""How often a talk is begun anew when the main server has forgotten it, as after its death."""
+"""Attempts at a session: a main server that was restarted has forgotten the one under way."""
 MOST = 1 << 50
-"""Bytes, steps and examples that a client may be told to have had."""
+"""Largest number of bytes, steps or examples that the main server may report of a client."""
 Close = Callable[[str, bytes], bytes]
-"""Closes a request for a client: (client, request) -> what travels."""
+"""Encrypts a request for a client: (client, request) -> bytes on the wire."""
 Open = Callable[[str, bytes, bytes], bytes]
-"""Opens an answer: (client, what came, what travelled to the client) -> answer."""
+"""Decrypts an answer: (client, its bytes, the encrypted request) -> answer."""
 
 
 class SplitServerTransport(Protocol):
     """Carries bytes from the aggregator; several threads use it at once."""
 
-    def main(self, data: bytes) -> bytes:
+    def ask_main_server(self, data: bytes) -> bytes:
         """Return the main server's answer, or raise `ClientLost`."""
         ...
 
-    def relay(self, client: str, closed: bytes, beside: bytes) -> bytes:
-        """Hand a client a closed request and the trees beside it; return its closed answer.
+    def relay(self, client: str, closed: bytes, attachment: bytes) -> bytes:
+        """Send a client an encrypted request with attached trees; return its encrypted answer.
 
         Raises:
-            ClientLost: there is none.
+            ClientLost: no answer came.
         """
         ...
 
@@ -65,24 +66,28 @@ class SplitServerTransport(Protocol):
 @tagged("Service")
 @dataclass(frozen=True)
 class SessionRequest:
-    """Request to the main server: to serve these clients by a copy of `held`.
+    """Request to the main server to serve some clients by one copy of its model.
 
-    `talk` is new for every attempt; `files` are the clients' states that count; `seconds` is how
-    long a client may be served.
+    Attributes:
+        session: name of the attempt, new for each.
+        clients: the clients to serve.
+        files: for each client, the name of the state that it starts from.
+        seconds: how long one client may be served.
+        templates: the initial model of the copy.
     """
 
-    talk: str
+    session: str
     clients: tuple[str, ...]
     files: tuple[str | None, ...]
     stamp: str
     round: int
     progress: float
     seconds: float
-    held: Mapping[str, Params] = field(default_factory=dict)
+    templates: Mapping[str, Params] = field(default_factory=dict)
 
 
 class SessionHandler(RemoteClients):
-    """Sends requests without the trees that a method offers: only the aggregator has those."""
+    """Remote clients of the main server, asked without the layers, which the aggregator has."""
 
     def __init__(self, runner: ClientRunner, line: Any) -> None:
         super().__init__(runner, line)
@@ -90,122 +95,130 @@ class SessionHandler(RemoteClients):
         self.shapes = worker.method.offer(worker.method.server(worker.task), "")
         self.here = threading.local()
 
-    def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
-        """Return a message without what is offered, and the names of what is left out."""
-        out = tuple(n for n, tree in message.trees.items() if self.shapes.get(n) is tree)
-        kept = {n: tree for n, tree in message.trees.items() if n not in out}
-        self.here.beside = out
-        return replace(message, trees=kept), out
+    def without_attachments(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """Return a message without the clients' layers, and the names of these trees."""
+        layers = tuple(n for n, tree in message.trees.items() if self.shapes.get(n) is tree)
+        self.here.attachments = layers
+        trees = {n: tree for n, tree in message.trees.items() if n not in layers}
+        return replace(message, trees=trees), layers
 
 
 class SplitSession:
-    """One session under way, in a thread of its own: its last message, and what it waits for."""
+    """A session under way: its last message to the aggregator, and the queue of answers.
+
+    Messages are numbered from 1. The session runs in a thread of its own; requests of the
+    aggregator's come in others.
+    """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.number, self.said, self.fed = 0, b"", 0
-        self.heard: Queue[bytes | ClientLost] = Queue()
+        self.last_number, self.last_message, self.last_answered = 0, b"", 0
+        self.answers: Queue[bytes | ClientLost] = Queue()
 
-    def say(self, note: Mapping[str, Any], body: bytes = b"") -> None:
-        """Say something to the aggregator; the first is number 1."""
+    def send(self, note: Mapping[str, Any], body: bytes = b"") -> None:
+        """Make a message for the aggregator, which fetches it."""
         with self.changed:
-            self.number += 1
-            self.said = framed({**note, "number": self.number}, body)
+            self.last_number += 1
+            self.last_message = framed({**note, "number": self.last_number}, body)
             self.changed.notify_all()
 
-    def hear(self, number: int, answer: bytes | ClientLost) -> None:
-        """Take the answer to what was said as `number`; the same again is not heard."""
+    def receive(self, number: int, answer: bytes | ClientLost) -> None:
+        """Take the answer to message `number`; one that was taken before is ignored."""
         with self.changed:
-            if number == self.number == self.fed + 1:
-                self.fed = number
-                self.heard.put(answer)
+            # The aggregator resends what it got no reply to: taken twice, an answer would be read
+            # as the answer to the next message, perhaps another client's.
+            if number == self.last_number == self.last_answered + 1:
+                self.last_answered = number
+                self.answers.put(answer)
 
-    def after(self, number: int) -> bytes:
-        """Message said after `number`."""
+    def message_after(self, number: int) -> bytes:
+        """Wait for the message after `number`."""
         with self.changed:
-            self.changed.wait_for(lambda: self.number > number)
-            return self.said
+            self.changed.wait_for(lambda: self.last_number > number)
+            return self.last_message
 
-    def ask(self, client: str, closed: bytes, beside: Sequence[str]) -> bytes:
-        """Send a request to a client, with what goes beside it; wait for its answer.
+    def ask(self, client: str, closed: bytes, attachments: Sequence[str]) -> bytes:
+        """Have the aggregator send a client a request, with attachments; wait for the answer.
 
         Raises:
-            ClientLost: it gave none, or the talk is over.
+            ClientLost: no answer came, or the session is over.
         """
-        self.say({"ask": client, "beside": beside}, closed)
-        answer = self.heard.get()
+        self.send({"ask": client, "attachments": attachments}, closed)
+        answer = self.answers.get()
         if isinstance(answer, ClientLost):
             raise answer
         return answer
 
 
 class MainServer:
-    """The main server: holds sessions, and asks clients by way of the aggregator."""
+    """The main server: runs sessions, and asks clients by way of the aggregator."""
 
     def __init__(
         self, runner: ClientRunner, close: Close | None = None, open_: Open | None = None
     ) -> None:
-        self.remote, self.limit = SessionHandler(runner, self), most(runner)
-        self.close, self.open = close or unclosed, open_ or unclosed
-        self.talks: dict[str, SplitSession] = {}
-        self.busy: dict[str, SplitSession] = {}
+        self.remote, self.limit = SessionHandler(runner, self), default_limit(runner)
+        self.close, self.open = close or unencrypted, open_ or unencrypted
+        self.sessions: dict[str, SplitSession] = {}
+        self.session_of: dict[str, SplitSession] = {}
         self.lock, self.here = threading.Lock(), threading.local()
 
     def answer(self, data: bytes) -> bytes:
-        """Begin or go on with a session; the same request again gets the same answer.
+        """Begin or continue a session; the same request sent again gets the same answer.
 
         Raises:
-            StateError: it asks for nothing that can be done.
+            StateError: the request is malformed or too large.
         """
         if len(data) > self.limit:
             raise StateError(f"a request of {len(data):,} bytes, where {self.limit:,} are allowed")
         try:
             note, body = unframed(data)
             if note["kind"] == "serve":
-                return self._begun(unpack(body, SessionRequest, limit=self.limit)).after(0)
-            talk, number = self.talks.get(str(note["talk"])), int(note["number"])
+                return self._begin(unpack(body, SessionRequest, limit=self.limit)).message_after(0)
+            talk, number = self.sessions.get(str(note["session"])), int(note["number"])
             if talk is None:
                 return framed({"forgotten": True})
-            talk.hear(number, ClientLost(plain(note["lost"])) if note["lost"] else body)
-            return talk.after(number) if number <= talk.number else talk.said
+            talk.receive(number, ClientLost(plain(note["lost"])) if note["lost"] else body)
+            return talk.message_after(number) if number <= talk.last_number else talk.last_message
         except UNREADABLE as error:
-            said = plain(f"{type(error).__name__}: {error}")
-            raise StateError(f"this is no request to a main server ({said})") from error
+            fault = plain(f"{type(error).__name__}: {error}")
+            raise StateError(f"this is no request to a main server ({fault})") from error
 
-    def _begun(self, asked: SessionRequest) -> SplitSession:
-        """Return a session, new unless it is under way; an earlier one of its clients is over."""
+    def _begin(self, asked: SessionRequest) -> SplitSession:
+        """Return the session of a request, begun if it is new; earlier ones of its clients end."""
         with self.lock:
-            if asked.talk in self.talks:
-                return self.talks[asked.talk]
-            talk = self.talks[asked.talk] = SplitSession()
+            if asked.session in self.sessions:
+                return self.sessions[asked.session]
+            talk = self.sessions[asked.session] = SplitSession()
             for client in asked.clients:
-                before = self.busy.get(client)
+                before = self.session_of.get(client)
                 if before is not None:
-                    before.heard.put(ClientLost("the aggregator began anew"))
-                self.busy[client] = talk
-            under_way = list(self.busy.values())
-            self.talks = {name: t for name, t in self.talks.items() if t in under_way}
-        threading.Thread(target=self._hold, args=(asked, talk), daemon=True).start()
+                    before.answers.put(ClientLost("the aggregator began anew"))
+                self.session_of[client] = talk
+            under_way = list(self.session_of.values())
+            self.sessions = {name: t for name, t in self.sessions.items() if t in under_way}
+        threading.Thread(target=self._run_session, args=(asked, talk), daemon=True).start()
         return talk
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Ask a client by way of the session in whose thread this is, closed for everybody else."""
-        if self.busy.get(client) is not self.here.talk:  # nor may it name files of the next talk
+        """Ask a client, by the session of the current thread; encrypted for that client alone."""
+        # A session that was replaced must not go on: its requests would name states of the next
+        # session's turns, and could have clients delete them.
+        if self.session_of.get(client) is not self.here.session:
             raise ClientLost("the aggregator began anew")
         closed = self.close(client, request)
         return self.open(
-            client, self.here.talk.ask(client, closed, self.remote.here.beside), closed
+            client, self.here.session.ask(client, closed, self.remote.here.attachments), closed
         )
 
     def end(self) -> None:
-        """End all sessions: nobody goes on with them."""
+        """End all sessions, as another run begins."""
         with self.lock:
-            for talk in self.talks.values():
-                talk.heard.put(ClientLost("another run began"))
+            for talk in self.sessions.values():
+                talk.answers.put(ClientLost("another run began"))
 
-    def _hold(self, asked: SessionRequest, talk: SplitSession) -> None:
-        """Hold a session to its end; its result is its last message."""
-        self.here.talk = talk
+    def _run_session(self, asked: SessionRequest, talk: SplitSession) -> None:
+        """Run a session to its end; its last message holds the results."""
+        self.here.session = talk
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
             pairs = zip(asked.clients, asked.files, strict=True)
@@ -213,24 +226,29 @@ class MainServer:
             batch = TaskBatch(
                 "serve", tasks, [len(tasks)], stamp=asked.stamp, progress=asked.progress
             )
-            self.remote.talk = float(asked.seconds)
-            results, became = ServerSession(self.remote.sessions, batch, tasks).hold(asked.held)
-            left = [file for client in asked.clients for file in self.remote.dropped(client)]
-            note = {"done": [vars(result) for result in results], "left": left}
-            talk.say(note, b"" if became is None else encode(became, {}))
-        except Exception as error:  # of a thread: it would be seen by nobody
-            talk.say({"failed": plain(f"{type(error).__name__}: {error}")})
+            self.remote.session_seconds = float(asked.seconds)
+            results, server_copy = ServerSession(self.remote.sessions, batch, tasks).hold(
+                asked.templates
+            )
+            drops = [file for client in asked.clients for file in self.remote.take_drops(client)]
+            note = {"done": [vars(result) for result in results], "drops": drops}
+            talk.send(note, b"" if server_copy is None else encode(server_copy, {}))
+        except Exception as error:
+            # Raised in a thread, it would be seen by nobody, and the aggregator would wait.
+            talk.send({"failed": plain(f"{type(error).__name__}: {error}")})
 
 
-def unclosed(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
-    """Close or open nothing."""
+def unencrypted(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
+    """Return the bytes as they are; stands in for encryption in one process."""
     return data
 
 
 class SessionRelay:
-    """The aggregator's side: lets the main server serve, and relays what it may not read.
+    """The aggregator's side: lets the main server serve, and relays what it cannot read.
 
-    `clock` tells seconds: a main server that goes on asking for ever is given up.
+    Args:
+        transport: carries bytes to the main server and to the clients.
+        clock: seconds; a main server that goes on asking for ever is given up.
     """
 
     def __init__(
@@ -238,19 +256,19 @@ class SessionRelay:
     ) -> None:
         self.transport, self.clock = transport, clock
 
-    def hold(
+    def serve(
         self, remote: RemoteClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a result for each client, and what became of a copy, if it counts.
+        """Return a result for each client, and the main server's trained copy, if it counts.
 
         Raises:
-            PartialRun: the main server is not there, or answers what cannot be.
+            PartialRun: the main server does not answer, or its answer is impossible.
         """
         try:
             for _ in range(TRIES):
-                note, body = self._talk(remote.talk, batch, tasks)
+                note, body = self._relay_session(remote.session_seconds, batch, tasks)
                 if "forgotten" not in note:
-                    return self._settled(remote, batch, tasks, note, body)
+                    return self._checked_session(remote, batch, tasks, note, body)
         except ClientLost as lost:
             raise PartialRun(f"the main server is lost: {lost}") from None
         except UNREADABLE as error:
@@ -258,14 +276,15 @@ class SessionRelay:
             raise PartialRun(f"the main server answers what cannot be ({why})") from error
         raise PartialRun(f"the main server forgot {TRIES} times whom it served")
 
-    def _talk(
+    def _relay_session(
         self, seconds: float, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[Mapping[str, Any], bytes]:
-        """Hold a session until the main server asks no more clients; return what it says then.
+        """Relay a session's messages until its last; return that one.
 
         Raises:
             ClientLost: it goes on for longer than serving all clients, one by one, may take.
         """
+        # Without an end, a main server that asks for ever would hold up the run for ever.
         end = self.clock() + seconds * (1 + len(tasks))
         offered = {task.client: task.message.trees for task in tasks}
         talk, files = secrets.token_hex(8), tuple(task.file for task in tasks)
@@ -279,21 +298,28 @@ class SessionRelay:
             seconds,
             batch.templates,
         )
-        note, body = unframed(self.transport.main(framed({"kind": "serve"}, pack(asked))))
+        note, body = unframed(
+            self.transport.ask_main_server(framed({"kind": "serve"}, pack(asked)))
+        )
         while "ask" in note:
             if self.clock() > end:
                 raise ClientLost(f"a talk with {plural(len(tasks), 'client')} had no end in time")
             client, lost, answer = note["ask"], "", b""
-            beside = {name: offered[client][name] for name in note["beside"]}
+            beside = {name: offered[client][name] for name in note["attachments"]}
             try:
                 answer = self.transport.relay(client, body, pack(beside) if beside else b"")
             except ClientLost as why:
                 lost = str(why) or "no answer"
-            heard = {"kind": "heard", "talk": talk, "number": note["number"], "lost": lost}
-            note, body = unframed(self.transport.main(framed(heard, answer)))
+            answer_note = {
+                "kind": "client answer",
+                "session": talk,
+                "number": note["number"],
+                "lost": lost,
+            }
+            note, body = unframed(self.transport.ask_main_server(framed(answer_note, answer)))
         return note, body
 
-    def _settled(
+    def _checked_session(
         self,
         remote: RemoteClients,
         batch: TaskBatch,
@@ -301,38 +327,46 @@ class SessionRelay:
         note: Mapping[str, Any],
         body: bytes,
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Result of a session, if it can be one.
+        """Return a session's results and the main server's copy, with every field checked.
 
         Raises:
-            ValueError: it cannot.
+            ValueError: a field is impossible; says which.
         """
         if "failed" in note:
             raise ValueError(str(note["failed"]))
         seed = remote.runner.store.seed
-        results = [served(told, task, seed) for told, task in zip(note["done"], tasks, strict=True)]
-        for file in note["left"]:
+        results = [
+            checked_client(done, task, seed) for done, task in zip(note["done"], tasks, strict=True)
+        ]
+        for file in note["drops"]:
+            # The aggregator passes these names on to clients, who delete the files: a malicious
+            # main server must not name states of clients that it did not serve.
             if not any(is_file_of(str(file), seed, task.client) for task in tasks):
                 raise ValueError("it names a state of somebody else")
-            remote.leave(file)
+            remote.drop_later(file)
         if not body:
             return results, None
-        became = decode(body, {}, sum(size({"": tree.flat}) for tree in batch.templates.values()))
-        metrics = tuple(became.metrics)[:WORDS]
+        # The same guard as for a client's reply: the main server is another machine, and its copy
+        # enters the aggregate.
+        server_copy = decode(
+            body, {}, sum(size({"": tree.flat}) for tree in batch.templates.values())
+        )
+        metrics = tuple(server_copy.metrics)[:WORDS]
         exposed = Exposure("aggregate", tuple(batch.templates), metrics=metrics)
-        reason = fault(became, tasks[0].message.round, batch.templates, exposed)
+        reason = fault(server_copy, tasks[0].message.round, batch.templates, exposed)
         if reason is not None:
             raise ValueError(reason)
-        return results, became
+        return results, server_copy
 
 
-def served(told: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult:
-    """Return the result that the main server wrote for a client.
+def checked_client(note: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult:
+    """Return the result that the main server reports for a client, with every field checked.
 
     Raises:
-        ValueError: a field is not what it must be.
+        ValueError: a field is missing or impossible; says which.
     """
-    status, filed = plain(told["status"]), told["filed"]
-    if told["client"] != task.client or not (
+    status, filed = plain(note["status"]), note["filed"]
+    if note["client"] != task.client or not (
         status == "ok" or status.startswith(("lost", "quarantined: "))
     ):
         raise ValueError("it tells of a client in another way")
@@ -340,9 +374,9 @@ def served(told: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult
         filed = StateRef(str(filed[0]), str(filed[1]), None)
         if not is_file_of(filed.file, seed, task.client):
             raise ValueError("a state lies under another name")
-    up, down = ({str(n): int(b) for n, b in told[way].items()} for way in ("up", "down"))
-    metrics = {str(name): float(value) for name, value in told["metrics"].items()}
-    examples, steps = float(told["examples"]), int(told["steps"])
+    up, down = ({str(n): int(b) for n, b in note[way].items()} for way in ("up", "down"))
+    metrics = {str(name): float(value) for name, value in note["metrics"].items()}
+    examples, steps = float(note["examples"]), int(note["steps"])
     counts = (examples, steps, *up.values(), *down.values())
     if not all(0 <= count <= MOST for count in counts) or len(metrics) > WORDS:
         raise ValueError("its counts are no numbers")

@@ -1,4 +1,4 @@
-"""Main server node: holds sessions with clients, by way of the server."""
+"""Main server node: runs sessions with clients, by way of the aggregator."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vergence.deployment.client_app import about_of
+from vergence.deployment.client_app import run_words
 from vergence.deployment.folders import ClientSide
 from vergence.deployment.keys import BOX, SealedBox
 from vergence.deployment.main_server import MainServer
-from vergence.deployment.remote_clients import ClientLost, absent
+from vergence.deployment.remote_clients import ClientLost, remote_people
 from vergence.deployment.resident_node import ResidentNode
 from vergence.errors import StateError
 
 
 class MainServerNode(ResidentNode):
-    """Serves clients that it knows by their box keys; it has nobody's data."""
+    """Node that serves clients, whom it knows by their box keys; it has nobody's data."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
@@ -29,19 +29,19 @@ class MainServerNode(ResidentNode):
         self.lock = threading.Lock()
 
     @property
-    def what(self) -> str:
-        """Operator's name for this node."""
+    def role(self) -> str:
+        """This node's role, as lines for the operator name it."""
         return "main server"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Begin or go on with a session."""
+        """Begin or continue a session."""
         if note["kind"] != "main":
             return super().work(note, body)
         with self.lock:
             key = (note["run"], note["label"], note["seed"])
             if key not in self.servers:
-                runner = self.runner(note, absent("nobody's", {}), self.folder / "state")
-                sealed = BoxedMessages(self.boxes, about_of(note))
+                runner = self.runner(note, remote_people("nobody's", {}), self.folder / "state")
+                sealed = BoxedMessages(self.boxes, run_words(note))
                 for before in self.servers.values():
                     before.end()
                 self.servers = {key: MainServer(runner, sealed.close, sealed.open)}
@@ -51,27 +51,29 @@ class MainServerNode(ResidentNode):
 
 @dataclass(frozen=True)
 class BoxedMessages:
-    """Closes requests, and opens answers: each only as the answer to its own request."""
+    """Encrypts requests and decrypts answers, each bound to its own run and request."""
 
     boxes: Mapping[str, SealedBox]
     about: str
 
     def close(self, client: str, request: bytes) -> bytes:
-        """Return a request as the client alone can read it.
+        """Encrypt a request for one client.
 
         Raises:
-            ClientLost: nobody knows the client's key.
+            ClientLost: the main server has no key of this client.
         """
         if client not in self.boxes:
             raise ClientLost(f"the main server has no key of '{client}'")
         return self.boxes[client].close(request, f"{self.about} request")
 
     def open(self, client: str, closed: bytes, asked: bytes) -> bytes:
-        """Return a client's answer to a closed request.
+        """Decrypt a client's answer to an encrypted request.
 
         Raises:
-            ClientLost: it is not this client's, or answers something else.
+            ClientLost: it is not this client's, or not the answer to this request.
         """
+        # Bound to the digest of the request: the aggregator, which relays answers, could otherwise
+        # hand over the answer to another request, or an old one.
         about = f"{self.about} answer to {hashlib.sha256(asked).hexdigest()}"
         try:
             return self.boxes[client].open(closed, about)

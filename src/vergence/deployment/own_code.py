@@ -1,7 +1,8 @@
-"""Python files of somebody's own in a deployment: copied into its folders, and run once accepted.
+"""A deployment's own Python files: copied into its folders, and run only after being accepted.
 
-Whoever makes a deployment runs them anyway. Every other end is shown the path and the SHA-256 of
-each, accepts these very bytes by an act of its own, and runs them and no others.
+Whoever makes a deployment runs their own files anyway. The operator of every other machine is shown
+the path and the SHA-256 of each file, accepts exactly these bytes by an option of a command, and
+runs them and no others.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 Side = TypeVar("Side", ClientSide, ServerSide)
 FOLDER = "code"
-"""Where the files lie in every end's folder."""
+"""Subfolder of the files in every folder of a deployment."""
 PLAIN = re.compile(r"[\w.-]+\.py", re.ASCII)
-"""Names of files that read alike on every screen and system."""
+"""Form of file names that look alike on every screen and system."""
 
 
 def refuse_modules(table: Mapping[str, Any]) -> None:
-    """Refuse code that is no file of its own, before any of it runs.
+    """Refuse an experiment that names Python code which is no file, before any of it runs.
 
     Raises:
-        ConfigError: names a module, and says what to do.
+        ConfigError: names the module.
     """
     for name in python_files(table):
         if not name.endswith(SUFFIX):
@@ -46,10 +47,10 @@ def refuse_modules(table: Mapping[str, Any]) -> None:
 
 
 def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Table of an experiment as its ends read it, and the Python files that it names there.
+    """Return an experiment's table for other machines, and the Python files that it names there.
 
     Raises:
-        ConfigError: it names code that is no file, or a file whose name cannot travel.
+        ConfigError: it names code that is no file, or a file whose name has other characters.
     """
     refuse_modules(experiment.table)
     moved: dict[str, str] = {}
@@ -84,24 +85,24 @@ def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
     return f"{moved[code.place]}{value.removeprefix(code.place)}"
 
 
-def copy(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write the files into an end's folder."""
+def write_code(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files into one folder of a deployment."""
     for name, text in files.items():
         make_folder(folder / FOLDER)
         write_whole(folder / name, text)
 
 
 def digest(text: bytes) -> str:
-    """SHA-256 of a file, by which it is accepted."""
+    """Return the SHA-256 of a file, by which an operator accepts it."""
     return hashlib.sha256(text).hexdigest()
 
 
-def brought(folder: Path) -> dict[str, str]:
-    """Name and SHA-256 of every Python file that an end's experiment names, found without running.
+def code_digests(folder: Path) -> dict[str, str]:
+    """Return name and SHA-256 of every Python file that a folder's experiment names; runs none.
 
     Raises:
-        ConfigError: the experiment is no TOML, names code that is not in the folder, or something
-            else lies beside that code.
+        ConfigError: the experiment is no TOML, names code outside the folder, or another file lies
+            beside that code.
     """
     try:
         table = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
@@ -121,27 +122,27 @@ def brought(folder: Path) -> dict[str, str]:
 
 
 def refuse_others(folder: Path, names: Sequence[str]) -> None:
-    """Refuse what lies beside the code that an experiment names, and links in place of it.
-
-    Whoever reads the files that they accept would not see what a link leads to tomorrow, nor which
-    of two names that differ in capitals is opened.
+    """Refuse links among the code that an experiment names, and other files beside it.
 
     Raises:
-        ConfigError: names it, and says what to do.
+        ConfigError: names the file.
     """
     home = folder / FOLDER
     if not names and not home.exists():
         return
+    # A link can lead to other bytes tomorrow than those whose digest the operator accepted today.
     links = [path for path in (home, *map(folder.joinpath, names)) if path.is_symlink()]
     if links:
         raise ConfigError(
             f"{links[0]} is a link, and code must lie in {home} itself: copy it there"
         )
+    # On a disk that ignores capitals one of the two would be opened under both names.
     if len({name.lower() for name in names}) < len(names):
         raise ConfigError(
             f"{folder / EXPERIMENT} names files that differ only in capitals: "
             f"{', '.join(sorted(names))}; rename one"
         )
+    # Accepted code could import any other file here, which nobody was shown.
     known = {name.rpartition("/")[2] for name in names}
     if others := sorted(path.name for path in home.iterdir() if path.name not in known):
         raise ConfigError(
@@ -150,24 +151,30 @@ def refuse_others(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def accept(folder: Path, side: Side, given: Sequence[str]) -> Side:
-    """Settings of an end with what its operator accepts by these digests, which they keep.
+def accept(folder: Path, side: Side, digests: Sequence[str]) -> Side:
+    """Return a folder's settings with the code that its operator accepts; they are saved.
+
+    Args:
+        folder: of the deployment.
+        side: its settings so far.
+        digests: SHA-256 of files that the operator accepts now.
 
     Raises:
-        UntrustedCode: a file was not accepted, or is another one now; shows path and SHA-256 of
-            each.
-        ConfigError: a digest is of no file that is here.
+        UntrustedCode: a file was never accepted, or changed since; shows path and SHA-256 of each.
+        ConfigError: a digest is of no file in the folder.
     """
-    here = brought(folder)
-    for sha in given:
+    here = code_digests(folder)
+    for sha in digests:
         if sha not in here.values():
             raise ConfigError(
                 f"--accept-code {sha[:64]}: no file of {folder / FOLDER} has this SHA-256; there "
-                f"are: {_shown(folder, here) or 'none'}"
+                f"are: {_listing(folder, here) or 'none'}"
             )
-    accepted = {name: sha for name, sha in here.items() if sha in given}
-    remember(accepted.values())
-    mine = remembered()
+    accepted = {name: sha for name, sha in here.items() if sha in digests}
+    remember_digests(accepted.values())
+    # The folder's own list counts only for digests that this user accepted: whoever made the folder
+    # could have written the list as well.
+    mine = digests_of_user()
     known = {name: sha for name, sha in side.accepted.items() if here.get(name) == sha in mine}
     if {**known, **accepted} != dict(side.accepted):
         side = replace(side, accepted={**known, **accepted})
@@ -175,26 +182,23 @@ def accept(folder: Path, side: Side, given: Sequence[str]) -> Side:
     if missing := {name: sha for name, sha in here.items() if name not in side.accepted}:
         how = " ".join(f"--accept-code {sha}" for sha in missing.values())
         raise UntrustedCode(
-            f"this deployment brings Python code that would run here: {_shown(folder, missing)}; "
+            f"this deployment brings Python code that would run here: {_listing(folder, missing)}; "
             f"read it, ask whoever sent it for the same digest, and start again with {how}"
         )
     return side
 
 
-def remembered() -> frozenset[str]:
-    """Digests that this user has ever accepted.
-
-    A deployment's folder cannot say so by itself: whoever made it may have written anything.
-    """
+def digests_of_user() -> frozenset[str]:
+    """Return the digests of all files that this user ever accepted, in any deployment."""
     file = _memory()
     return frozenset(file.read_text(encoding="utf-8").split() if file.is_file() else ())
 
 
-def remember(digests: Iterable[str]) -> None:
-    """Note what this user accepts, outside of any deployment's folder."""
-    if new := {*digests} - remembered():
+def remember_digests(digests: Iterable[str]) -> None:
+    """Save what this user accepts in their home, outside of any deployment's folder."""
+    if new := {*digests} - digests_of_user():
         make_folder(_memory().parent)
-        write_whole(_memory(), "".join(f"{sha}\n" for sha in {*remembered(), *new}).encode())
+        write_whole(_memory(), "".join(f"{sha}\n" for sha in {*digests_of_user(), *new}).encode())
 
 
 def _memory() -> Path:
@@ -202,12 +206,12 @@ def _memory() -> Path:
     return Path(home) / "accepted-code.txt"
 
 
-def _shown(folder: Path, files: Mapping[str, str]) -> str:
+def _listing(folder: Path, files: Mapping[str, str]) -> str:
     return ", ".join(f"{folder / name} (SHA-256 {sha})" for name, sha in files.items())
 
 
-def told(files: Mapping[str, str]) -> str:
-    """Digest over the names and digests of an end's code, which it tells the others."""
+def combined_digest(files: Mapping[str, str]) -> str:
+    """Return one digest of the names and digests of a machine's code, for its greeting."""
     if not files:
         return "none"
     lines = "".join(f"{name} {sha}\n" for name, sha in sorted(files.items()))

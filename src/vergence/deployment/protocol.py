@@ -27,35 +27,39 @@ from vergence.privacy.reply_checks import HEAVIEST
 
 HEAD = 4
 """Bytes that give the length of an answer's note."""
+# A client's answer is parsed before its signature's owner is trusted: without a limit one answer
+# could be a JSON text that fills the memory.
 NOTE = 1 << 16
-"""Bytes that a note may have."""
+"""Most bytes of the note (JSON) at the head of a request or answer."""
 MODELS, SLACK = 16, 64 << 20
-"""A message may be as large as so many models and so many bytes, where no limit is given."""
+"""Default limit of a message: the size of so many models, plus so many bytes."""
 STAMP = r"\w{1,40}(\.\w{1,40}){0,3}"
-"""What stamps of jobs look like: they name files."""
+"""Form of a stamp, which names a turn of the run and becomes part of a file's name."""
 TURNS = 256
-"""How many turns one request may ask for."""
+"""Most turns that one request may ask for."""
 WORDS, METRIC = 64, r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,39}"
-"""How many metrics a client may be measured by, and what their names look like: nothing that a
-spreadsheet takes for a formula, or a table for two columns."""
+"""Most metrics of a client, and the form of their names: nothing that a spreadsheet would run as a
+formula, or that a CSV reader would split into two columns."""
 FARTHEST = 1e100
-"""The largest metric: means over people and squares of it are numbers still."""
+"""Largest value of a metric; means over people and squares of it are still finite."""
 Scores = dict[str, dict[str, float]]
 
 
 @tagged("Errand")
 @dataclass(frozen=True)
 class ClientRequest:
-    """Request to a client: a task, and what the client needs to know of its batch.
+    """Request to a client: one task, or several turns, with the settings of its batch.
 
     Attributes:
-        kind: `turn`, `evaluate`, `digest` (of the state that counts), or `say`.
-        file: the state that counts; None: the client starts anew.
-        known: trees whose mask the server has, as that state's `told` holds it.
-        drop: states that nobody needs any more.
-        then: messages of turns that follow in the same exchange, each from the state before it.
-        said: a message of the secure sum that a turn's reply goes into (`say`).
-        beside: trees of the message that come by another hand, as who asks does not have them.
+        kind: `turn`, `evaluate`, `digest` (the SHA-256 of the client's state), or `say` (a message
+            of a secure sum).
+        file: name of the client's state to start from; None: the client starts anew.
+        known: names of the trees whose masks the server has already, so that replies omit them.
+        drop: names of states that the server will never ask for again.
+        then: messages of further turns in the same exchange; each starts from the state before it.
+        sum_message: the message of a secure sum, in a request of kind `say`.
+        attachments: names of trees of the message that the aggregator attaches to a request of the
+            main server, which must not see them.
     """
 
     kind: str
@@ -67,22 +71,22 @@ class ClientRequest:
     points: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    attachments: tuple[str, ...] = ()
     then: tuple[Message, ...] = ()
-    said: SumRequest | None = None
+    sum_message: SumRequest | None = None
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return a note and the bytes behind it."""
+    """Return bytes that hold the length of a note, the note as JSON, and a body."""
     head = json.dumps(note, separators=(",", ":")).encode()
     return len(head).to_bytes(HEAD, "little") + head + body
 
 
 def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Undo `framed`.
+    """Return the note and the body of a frame; the inverse of `framed`.
 
     Raises:
-        ValueError: this is none.
+        ValueError: the bytes are no frame, or its note is too long.
     """
     end = HEAD + int.from_bytes(data[:HEAD], "little")
     if len(data) < end or end > HEAD + NOTE:
@@ -94,11 +98,13 @@ def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 MOST_SAMPLES = 10**9
-"""No client has more training samples."""
+"""Largest number of training samples that a client may report."""
 
 
-def miscounted(count: object) -> str:
-    """Reason why nobody has so many training samples, whoever says so; empty if somebody can."""
+def sample_count_fault(count: object) -> str:
+    """Return why a number of training samples that a client reports is impossible; "" if not."""
+    # The number becomes the length of a tensor in `remote_people`: a negative or fractional one of
+    # a single malicious client would stop the run for everybody. True is an int to Python.
     if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_SAMPLES:
         return ""
     return (
@@ -107,34 +113,40 @@ def miscounted(count: object) -> str:
     )
 
 
-def parts(data: bytes, more: int) -> list[bytes]:
-    """Return the answers to a request's message and to so many more, as single ones look.
+def split_answer(data: bytes, more: int) -> list[bytes]:
+    """Split the answer to a request of several turns into one answer for each turn.
+
+    Args:
+        data: the whole answer.
+        more: number of turns after the first; the client may have stopped earlier.
 
     Raises:
-        ValueError: these are others.
+        ValueError: the lengths in its note do not fit its body.
     """
     if not more:
         return [data]
     note, body = unframed(data)
+    # Lengths come from the client: without these checks parts could overlap, be read twice as
+    # replies of two turns, or outnumber the turns that were asked for.
     ends = list(accumulate(note["parts"], initial=0))
     if not 1 <= len(ends) - 1 <= 1 + more or ends[-1] != len(body) or sorted(ends) != ends:
         raise ValueError("its parts are not those of an answer")
     inner = [unframed(body[a:b]) for a, b in pairwise(ends)]
-    return [framed({**told, "to": note["to"]}, rest) for told, rest in inner]
+    return [framed({**part_note, "to": note["to"]}, part) for part_note, part in inner]
 
 
-def stamps(first: str, more: int) -> list[str]:
-    """Return the stamps of a turn and of so many that follow it in the same exchange."""
+def turn_stamps(first: str, more: int) -> list[str]:
+    """Return the stamps of a turn and of the turns that follow it in the same exchange."""
     if not more:
         return [first]
     base, _, number = first.rpartition(".")
     return [f"{base}.{int(number) + step}" for step in range(1 + more)]
 
 
-def steps(request: ClientRequest) -> list[ClientRequest]:
-    """Return a request for each of its messages."""
+def single_turns(request: ClientRequest) -> list[ClientRequest]:
+    """Split a request of several turns into one request for each turn."""
     messages = (request.message, *request.then)
-    named = stamps(request.stamp, len(request.then))
+    named = turn_stamps(request.stamp, len(request.then))
     return [
         replace(request, message=message, stamp=stamp, then=())
         for message, stamp in zip(messages, named, strict=True)
@@ -142,38 +154,44 @@ def steps(request: ClientRequest) -> list[ClientRequest]:
 
 
 def is_file_of(file: str, seed: int, client: str) -> bool:
-    """True if a file can be a state of a client."""
+    """Return whether a file's name is that of a state of this client in the run of this seed."""
+    # A server sends this name, and a client opens or deletes the file: without the whole match a
+    # server could name `../../id_rsa`, or a state of another run.
     names = re.escape(file_of(seed, client, "STAMP")).replace("STAMP", STAMP)
     return re.fullmatch(names, file, re.ASCII) is not None
 
 
-def whole(request: ClientRequest, beside: bytes, limit: float) -> ClientRequest:
-    """Return a request with the trees that came beside it.
+def with_attachment(request: ClientRequest, attachment: bytes, limit: float) -> ClientRequest:
+    """Return a request whose message also holds the trees that were attached to it.
 
     Raises:
-        StateError: they are others than it names.
+        StateError: the attached trees are not exactly those that the request names.
     """
-    if not request.beside and not beside:
+    if not request.attachments and not attachment:
         return request
-    trees, message = unpack(beside, limit=limit) if beside else {}, request.message
-    if not isinstance(trees, dict) or sorted(trees) != sorted(request.beside):
-        raise StateError("the trees beside this request are not those that it names")
+    # The main server wrote the request and the aggregator attached the trees: an aggregator that
+    # attaches a tree of another name would replace one that the main server chose.
+    trees, message = unpack(attachment, limit=limit) if attachment else {}, request.message
+    if not isinstance(trees, dict) or sorted(trees) != sorted(request.attachments):
+        raise StateError("the trees attached to this request are not those that it names")
     return replace(request, message=replace(message, trees={**message.trees, **trees}))
 
 
-def inside(request: ClientRequest) -> set[str]:
-    """Return the names of the trees that a request itself brings."""
+def trees_inside(request: ClientRequest) -> set[str]:
+    """Return the names of the trees in a request's own messages, without attachments."""
     return {name for message in (request.message, *request.then) for name in message.trees}
 
 
-def sound(request: ClientRequest) -> bool:
-    """True if the fields of a request hold what they should."""
-    lists = (request.points, request.known, request.drop, request.beside)
+def is_well_formed(request: ClientRequest) -> bool:
+    """Return whether every field of a request has the type and range that the client relies on."""
+    # `unpack` builds the record without checking its fields, so a server could send, say, a text in
+    # place of a tuple and have it iterated letter by letter as names of files to drop.
+    lists = (request.points, request.known, request.drop, request.attachments)
     return (
         request.kind in ("turn", "evaluate", "digest", "say")
-        and (request.said is not None) is (request.kind == "say")
+        and (request.sum_message is not None) is (request.kind == "say")
         and isinstance(request.then, tuple)
-        and all(_sound(message) for message in (request.message, *request.then))
+        and all(_is_message(message) for message in (request.message, *request.then))
         and (not request.then or (request.kind == "turn" and len(request.then) < TURNS))
         and isinstance(request.progress, int | float)
         and 0 <= request.progress <= 1
@@ -185,7 +203,7 @@ def sound(request: ClientRequest) -> bool:
     )
 
 
-def _sound(message: Any) -> bool:
+def _is_message(message: Any) -> bool:
     return (
         isinstance(message, Message)
         and isinstance(message.verb, str)
@@ -197,52 +215,61 @@ def _sound(message: Any) -> bool:
     )
 
 
-def most(runner: ClientRunner) -> int:
-    """Return the bytes that a message may have where no limit is given."""
+def default_limit(runner: ClientRunner) -> int:
+    """Return the default limit, in bytes, of a message of this run."""
     return MODELS * runner.worker.solver.vector.nbytes + SLACK
 
 
 def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -> Scores:
-    """Measurements of a client, at the points that it was asked for.
+    """Return a client's metrics by point and name, at those points that the server asked for.
 
     Raises:
-        ValueError: a metric has a name that none has, or is no number that can be averaged.
+        ValueError: a metric's name is malformed, there are too many, or a value is not finite.
     """
-    words = [name for found in measured.values() for name in found]
-    for name in words:
+    metric_names = [name for values in measured.values() for name in values]
+    # These names go into CSV tables that people open: one that begins with "=" is run by a
+    # spreadsheet as a formula on the operator's machine.
+    for name in metric_names:
         if re.fullmatch(METRIC, name, re.ASCII) is None:
             raise ValueError(f"it was measured by {plain(repr(name))[:60]}, which is no metric")
-    if len(words) > WORDS:
-        raise ValueError(f"it was measured by {len(words)} metrics, and {WORDS} are allowed")
-    found = {
-        point: {name: float(value) for name, value in each.items()}
-        for point, each in measured.items()
+    if len(metric_names) > WORDS:
+        raise ValueError(f"it was measured by {len(metric_names)} metrics, and {WORDS} are allowed")
+    scores_at = {
+        point: {name: float(value) for name, value in values.items()}
+        for point, values in measured.items()
         if point in points
     }
-    for point, each in found.items():
-        for name, value in each.items():
+    for point, values in scores_at.items():
+        for name, value in values.items():
+            # `not <=` also catches NaN: one NaN or infinity would make everybody's mean useless.
             if not abs(value) <= FARTHEST:
                 raise ValueError(f"its {name} at {point} is {value:g}")
-    return found
+    return scores_at
 
 
-def checked(note: Mapping[str, Any], request: ClientRequest, seed: int) -> ClientResult:
-    """Return the result that a note stands for, without what a client has no say in.
+def checked_result(note: Mapping[str, Any], request: ClientRequest, seed: int) -> ClientResult:
+    """Return a client's result from the note of its answer, with every field checked.
+
+    Fields that a client must not decide, such as byte counts, are left at their defaults.
 
     Raises:
-        ValueError: a field is not what it must be.
+        ValueError: a field is missing or impossible; says which.
     """
+    # Without this check a client's scores could be written into another person's row.
     if note.get("client") != request.client:
         raise ValueError("it names another client")
     status = plain(note["status"])
     if status != "ok" and not status.startswith("quarantined: "):
         raise ValueError("its status is unknown")
+    # Examples weigh the reply in the aggregate: a negative or huge number would let one malicious
+    # client turn the sum around or drown everybody else.
     examples, steps = float(note["examples"]), note["steps"]
     if not (0 <= examples <= HEAVIEST and type(steps) is int and 0 <= steps <= HEAVIEST):
         raise ValueError("its counts are no numbers")
     filed = None
     if note["filed"] is not None:
         file, xxh3, share = note["filed"]
+        # The server sends this name back as the state to start from: it must not name another one.
         if file != file_of(seed, request.client, request.stamp):
             raise ValueError("its state lies under another name")
         filed = StateRef(file, xxh3, None if share is None else float(share))

@@ -1,6 +1,6 @@
 """Worker pool of remote clients: sends every task as bytes to a client node (`client_node.py`).
 
-How bytes travel is a `Transport`'s business.
+A `Transport` carries the bytes; nothing here depends on how.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from vergence.core.params import Params
 from vergence.core.serialization import pack, plain, quick_digest
 from vergence.deployment.protocol import (
     ClientRequest,
-    checked,
-    miscounted,
-    most,
-    parts,
-    stamps,
-    steps,
+    checked_result,
+    default_limit,
+    sample_count_fault,
+    single_turns,
+    split_answer,
+    turn_stamps,
     unframed,
 )
 from vergence.deployment.secure_sum_server import SecureSumServer
@@ -50,21 +50,21 @@ from vergence.privacy.reply_checks import fault
 from vergence.wire.encoding import decode
 from vergence.wire.size import size, travelled
 
-TALK = 3600.0
-"""Seconds that a client's part of a round may take where it is served message by message."""
+SESSION_SECONDS = 3600.0
+"""Seconds that a client's session may take in a round, where it is served message by message."""
 
 
 class ClientLost(Exception):
-    """No answer came; the message is a status for the tables."""
+    """Raised when no answer came; its message becomes the client's status in the tables."""
 
 
 class ReplyRelay(Protocol):
-    """Lets a remote main server serve; `deployment/main_server.py` has one."""
+    """Lets a remote main server serve clients; see `SessionRelay` in `main_server.py`."""
 
-    def hold(
+    def serve(
         self, remote: RemoteClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a result for each client, and what became of a server's copy, if it counts."""
+        """Return a result for each client, and the server's trained copy, if it counts."""
         ...
 
 
@@ -72,27 +72,57 @@ class Transport(Protocol):
     """Carries a request to a client and brings the answer back; several threads use it at once."""
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Return the answer.
+        """Return the client's answer.
 
         Raises:
-            ClientLost: there is none.
+            ClientLost: no answer came.
         """
         ...
 
 
 @dataclass(frozen=True)
 class RemoteStateRef:
-    """Stands for a state that lies with its client."""
+    """Pointer to a state that is on the client's machine; `filed` names its file there."""
 
     filed: StateRef | None
 
 
-def unheard(_line: str, _event: str, **_about: Any) -> None:
-    """Tell nobody."""
+def tell_nobody(_line: str, _event: str, **_about: Any) -> None:
+    """Discard a message for the operator."""
+
+
+CheckedReply = tuple[ClientResult, SealedReply | None]
+"""Result of a turn, and its reply if it counts."""
+
+
+@dataclass(frozen=True)
+class PartOutcome:
+    """Outcome of one part of a batch.
+
+    Attributes:
+        results: a result for each client of the part.
+        replies: the replies that count, by client.
+        server_copy: the server's trained copy, of a session that counts.
+    """
+
+    results: list[ClientResult]
+    replies: dict[str, SealedReply]
+    server_copy: SealedReply | None = None
+
+    def add_to(self, group: GroupResult, reveal: str) -> None:
+        """Add this part to its group; replies are summed, unless the server may see each."""
+        group.results += self.results
+        for client, sealed in self.replies.items():
+            if reveal == "each":
+                group.replies[client] = sealed
+            else:
+                group.sum.add(sealed)
+        if self.server_copy is not None:
+            group.sum.add(self.server_copy)
 
 
 class RemoteClients:
-    """Carries out jobs by remote clients: sends requests, guards every answer, adds up."""
+    """Worker pool of remote clients: sends requests, checks every answer, sums the replies."""
 
     def __init__(
         self,
@@ -100,119 +130,122 @@ class RemoteClients:
         line: Transport,
         limit: int | None = None,
         relay: ReplyRelay | None = None,
-        talk: float = TALK,
+        session_seconds: float = SESSION_SECONDS,
         identity: PartyIdentity | None = None,
-        tell: Callable[..., object] = unheard,
+        tell: Callable[..., object] = tell_nobody,
         guesses: dict[str, dict[str, float]] | None = None,
     ) -> None:
         self.line, self.relay, self.lock, self.tell = line, relay, threading.Lock(), tell
         self.guesses = {} if guesses is None else guesses
-        self.speaking = (
+        self.sum_server = (
             None if runner.sums is None else SecureSumServer(self, runner.sums, identity)
         )
-        self.limit = most(runner) if limit is None else limit
-        self.talk = talk
+        self.limit = default_limit(runner) if limit is None else limit
+        self.session_seconds = session_seconds
         self.runner = runner
         self.sessions = RemoteSessions(self)
-        self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
-        self.spares: list[str] = []
+        self.known_masks: dict[str, dict[str, Mapping[str, Mask]]] = {}
+        self.drops: list[str] = []
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups of a batch at the same time; yield them in their order."""
+        """Carry out a batch's groups at the same time; yield number and result in their order."""
         if not batch.tasks:
             return
+        # One exchange carries one client's task; a server's copy that serves a group is one session
+        # with all clients of the group.
         parts = (
             [[task] for task in batch.tasks]
             if batch.kind != "serve" or batch.alone
             else [batch.group(number) for number in range(len(batch.groups))]
         )
         with ThreadPoolExecutor(len(parts)) as pool:
-            wait = [pool.submit(self._part, batch, part) for part in parts]
-            found, at = agreed(batch, [part.result() for part in wait]), 0
-            if self.speaking is not None and batch.kind == "turn":
-                yield from self.speaking.summed(batch, [r for parts, *_ in found for r in parts])
+            jobs = [pool.submit(self._carry_out, batch, part) for part in parts]
+            outcomes = quarantine_other_shapes(batch, [job.result() for job in jobs])
+            if self.sum_server is not None and batch.kind == "turn":
+                yield from self.sum_server.sum_replies(
+                    batch, [result for outcome in outcomes for result in outcome.results]
+                )
                 return
+            finished = zip(parts, outcomes, strict=True)
             for number, length in enumerate(batch.groups):
-                result, left = GroupResult([], Sum()), length
-                while left:
-                    results, replies, became = found[at]
-                    result.results += results
-                    for client, sealed in replies.items():
-                        if batch.reveal == "each":
-                            result.replies[client] = sealed
-                        else:
-                            result.sum.add(sealed)
-                    if became is not None:
-                        result.sum.add(became)
-                    left -= len(parts[at])
-                    at += 1
-                yield number, result
+                group, tasks_done = GroupResult([], Sum()), 0
+                while tasks_done < length:
+                    part, outcome = next(finished)
+                    outcome.add_to(group, batch.reveal)
+                    tasks_done += len(part)
+                yield number, group
 
-    def _part(self, batch: TaskBatch, tasks: Sequence[ClientTask]) -> Any:
-        """Return results, replies that count, and what became of a server's copy."""
+    def _carry_out(self, batch: TaskBatch, tasks: Sequence[ClientTask]) -> PartOutcome:
+        """Carry out one part of a batch: a session with a group, a turn, or an evaluation."""
         if batch.kind == "serve":
             if self.relay is not None:
-                results, became = self.relay.hold(self, batch, tasks)
+                results, server_copy = self.relay.serve(self, batch, tasks)
             else:
-                results, became = ServerSession(self.sessions, batch, tasks).hold(batch.templates)
-            return results, {}, became
+                results, server_copy = ServerSession(self.sessions, batch, tasks).hold(
+                    batch.templates
+                )
+            return PartOutcome(results, {}, server_copy)
         task = tasks[0]
-        kind = "evaluate" if batch.kind == "evaluate" else "turn"
-        result, sealed = self.ask(kind, task, batch)
-        if kind == "evaluate" and result.status.startswith("quarantined"):  # in no table
-            said = f"'{task.client}' is left out of an evaluation, {result.status}"
-            self.tell(said, "unmeasured", client=task.client)
-        if kind == "evaluate":
+        result, sealed = self.ask(batch.kind, task, batch)
+        if batch.kind == "evaluate":
+            if result.status.startswith("quarantined"):
+                # No table has a row for it, so that the operator would not learn of it.
+                self.tell(
+                    f"'{task.client}' is left out of an evaluation, {result.status}",
+                    "unmeasured",
+                    client=task.client,
+                )
             result = self._without_guess(result)
-        counts = {} if sealed is None else {task.client: sealed}
-        return [result], counts, None
+        return PartOutcome([result], {} if sealed is None else {task.client: sealed})
 
     def _without_guess(self, result: ClientResult) -> ClientResult:
-        """Note the scores of the client's own constant, which are of no model, and drop them."""
-        measured = {point: dict(found) for point, found in result.measured.items()}
-        for found in measured.values():
-            for name in [name for name in found if name.startswith(GUESS)]:
-                of = self.guesses.setdefault(result.client, {})
-                of[name.removeprefix(GUESS)] = found.pop(name)
+        """Move the scores of the client's own constant guess from a result into `guesses`."""
+        measured = {point: dict(scores) for point, scores in result.measured.items()}
+        for scores in measured.values():
+            for name in [name for name in scores if name.startswith(GUESS)]:
+                guesses = self.guesses.setdefault(result.client, {})
+                guesses[name.removeprefix(GUESS)] = scores.pop(name)
         return replace(result, measured=measured)
 
-    def ask(self, kind: str, task: ClientTask, batch: TaskBatch) -> Any:
-        """Send one request; return a result, and the reply if it counts."""
-        return self.asks(kind, task, batch)[0]
+    def ask(self, kind: str, task: ClientTask, batch: TaskBatch) -> CheckedReply:
+        """Send a request with one message; return its result, and the reply if it counts."""
+        return self.ask_turns(kind, task, batch)[0]
 
-    def asks(
+    def ask_turns(
         self,
         kind: str,
         task: ClientTask,
         batch: TaskBatch,
-        like: Mapping[str, Any] | None = None,
+        like: Mapping[str, Params] | None = None,
         then: tuple[Message, ...] = (),
-    ) -> list[Any]:
-        """Send one request with several messages; return a result and a reply for each.
+    ) -> list[CheckedReply]:
+        """Send a request with one message or several; return a result and a reply for each.
 
-        After one that does not count there are no more.
+        The list ends after the first reply that does not count.
         """
-        found = self._asks(kind, task, batch, like, then)
-        if kind == "turn" and found[-1][0].status != "ok":  # it may have left states nevertheless
-            for stamp in stamps(batch.stamp, len(then)):
-                self.leave(file_of(self.runner.store.seed, task.client, stamp))
-        return found
+        replies = self._exchange(kind, task, batch, like, then)
+        if kind == "turn" and replies[-1][0].status != "ok":
+            # The client may have written states of these turns all the same: no round starts from
+            # them, and without this line they would stay on its disk for ever.
+            for stamp in turn_stamps(batch.stamp, len(then)):
+                self.drop_later(file_of(self.runner.store.seed, task.client, stamp))
+        return replies
 
-    def leave(self, file: str) -> None:
-        """Tell a client with its next request that it may drop a state."""
+    def drop_later(self, file: str) -> None:
+        """Let the next request to a client name a state that it may delete."""
         with self.lock:
-            self.spares.append(file)
+            self.drops.append(file)
 
-    def _asks(
+    def _exchange(
         self,
         kind: str,
         task: ClientTask,
         batch: TaskBatch,
-        like: Mapping[str, Any] | None,
+        like: Mapping[str, Params] | None,
         then: tuple[Message, ...],
-    ) -> list[Any]:
+    ) -> list[CheckedReply]:
         client, known = task.client, self._known(task)
-        message, beside = self.sent(client, task.message)
+        message, attachments = self.without_attachments(client, task.message)
         request = ClientRequest(
             kind,
             client,
@@ -222,98 +255,119 @@ class RemoteClients:
             batch.progress,
             tuple(batch.points),
             tuple(known),
-            self.dropped(client),
-            beside,
+            self.take_drops(client),
+            attachments,
             then,
         )
-        asked, found = pack(request), []
+        packed, replies = pack(request), list[CheckedReply]()
         try:
-            data = self.line.ask(client, asked)
+            answer = self.line.ask(client, packed)
         except ClientLost as lost:
             return [(ClientResult(client, plain(f"lost: {lost}" if str(lost) else "lost")), None)]
-        if len(data) > self.limit:
-            said = f"too large: {len(data):,} bytes, at most {self.limit:,} may come"
-            return [(ClientResult(client, f"quarantined: {said}"), None)]
-        messages = (task.message, *then)
+        # Checked before anything is parsed: one malicious client could otherwise fill the memory.
+        if len(answer) > self.limit:
+            fault = f"too large: {len(answer):,} bytes, at most {self.limit:,} may come"
+            return [(ClientResult(client, f"quarantined: {fault}"), None)]
         try:
-            for step, sent, part in zip(
-                steps(request), messages, parts(data, len(then)), strict=False
-            ):
-                offered = {**(like if like is not None else batch.templates), **sent.trees}
-                found.append(self._heard(part, step, quick_digest(asked), known, offered))
-                if found[-1][0].status != "ok":
+            messages, parts = (task.message, *then), split_answer(answer, len(then))
+            # Not strict: a client stops after the first turn that does not count.
+            for turn, sent, part in zip(single_turns(request), messages, parts, strict=False):
+                templates = {**(batch.templates if like is None else like), **sent.trees}
+                replies.append(
+                    self._checked_reply(part, turn, quick_digest(packed), known, templates)
+                )
+                if replies[-1][0].status != "ok":
                     break
-        except Exception as error:  # whatever bytes from elsewhere may cause
-            said = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
-            found.append((ClientResult(client, said), None))
-        return found
+        except Exception as error:
+            # Every exception is caught: whatever bytes a malicious client sends, they cost its own
+            # reply and never the round of the others.
+            status = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
+            replies.append((ClientResult(client, status), None))
+        return replies
 
-    def carried(self, client: str, request: bytes) -> bytes | None:
-        """Answer of a client to a request; None if there is none, or it is too long."""
+    def ask_raw(self, client: str, request: bytes) -> bytes | None:
+        """Return a client's answer as bytes; None if none came, or more than the limit."""
         try:
-            data = self.line.ask(client, request)
+            answer = self.line.ask(client, request)
         except ClientLost:
             return None
-        return data if len(data) <= self.limit else None
+        return answer if len(answer) <= self.limit else None
 
-    def _heard(
+    def _checked_reply(
         self,
         data: bytes,
         request: ClientRequest,
         key: str,
         known: Mapping[str, Mask],
-        offered: Mapping[str, Params],
-    ) -> Any:
-        """Return a result for what a client answered, and its reply if it counts."""
+        templates: Mapping[str, Params],
+    ) -> CheckedReply:
+        """Check the answer to one turn; return its result, and the reply if it counts.
+
+        Args:
+            data: the answer.
+            request: the turn that was asked for.
+            key: digest of the whole request, which the answer must name.
+            known: masks that the client may omit, as the server has them.
+            templates: trees whose shapes the reply must have.
+        """
         note, body = unframed(data)
+        # A stored answer of an earlier round is genuinely the client's: without this check it would
+        # count again, computed from an old model.
         if note["to"] != key:
-            return ClientResult(
-                request.client, "quarantined: stale: it answers another request"
-            ), None
-        result = checked(note, request, self.runner.store.seed)
-        form = self.runner.layout(request.message, offered) if request.kind == "turn" else None
-        if form is not None:  # its reply goes into a sum, not from here
+            return (
+                ClientResult(request.client, "quarantined: stale: it answers another request"),
+                None,
+            )
+        result = checked_result(note, request, self.runner.store.seed)
+        form = self.runner.layout(request.message, templates) if request.kind == "turn" else None
+        # A reply to a secure sum comes by the sum's own messages. Metrics or weights in the answer
+        # would tell the server of this single person: `redact` removes them.
+        if form is not None:
             return redact(result, form), None
         if request.kind == "evaluate" or result.status != "ok":
             return result, None
-        sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
+        sealed = decode(body, known, sum(size({"": tree.flat}) for tree in templates.values()))
         exposed = self.runner.exposed(request.message.verb)
-        reason = fault(sealed, request.message.round, offered, exposed)
+        # Two guards: the form of any reply (names, shapes, finite numbers, weights), then what this
+        # method and task ask of it. A malicious client is stopped here, before the aggregate.
+        reason = fault(sealed, request.message.round, templates, exposed)
         reason = reason or self.runner.worker.fault(sealed, request.client)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
             return ClientResult(request.client, plain(f"quarantined: {reason}"), up, weights), None
         if result.filed is not None:
-            told = {**known, **masks(sealed)}
-            self.told.setdefault(request.client, {})[result.filed.file] = told
+            masks_of_client = self.known_masks.setdefault(request.client, {})
+            masks_of_client[result.filed.file] = {**known, **masks(sealed)}
         return replace(result, up=up, weight=weights, metrics=dict(sealed.metrics)), sealed
 
-    def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
-        """Part of a message that a request holds, and the names of trees that go beside it."""
+    def without_attachments(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """Split a message: the part that this request holds, and the names of trees left out.
+
+        Here nothing is left out; a main server leaves out the trees that the aggregator attaches.
+        """
         return message, ()
 
     def _known(self, task: ClientTask) -> Mapping[str, Mask]:
-        """Return the masks of the state that counts; those of states passed over are forgotten."""
-        mine = self.told.get(task.client, {})
-        if task.file is None or task.file not in mine:
+        """Return the masks that client and server share, as of the state the task starts from."""
+        if task.file is None:
             return {}
-        return mine[task.file]
+        return self.known_masks.get(task.client, {}).get(task.file, {})
 
-    def dropped(self, client: str) -> tuple[str, ...]:
-        """States that a client may drop; they are told once."""
+    def take_drops(self, client: str) -> tuple[str, ...]:
+        """Return the names of states that a client may delete; each is named in one request."""
         with self.lock:
-            mine = tuple(f for f in self.spares if f.split(".")[2] == client)
-            self.spares[:] = [f for f in self.spares if f not in mine]
+            mine = tuple(f for f in self.drops if f.split(".")[2] == client)
+            self.drops[:] = [f for f in self.drops if f not in mine]
         for file in mine:
-            self.told.get(client, {}).pop(file, None)
+            self.known_masks.get(client, {}).pop(file, None)
         return mine
 
     def digest(self, client: str, filed: StateRef) -> str:
-        """Return the SHA-256 of the state that counts, as its client says.
+        """Ask a client for the SHA-256 of its state.
 
         Raises:
-            StateError: it does not answer.
+            StateError: no answer came, or a malformed one.
         """
         asked = pack(ClientRequest("digest", client, Message("digest"), file=filed.file))
         try:
@@ -321,97 +375,114 @@ class RemoteClients:
             if note["to"] != quick_digest(asked) or not re.fullmatch("[0-9a-f]{64}", note["sha"]):
                 raise ValueError("it answers something else")
         except (ClientLost, ValueError, KeyError, TypeError) as error:
-            said = plain(error)
-            raise StateError(f"'{client}' did not say what its state is ({said})") from None
+            raise StateError(f"'{client}' did not say what its state is ({plain(error)})") from None
         return note["sha"]
 
     def close(self) -> None:
-        """Nothing to stop: requests under way count for nothing."""
+        """Stop nothing: answers to requests that are still under way are simply not read."""
 
 
-def agreed(batch: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
-    """Quarantine whose trees are not as most clients' are, where nobody was sent such a tree."""
+def quarantine_other_shapes(
+    batch: TaskBatch, outcomes: Sequence[PartOutcome]
+) -> Sequence[PartOutcome]:
+    """Quarantine replies with a tree whose tensors have other shapes than most clients' tree.
+
+    Only trees that the server did not send are compared: of the others it knows the shapes.
+    """
     if batch.kind != "turn":
-        return found
+        return outcomes
     sent = set(batch.templates).union(*(task.message.trees for task in batch.tasks))
-    replies = {c: sealed.trees for _, counts, _ in found for c, sealed in counts.items()}
+    replies = {c: sealed.trees for part in outcomes for c, sealed in part.replies.items()}
     for name in {n for trees in replies.values() for n in trees if n not in sent}:
         kinds = {c: (t[name].total.layout, t[name].total.flat.dtype) for c, t in replies.items()}
+        # Trees of two shapes cannot be added: without the vote a single malicious client would end
+        # the round with an exception. The majority decides, as the server has no template.
         usual = Counter(kinds.values()).most_common(1)[0][0]
-        for results, counts, _ in found:
-            for client in [c for c in counts if kinds[c] != usual]:
-                said = f"quarantined: shape: the tensors of '{name}' are not as those of others"
-                results[0] = replace(results[0], status=said, metrics={}, filed=None, share=None)
-                del counts[client]
-    return found
+        for part in outcomes:
+            for client in [c for c in part.replies if kinds[c] != usual]:
+                status = f"quarantined: shape: the tensors of '{name}' are not as those of others"
+                part.results[0] = replace(
+                    part.results[0], status=status, metrics={}, filed=None, share=None
+                )
+                del part.replies[client]
+    return outcomes
 
 
 class RemoteStateIndex(ClientStateIndex):
-    """Clients that took part, where the states lie with the clients themselves."""
+    """Index of the clients' states, which are on the clients' own machines."""
 
     at_once = 64
-    """How many clients are asked at the same time what their states are."""
+    """Number of clients that are asked for a digest at the same time."""
 
     def __init__(self, store: ClientStateStore, remote: RemoteClients) -> None:
         super().__init__(store)
         self.remote = remote
-        self.spares = remote.spares
+        # One list: files that the index finds superseded are named in the next request to a client.
+        self.spares = remote.drops
 
     def __getitem__(self, client: str) -> Any:
         raise StateError(f"the state of '{client}' lies with the client, not here")
 
     def spare(self) -> None:
-        """Nothing is written over here; what is spare is dropped where it lies."""
+        """Do nothing: no file is overwritten here, and clients delete their own."""
 
     def clear(self) -> None:
-        """Leave spare files to the next request."""
+        """Do nothing: the next request to each client names the files that it may delete."""
 
     def sha256(self) -> dict[str, str]:
-        """Return the SHA-256 of every state, as its client says."""
+        """Return the SHA-256 of every client's state, as the client reports it."""
         clients = sorted(self.filed)
         with ThreadPoolExecutor(self.at_once) as pool:
-            found = pool.map(self.remote.digest, clients, map(self.filed.__getitem__, clients))
-            return dict(zip(clients, found, strict=True))
+            digests = pool.map(self.remote.digest, clients, map(self.filed.__getitem__, clients))
+            return dict(zip(clients, digests, strict=True))
 
 
 def remote_pool(
     line: Transport,
     limit: int | None = None,
     relay: ReplyRelay | None = None,
-    talk: float = TALK,
+    session_seconds: float = SESSION_SECONDS,
     identity: PartyIdentity | None = None,
-    tell: Callable[..., object] = unheard,
+    tell: Callable[..., object] = tell_nobody,
     guesses: dict[str, dict[str, float]] | None = None,
 ) -> Callable[[ClientRunner], tuple[RemoteClients, RemoteStateIndex]]:
-    """Function by which a run connects to remote clients; their answers may be so long.
+    """Return the function by which a run connects to its remote clients.
 
-    With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
-    served in a round. Secure sums need everybody's keys (`identity`). `tell` hears, as a line, an
-    event and a client, whose evaluation does not count. In `guesses`, by client and metric, the
-    scores of each client's own constant are noted.
+    Args:
+        line: carries the bytes.
+        limit: most bytes of an answer; default some models' size.
+        relay: lets a main server on another machine serve the clients.
+        session_seconds: seconds that a client may be served in a round.
+        identity: keys of everybody who takes part in secure sums.
+        tell: called with a line, an event and a client where an evaluation does not count.
+        guesses: filled with the scores of each client's own constant, by client and metric.
     """
 
     def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
-        remote = RemoteClients(runner, line, limit, relay, talk, identity, tell, guesses)
+        remote = RemoteClients(runner, line, limit, relay, session_seconds, identity, tell, guesses)
         return remote, RemoteStateIndex(runner.store, remote)
 
     return connect
 
 
-def absent(name: str, counts: Mapping[str, int]) -> Federation:
-    """Return people whose data are remote: client id to the number of training samples.
+def remote_people(name: str, counts: Mapping[str, int]) -> Federation:
+    """Return a federation of people whose data are remote.
+
+    Args:
+        name: of the data set.
+        counts: number of training samples of each client.
 
     Raises:
-        StateError: somebody cannot have so many.
+        StateError: a number of samples is impossible; names the client.
     """
     for client, count in counts.items():
-        if wrong := miscounted(count):
+        if wrong := sample_count_fault(count):
             raise StateError(f"'{client}' is said to have {wrong}")
     return without_data(name, counts)
 
 
 class RemoteSessions:
-    """Clients of sessions whose turns are taken elsewhere; the server's steps are its own."""
+    """Access of a `ServerSession` to remote clients; the server's own steps are computed here."""
 
     def __init__(self, remote: RemoteClients) -> None:
         self.remote, self.worker, self.channel = remote, remote.runner.worker, DIRECT
@@ -424,7 +495,7 @@ class RemoteSessions:
         return ClientState(RemoteStateRef(filed), self.remote._known(task))
 
     def answer(self, ask: Any, progress: float) -> Any:
-        """Answer one session at a time: the network is one."""
+        """Compute a step of the server's; one session at a time, as all share one network."""
         with self.lock:
             return self.worker.answer(ask, progress)
 
@@ -437,9 +508,15 @@ class RemoteSessions:
         like: Mapping[str, Any],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Let the client take its turns in one exchange; each has a stamp of its own.
+        """Yield the client's turns, which it takes in one exchange, each under its own stamp.
 
-        It says which message is its last: one that never does would hold the round for ever.
+        Args:
+            task: the client's task in this round.
+            state: pointer to the state that the first turn starts from.
+            messages: one message for each turn.
+            batch: the batch of the session.
+            like: trees whose shapes the replies must have.
+            number: number of the first turn in the session, from 1.
         """
         first, *then = messages
         pointer, now = (
@@ -447,25 +524,33 @@ class RemoteSessions:
             time.monotonic(),
         )
         if number == 1:
-            self.ends[task.client] = now + self.remote.talk
+            self.ends[task.client] = now + self.remote.session_seconds
+        # The client decides when its session ends: a malicious one that never does would otherwise
+        # hold up the round, and everybody in it, for ever.
         if now > self.ends[task.client]:
-            late = f"lost: its part took more than {self.remote.talk:g} s"
+            late = f"lost: its part took more than {self.remote.session_seconds:g} s"
             yield TurnResult(ClientResult(task.client, late), None, state)
             return
         asked = ClientTask(task.client, first, pointer.file if pointer else None)
         step = replace(batch, kind="turn", stamp=f"{batch.stamp}.{number}")
-        found = self.remote.asks("turn", asked, step, like, tuple(then))
-        last, sealed = found[-1]
+        replies = self.remote.ask_turns("turn", asked, step, like, tuple(then))
+        last_result, last_reply = replies[-1]
         seed = self.remote.runner.store.seed
-        begun = file_of(seed, task.client, batch.stamp).removesuffix("safetensors")
-        if pointer and pointer.file.startswith(begun) and (last.filed or sealed is None):
-            self.remote.leave(pointer.file)  # of the message before, in the same session
-        for result, sealed in found:
+        of_session = file_of(seed, task.client, batch.stamp).removesuffix("safetensors")
+        # States between the turns of one session are no checkpoint's: each may go once the next is
+        # written. The state from before the session stays until the session counts.
+        if (
+            pointer
+            and pointer.file.startswith(of_session)
+            and (last_result.filed or last_reply is None)
+        ):
+            self.remote.drop_later(pointer.file)
+        for result, sealed in replies:
             pointer = result.filed or pointer
             yield TurnResult(result, sealed, ClientState(RemoteStateRef(pointer)))
 
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """Record of the place where the client left its state."""
+        """Return the pointer to the client's state, which the client has filed already."""
         return state.state.filed if isinstance(state.state, RemoteStateRef) else None, None

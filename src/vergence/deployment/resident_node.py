@@ -38,7 +38,7 @@ class ResidentNode(JoinedNode):
     def listen(self, secret: Path) -> NoReturn:
         """Answer whoever has this folder's secret, until this process ends."""
         key = secret.read_bytes()
-        with Listener(place(key), "AF_UNIX", backlog=64) as listener:
+        with Listener(socket_name(key), "AF_UNIX", backlog=64) as listener:
             while True:  # whoever connects proves in a thread of its own that it knows the secret
                 try:
                     connection = listener.accept()
@@ -49,11 +49,13 @@ class ResidentNode(JoinedNode):
                     continue
                 try:
                     arguments = (connection, key)
-                    threading.Thread(target=self._one, args=arguments, daemon=True).start()
+                    threading.Thread(
+                        target=self._serve_connection, args=arguments, daemon=True
+                    ).start()
                 except RuntimeError:  # too many threads: whoever it was may ask again
                     connection.close()
 
-    def _one(self, connection: Connection, key: bytes) -> None:
+    def _serve_connection(self, connection: Connection, key: bytes) -> None:
         with suppress(OSError, EOFError, AuthenticationError), connection:
             if not is_mine(connection.fileno()):
                 return
@@ -72,11 +74,11 @@ class ResidentConnection:
 
     def answer(self, asked: bytes) -> bytes:
         """Return its answer."""
-        with Client(place(self.key), "AF_UNIX", authkey=self.key) as connection:
+        with Client(socket_name(self.key), "AF_UNIX", authkey=self.key) as connection:
             connection.send_bytes(asked)
             return connection.recv_bytes()
 
 
-def place(key: bytes) -> str:
+def socket_name(key: bytes) -> str:
     """Return a socket's name that no path limits and that ends with its process."""
     return name_of(hashlib.sha256(key).hexdigest()[:32])

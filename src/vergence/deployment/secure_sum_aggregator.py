@@ -1,7 +1,7 @@
-"""Aggregator's side of sums on shares: it is told of sums, not of what was asked for them.
+"""Aggregator's side of sums on shares: it sees the sums' names, not the models of their turns.
 
-An attempt under way lies in memory alone: an aggregator that is started anew has lost it, and its
-part in another attempt can be no more than the very same sum (`sum.spent`, on its disk).
+An attempt under way is in memory alone. An aggregator that is restarted has lost it, and in another
+attempt it takes part only if that is the very same sum, by `sum.spent` on its disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, plain, quick_digest, unpack
-from vergence.deployment.protocol import SLACK, ClientRequest, framed, sound
+from vergence.deployment.protocol import SLACK, ClientRequest, framed, is_well_formed
 from vergence.deployment.secure_sum_client import SecureSumFiles
 from vergence.engine.secure_sum_attempts import PartyIdentity, SumRequest
 from vergence.engine.secure_sums import SecureSum, SumQuestion, gate_of
@@ -26,14 +26,15 @@ from vergence.privacy.secure_aggregation.session import Invitation, UsedContribu
 
 
 class SecureSumAggregator:
-    """One aggregator's part in the sums of one run.
+    """One aggregator's side of the secure sums of one run.
 
     Args:
-        folder: where it keeps what it opened.
-        name: its own.
-        sums: as the experiment says; how many people there may be, by the keys that it has.
-        identity: its own key, and everybody's as known beforehand.
-        method: what the run trains, and `offered` the trees that its server offers.
+        folder: for the list of opened contributions.
+        name: its name.
+        sums: the secure sums of the experiment, for as many people as it has keys.
+        identity: its own signing key, and the public keys it trusts.
+        method: the method of the run.
+        offered: the trees that the method's server sends.
     """
 
     def __init__(
@@ -54,26 +55,30 @@ class SecureSumAggregator:
         self.forms = {verb: form for verb, form in forms.items() if form is not None}
         most = max((form.words for form in self.forms.values()), default=0)
         self.limit = 8 * most * (1 + sums.people) + SLACK
-        self.end: Aggregator | None = None
-        self.said: tuple[str, bytes] = ("", b"")
+        self.attempt: Aggregator | None = None
+        self.last_answer: tuple[str, bytes] = ("", b"")
 
     def answer(self, data: bytes) -> bytes:
-        """Answer a message of an attempt; the same request again gets the same answer.
+        """Answer a message of an attempt; the same request sent again gets the same answer.
 
         Raises:
-            StateError: it must not be answered, and why.
+            StateError: the message must not be answered; says why.
         """
         if len(data) > self.limit:
             raise StateError(f"a request of {len(data):,} bytes, where {self.limit:,} are allowed")
         with self.lock:
             key = quick_digest(data)
-            if self.said[0] != key:
-                self.said = key, framed({"to": key}, pack(self._answered(data)))
-            return self.said[1]
+            if self.last_answer[0] != key:
+                self.last_answer = key, framed({"to": key}, pack(self._answer(data)))
+            return self.last_answer[1]
 
-    def _answered(self, data: bytes) -> Any:
+    def _answer(self, data: bytes) -> Any:
         request = unpack(data, ClientRequest, limit=self.limit)
-        message = request.said if isinstance(request, ClientRequest) and sound(request) else None
+        message = (
+            request.sum_message
+            if isinstance(request, ClientRequest) and is_well_formed(request)
+            else None
+        )
         if message is None or request.client != self.name or not fits(message, SumRequest):
             raise StateError(f"this is no message of a sum for '{self.name}'")
         try:
@@ -81,19 +86,21 @@ class SecureSumAggregator:
             if isinstance(message, Invitation):
                 sign = self.identity.sign
                 assert sign is not None
-                self.end = Aggregator(self.name, terms, sign, self.identity.register, self.spent)
-            if self.end is None or self.end.terms != terms:
+                self.attempt = Aggregator(
+                    self.name, terms, sign, self.identity.register, self.spent
+                )
+            if self.attempt is None or self.attempt.terms != terms:
                 raise StateError(
                     f"round: '{self.name}' knows of no such attempt; it was started "
                     "anew, or another one began"
                 )
-            return self.end.answer(message)
+            return self.attempt.answer(message)
         except UNREADABLE as error:
-            said = plain(f"{type(error).__name__}: {error}")
-            raise StateError(f"this is no message of a sum ({said})") from error
+            fault = plain(f"{type(error).__name__}: {error}")
+            raise StateError(f"this is no message of a sum ({fault})") from error
 
     def _terms(self, facts: Mapping[str, Any]) -> AdditiveParams:
-        """Return an attempt's terms: of what was asked only a digest, to which clients agree."""
+        """Return an attempt's terms; of the question they hold a digest, which clients sign too."""
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
         about, request = bytes.fromhex(str(facts.get("about"))), plain(facts.get("request"))
         verb = request.split(".")[1:2]

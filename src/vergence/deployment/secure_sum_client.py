@@ -1,8 +1,8 @@
-"""Client's side of secure sums, from its disk alone: every message may come to a new process.
+"""Client's side of secure sums. All state is on disk: each message may come to a new process.
 
-`sum.row` is what it gives to the sum of its last turn, `sum.attempt` the secrets of an attempt
-under way, `sum.spent` which contribution was opened in which sum; on shares, which row was given.
-Nobody else may read them.
+`sum.row` holds the client's contribution to the sum of its last turn, `sum.attempt` the secrets of
+an attempt under way, `sum.spent` the contributions that were opened, each with its sum; in sums on
+shares, the row that was contributed. Nobody else may read these files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vergence.privacy.secure_aggregation.session import Invitation, UsedContribu
 @tagged("Row")
 @dataclass(frozen=True)
 class StoredRow:
-    """Contribution of a client to one sum: the turn it is of, what was asked, words."""
+    """Contribution of a client to one sum: the stamp of its turn, the question, and the words."""
 
     stamp: str
     question: SumQuestion
@@ -45,10 +45,17 @@ class StoredRow:
 
 
 class SecureSumClient:
-    """A client's part in the sums of one run; where it is `lasting`, it outlasts a blackout.
+    """A client's side of the secure sums of one run.
 
-    Where people are hidden by noise (`user`), each contribution stands in the client's own `book`
-    before it leaves: the server's could be forgotten.
+    Args:
+        folder: for the files named above.
+        client: its name.
+        sums: the secure sums that the experiment asks for.
+        identity: its signing key, and the public keys it trusts.
+        lasting: write files durably, so that they survive a power cut.
+        book: the client's own log of its privacy budget, where noise hides people (`user`). It is
+            written before a contribution leaves, because a server could forget its own log.
+        user: the settings of that noise.
     """
 
     def __init__(
@@ -66,30 +73,33 @@ class SecureSumClient:
         self.row, self.attempt = folder / "sum.row", folder / "sum.attempt"
         self.spent = UsedContributions(SecureSumFiles(folder / "sum.spent"))
 
-    def keep(self, stamp: str, form: ReplyLayout, message: Message, words: Words) -> None:
-        """Keep what is given to a sum, the reply to a message; an attempt under way is over."""
+    def store_row(self, stamp: str, form: ReplyLayout, message: Message, words: Words) -> None:
+        """Store the contribution to the sum of a message's replies; end an attempt under way."""
+        # Secrets of an attempt on an older row must not be used with this row.
         self.attempt.unlink(missing_ok=True)
         tensor = torch.from_numpy(words.view("<i8"))
         row = StoredRow(stamp, SumQuestion.of(form, message), tensor)
         write_whole(self.row, pack(row), lasting=self.lasting, secret=True)
 
-    def ask(self, form: ReplyLayout, message: Message, file: str | None) -> None:
-        """Note what is asked in a sum, and of which state, before the turn is taken.
+    def record_question(self, form: ReplyLayout, message: Message, file: str | None) -> None:
+        """Record a sum's question, and the state it is asked of, before the turn is taken.
 
         Raises:
-            Refused: something else was asked under the same name before.
+            Refused: another question was asked under the same name before.
         """
+        # Two questions under one name would give a server two rows of one person, and with the
+        # others' rows alike, the difference of the two sums is that person's.
         question = SumQuestion.of(form, message)
         self.spent.ask(
             contribution(self.identity.run, question.request), question.about, file or ""
         )
 
-    def gave(self, request: str) -> bool:
-        """True if words were given to this sum of the run, or were about to be."""
+    def has_contributed(self, request: str) -> bool:
+        """Return whether this client's words went into this sum of the run, or were about to."""
         return self.spent.gave(contribution(self.identity.run, request))
 
     def _charge(self, question: SumQuestion) -> None:
-        """Write down what a contribution spends of this person's budget, before it leaves."""
+        """Record what a contribution spends of this person's privacy budget, before it leaves."""
         level = self.sums.level
         if self.book is None or self.user is None or level is None or not question.words:
             return
@@ -97,10 +107,10 @@ class SecureSumClient:
         self.book.charge(entry, self.user)
 
     def answer(self, stamp: str, facts: Mapping[str, Any], message: SumRequest) -> bytes:
-        """Answer a message of an attempt at a sum of a turn's replies, once.
+        """Answer a message of an attempt at the sum of a turn's replies; each message once.
 
         Raises:
-            StateError: it must not be answered, and why.
+            StateError: the message must not be answered; says why.
         """
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
         if not fits(message, SumRequest) or type(attempt) is not int or type(threshold) is not int:
@@ -111,11 +121,13 @@ class SecureSumClient:
         terms = self.sums.terms_of(
             row.question, self.identity.run, attempt, threshold, facts.get("cipher")
         )
+        # From these messages on the words can be opened. Charged later, a process that is killed in
+        # between would spend budget that stands nowhere.
         if isinstance(message, RelayedShares | Openings):
             self._charge(row.question)
         words = row.words.numpy().view("<u8")
         if isinstance(terms, PairwiseParams):
-            return self._under_pads(terms, words, message)
+            return self._pairwise_step(terms, words, message)
         identity = self.identity
         assert identity.sign is not None
         client = Contributor(
@@ -124,8 +136,8 @@ class SecureSumClient:
         answer: SumAnswer = client.answer(message)
         return pack(answer)
 
-    def _under_pads(self, terms: PairwiseParams, words: Words, message: SumRequest) -> bytes:
-        """Take the next step of an attempt."""
+    def _pairwise_step(self, terms: PairwiseParams, words: Words, message: SumRequest) -> bytes:
+        """Take the next step of an attempt at a sum with pairwise masks."""
         identity = self.identity
         assert identity.sign is not None
         client = PairwiseClient(
@@ -134,21 +146,23 @@ class SecureSumClient:
         if not isinstance(message, Invitation):
             if not self.attempt.exists():
                 raise StateError("order: no attempt at a sum is under way")
-            kept = unpack(self.attempt.read_bytes(), Pending)
-            if kept.terms != terms:
+            before = unpack(self.attempt.read_bytes(), Pending)
+            # The secrets were made for these terms: used on others, a server could mix the messages
+            # of two attempts and take the masks off a row.
+            if before.terms != terms:
                 raise StateError("round: this is of another attempt, or on other terms")
-            resume(client, kept)
+            resume(client, before)
         answer: SumAnswer = client.answer(message)
-        kept = pending(client)
-        if kept.step < len(STEPS):
-            write_whole(self.attempt, pack(kept), lasting=self.lasting, secret=True)
+        after = pending(client)
+        if after.step < len(STEPS):
+            write_whole(self.attempt, pack(after), lasting=self.lasting, secret=True)
         else:
             self.attempt.unlink(missing_ok=True)
         return pack(answer)
 
 
 class SecureSumFiles(MutableMapping[str, str]):
-    """Lines of a file: what, and a name. A name is on the disk when it is set."""
+    """Mapping whose items are lines of a file; an item is on the disk once it is set."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Server's side of secure sums of remote clients: messages of a protocol go as requests."""
+"""Server's side of secure sums of remote clients: sends the protocol's messages as requests."""
 
 from __future__ import annotations
 
@@ -28,44 +28,46 @@ from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
 
 
 class SumClients(Protocol):
-    """Access to clients that a secure sum needs."""
+    """Access to remote clients, as a secure sum needs it."""
 
     limit: int
 
     @property
     def runner(self) -> ClientRunner:
-        """The edge of the clients: forms of replies, where states lie."""
+        """The clients' runner, which knows the layouts of replies and the names of states."""
         ...
 
-    def carried(self, client: str, request: bytes) -> bytes | None:
-        """Answer of a client to a request; None if nothing came, or too much."""
+    def ask_raw(self, client: str, request: bytes) -> bytes | None:
+        """Return a client's answer as bytes; None if none came, or more than the limit."""
         ...
 
-    def leave(self, file: str) -> None:
-        """Tell a client with its next request that it may drop a state."""
+    def drop_later(self, file: str) -> None:
+        """Let the next request to a client name a state that it may delete."""
         ...
 
 
 class SecureSumServer:
-    """Asks remote clients for a sum, and aggregators, where there are any.
+    """Asks remote clients, and aggregators where there are any, for a secure sum.
 
     Raises:
-        ConfigError: nobody's keys are known.
+        ConfigError: the clients' keys are not known.
     """
 
     def __init__(self, remote: SumClients, sums: SecureSum, identity: PartyIdentity | None) -> None:
         if identity is None:
             raise ConfigError(
-                "privacy.aggregation: clients elsewhere need keys that all of them know"
+                "privacy.aggregation: clients on other machines need keys that all of them know"
             )
         self.remote, self.sums, self.identity = remote, sums, identity
 
-    def summed(
+    def sum_replies(
         self, batch: TaskBatch, results: Sequence[ClientResult]
     ) -> Iterator[tuple[int, GroupResult]]:
-        """Yield the results of a batch's groups whose replies stayed with the clients, and the sum.
+        """Sum the replies of a batch, of which the server sees none; yield each group's result.
 
-        `results` in the order of the batch's tasks.
+        Args:
+            batch: the batch of turns, which the clients have taken.
+            results: the results so far, in the order of the batch's tasks.
         """
         first = batch.tasks[0].message
         form = self.remote.runner.layout(first, batch.templates)
@@ -75,39 +77,40 @@ class SecureSumServer:
         def ask(
             terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
         ) -> Mapping[str, Any]:
-            return self._ask(batch, terms, asked)
+            return self._ask_all(batch, terms, asked)
 
         total = under_pads if self.sums.policy.name == "pairwise" else on_shares
         opened = total(self.sums, form, first, names, self.identity, ask)
-        # Let who is not in a sum drop the state that its turn left.
+        # A client whose reply is not in the sum must go on from its old state, or its state would
+        # hold training that the model never got.
         for client in opened.out:
-            self.remote.leave(file_of(self.remote.runner.store.seed, client, batch.stamp))
+            self.remote.drop_later(file_of(self.remote.runner.store.seed, client, batch.stamp))
         rest, done = iter(results), []
         for number, length in enumerate(batch.groups):
             done.append((number, GroupResult([next(rest) for _ in range(length)], opened.sum)))
         yield from with_opened_sum(done, opened)
 
-    def _ask(
+    def _ask_all(
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Send some nodes a message each; return the answers of those who gave one."""
+        """Send some nodes a message each; return the valid answers, by node."""
         facts: dict[str, Any] = {
             name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")
         }
-        if isinstance(terms, AdditiveParams):  # an aggregator was not asked the question itself
+        # An aggregator must not see the model of the turn: it gets the sum's name and a digest.
+        if isinstance(terms, AdditiveParams):
             facts |= {"request": terms.request, "about": terms.form.hex()}
         sent = Message("say", {}, facts, batch.tasks[0].message.round)
         with ThreadPoolExecutor(len(asked)) as pool:
-            said = pool.map(lambda name: self._say(batch, sent, name, asked[name]), asked)
-            found = dict(zip(asked, said, strict=True))
-        return {name: answer for name, answer in found.items() if answer is not None}
+            answers = pool.map(lambda name: self._ask_one(batch, sent, name, asked[name]), asked)
+            return {name: one for name, one in zip(asked, answers, strict=True) if one is not None}
 
-    def _say(
+    def _ask_one(
         self, batch: TaskBatch, sent: Message, client: str, message: SumRequest
     ) -> SumAnswer | None:
-        """Answer of one node; None if that is no valid one."""
-        request = pack(ClientRequest("say", client, sent, batch.stamp, said=message))
-        data = self.remote.carried(client, request)
+        """Ask one node; return its answer, None if it gave no valid one."""
+        request = pack(ClientRequest("say", client, sent, batch.stamp, sum_message=message))
+        data = self.remote.ask_raw(client, request)
         try:
             note, body = unframed(data or b"")
             answer = unpack(body, *get_args(SumAnswer), limit=self.remote.limit)

@@ -38,7 +38,7 @@ from vergence.deployment.folders import (
     SECRET,
     ClientSide,
     ServerSide,
-    awaited,
+    clients_to_wait_for,
     facts,
     settings,
     tell,
@@ -47,8 +47,8 @@ from vergence.deployment.joined_node import deployable
 from vergence.deployment.keys import genuine, party_identity
 from vergence.deployment.main_server import SessionRelay
 from vergence.deployment.main_server_node import MainServerNode
-from vergence.deployment.protocol import miscounted
-from vergence.deployment.remote_clients import absent, remote_pool
+from vergence.deployment.protocol import sample_count_fault
+from vergence.deployment.remote_clients import remote_people, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
 from vergence.deployment.transport import flower
 from vergence.engine.round_loop import PoolFactory
@@ -70,7 +70,7 @@ from vergence.system.local_sockets import LOCAL
 MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
 
 
-def here() -> Path:
+def this_folder() -> Path:
     """Return the folder of this process's server or node."""
     return Path(os.environ[FOLDER])
 
@@ -80,15 +80,17 @@ def __getattr__(name: str) -> Any:
     if name == "server":
         from vergence.deployment.transport.wakeups import Wakeups  # an ordinary app does without
 
-        return flower.server_app(lead, Wakeups((here() / SECRET).read_bytes()) if LOCAL else None)
+        return flower.server_app(
+            run_server, Wakeups((this_folder() / SECRET).read_bytes()) if LOCAL else None
+        )
     if name == "client":
-        return flower.client_app(lambda asked, _: end().answer(asked))
+        return flower.client_app(lambda asked, _: this_node().answer(asked))
     raise AttributeError(name)
 
 
-def lead(line: flower.GridTransport, _: Any) -> None:
+def run_server(line: flower.GridTransport, _: Any) -> None:
     """Run this process's folder to its end, over a connection to the nodes."""
-    run_folder(here(), line, ServerRun)
+    run_folder(this_folder(), line, ServerRun)
 
 
 def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:
@@ -118,7 +120,7 @@ class ServerRun:
             self.side.clients,
             facts(
                 self.experiment.table,
-                own_code.told(self.experiment.files(self.experiment.table)),
+                own_code.combined_digest(self.experiment.files(self.experiment.table)),
             ),
             self.genuine,
             self.tell,
@@ -138,7 +140,7 @@ class ServerRun:
 
     def awaited(self) -> int:
         """Number of clients that a run waits for."""
-        return awaited(self.folder, self.side)
+        return clients_to_wait_for(self.folder, self.side)
 
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
         """Write one line for the operator."""
@@ -149,13 +151,13 @@ class ServerRun:
         out, told = self.folder / "run", TableOrigin({"deployment": self.transport()})
         experiment = replace(self.experiment, origin=told)
         follower = RoundCallback(
-            self.heard, bar=False, warn=self.warn, finished=self.finished, lasting=False
+            self.round_done, bar=False, warn=self.warn, finished=self.finished, lasting=False
         )
         self.registry.open()
         try:
             said = self.registry.gather(self.awaited())
             people = self.members(said)
-            self.registry.samples = counted(self.folder / MEMBERS, self.side.clients)
+            self.registry.samples = read_members(self.folder / MEMBERS, self.side.clients)
             loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
             for line in noise_outlook(experiment, people):
                 self.warn(line)
@@ -169,20 +171,20 @@ class ServerRun:
         finally:
             self.registry.close()
 
-    def members(self, said: Mapping[str, Mapping[str, Any]]) -> Federation:
+    def members(self, facts_of: Mapping[str, Mapping[str, Any]]) -> Federation:
         """Return the federation as it was when the run began: a resumed run has the same.
 
         Who has other data now is asked no more, and the others go on.
         """
         file = self.folder / MEMBERS
         if not file.exists():
-            counts = {c: said[c]["train"] if c in said else 0 for c in self.side.clients}
+            counts = {c: facts_of[c]["train"] if c in facts_of else 0 for c in self.side.clients}
             results.write_json(file, counts)
-        counts = counted(file, self.side.clients)
-        for client, about in said.items():
+        counts = read_members(file, self.side.clients)
+        for client, about in facts_of.items():
             if changed := changed_data(counts[client], about):
                 self.tell(f"'{client}' is not asked: {changed}", "refused", client=client)
-        people = absent(self.experiment.table["federation"]["name"], counts)
+        people = remote_people(self.experiment.table["federation"]["name"], counts)
         return self.experiment.proxied(people)
 
     def pool(self, label: str, seed: int) -> PoolFactory:
@@ -192,7 +194,7 @@ class ServerRun:
         return remote_pool(
             line,
             relay=SessionRelay(line) if self.side.main else None,
-            talk=self.side.talk_s,
+            session_seconds=self.side.talk_s,
             identity=party_identity(self.folder, note),
             tell=self.tell,
             guesses=self.guesses,
@@ -202,7 +204,7 @@ class ServerRun:
         """Tell a fault that costs no part of the run."""
         self.tell(text, "warning")
 
-    def heard(self, report: RoundReport) -> None:
+    def round_done(self, report: RoundReport) -> None:
         """Tell of a round that is done, and refuse to keep one that nobody answered."""
         self.tell_round(report)
         self.refuse_silence(report.round, report.metrics)
@@ -264,7 +266,7 @@ class ServerRun:
             plan = self.experiment.plan
             guesses = [self.guesses.get(who, {}).get(headline, math.nan) for who in people]
             lower = headline in self.experiment.task(0).lower_is_better
-            end = beside_constant(mean, guesses, lower)
+            end = compare_with_constant(mean, guesses, lower)
             self.tell(
                 f"{label}: {headline} {mean:.3f}, mean of "
                 f"{plural(len(people), 'lab' if plan.silos else 'person')} and "
@@ -289,7 +291,7 @@ class ServerRun:
         }
 
 
-def beside_constant(mean: float, constants: Sequence[float], lower_is_better: bool) -> str:
+def compare_with_constant(mean: float, constants: Sequence[float], lower_is_better: bool) -> str:
     """Text on everybody's own constant beside the mean of their models; "" if one is not known."""
     if not constants or not all(map(math.isfinite, constants)):
         return ""
@@ -299,7 +301,7 @@ def beside_constant(mean: float, constants: Sequence[float], lower_is_better: bo
     return f"; {baselines.words(OWN_CONSTANT)}, has {constant:.3f}{end}"
 
 
-def counted(file: Path, clients: Sequence[str]) -> dict[str, int]:
+def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
     """Read how many training samples every client of a deployment has.
 
     Raises:
@@ -318,7 +320,7 @@ def counted(file: Path, clients: Sequence[str]) -> dict[str, int]:
                 "does not name" if client in clients else "names, beside the deployment's clients,"
             )
             raise StateError(f"{file} {what} '{plain(client)[:40]}': {mend}")
-        if wrong := miscounted(counts[client]):
+        if wrong := sample_count_fault(counts[client]):
             raise StateError(f"{file}: '{client}' has {wrong}: {mend}")
     return counts
 
@@ -333,13 +335,13 @@ def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
 
 
 @cache
-def end() -> Any:
+def this_node() -> Any:
     """Return this process's node, or the way to it; a client reads its data once."""
-    side = settings(here(), ClientSide)
+    side = settings(this_folder(), ClientSide)
     return (
-        ResidentConnection((here() / SECRET).read_bytes())
+        ResidentConnection((this_folder() / SECRET).read_bytes())
         if side.stays
-        else AnsweringClient(here(), side)
+        else AnsweringClient(this_folder(), side)
     )
 
 
@@ -358,17 +360,17 @@ def main(
     if role == "task-server" or role == "task-client":
         flower_processes.import_flower_runtime()
         if role == "task-client":
-            end()
+            this_node()
         kind = "server" if role == "task-server" else "client"
         flower_processes.task(kind, address, certificate, flower_processes.stand_by())
         return
     if role == "resident":
-        side = settings(here(), ClientSide)
-        (AggregatorNode if side.adds else MainServerNode)(here(), side).listen(Path(secret))
+        side = settings(this_folder(), ClientSide)
+        (AggregatorNode if side.adds else MainServerNode)(this_folder(), side).listen(Path(secret))
     if role == "client":
-        end()
-        tell(here(), "data read", "ready")
-    flower_processes.labour(role, address, Path(secret), certificate)
+        this_node()
+        tell(this_folder(), "data read", "ready")
+    flower_processes.run_tasks(role, address, Path(secret), certificate)
 
 
 if __name__ == "__main__":

@@ -55,28 +55,28 @@ class TeacherQuota:
         Raises:
             StateError: more than this client answers, in all or in a minute.
         """
-        samples = sum(rows(message) for message in (request.message, *request.then))
+        samples = sum(samples_in(message) for message in (request.message, *request.then))
         if not samples:
             return
         path = self.folder / FILE
         with growing(path) as file:
             lock(file)
             file.seek(0)
-            whole = untorn(file.read())
-            entries, now = read(whole), self.clock()
+            whole = whole_lines(file.read())
+            entries, now = parse_entries(whole), self.clock()
             if any(known == mark for _, known, _ in entries):
                 return
-            self.allow(entries, now, samples)
+            self.check_limits(entries, now, samples)
             what = f"{request.message.verb} {plain(request.stamp)}"
             line = (f"{now:.3f}", mark, what, samples)
             file.truncate(len(whole))  # else a line goes on where another was torn
-            file.write(written(*([] if whole else [COLUMNS]), line))
+            file.write(encode_lines(*([] if whole else [COLUMNS]), line))
             file.flush()
             os.fsync(file.fileno())
         if not whole:
             settle(self.folder)
 
-    def allow(self, entries: Sequence[Entry], now: float, samples: int) -> None:
+    def check_limits(self, entries: Sequence[Entry], now: float, samples: int) -> None:
         """Refuse so many samples more where a limit says so; the server is told, so no path.
 
         Raises:
@@ -117,15 +117,15 @@ class TeacherQuota:
             StateError: the file is damaged: what was asked is not known.
         """
         path = self.folder / FILE
-        return read(untorn(path.read_bytes())) if path.exists() else []
+        return parse_entries(whole_lines(path.read_bytes())) if path.exists() else []
 
 
-def untorn(data: bytes) -> bytes:
+def whole_lines(data: bytes) -> bytes:
     """Return the whole lines of a file; what was asked in a torn one was not answered."""
     return data[: data.rfind(b"\n") + 1]
 
 
-def read(data: bytes) -> list[Entry]:
+def parse_entries(data: bytes) -> list[Entry]:
     """Return time, mark and number of every line after the first.
 
     Raises:
@@ -143,12 +143,12 @@ def read(data: bytes) -> list[Entry]:
         ) from None
 
 
-def written(*lines: Sequence[object]) -> bytes:
+def encode_lines(*lines: Sequence[object]) -> bytes:
     """Return lines of the file."""
     return csv_of(lines).encode()
 
 
-def rows(message: Message) -> int:
+def samples_in(message: Message) -> int:
     """Number of made-up samples that a message asks about."""
     tree = message.trees.get(MADE)
     return 0 if tree is None else max((len(t) for t in tree.values() if t.ndim), default=0)

@@ -1,4 +1,4 @@
-"""Agreement of all who take part in a private prediction, and the folder of one of them."""
+"""Agreement of the parties and clients of a private prediction, and the folder of one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vergence.core.files import write_whole
 from vergence.core.naming import plural
-from vergence.deployment.diagnostics import parted
+from vergence.deployment.diagnostics import host_and_port
 from vergence.deployment.folders import NODE, STRICT
 from vergence.deployment.keys import genuine, signer
 from vergence.errors import ConfigError, StateError
@@ -31,23 +31,24 @@ SEED, WEIGHTS, MATERIAL = "seed", "weights.npz", "material"
 CERTIFICATES, KEYS, CLIENTS = "certificates", "keys", "clients"
 """Folders of the parties' certificates and public keys, and of the clients who may ask."""
 MOST_IMAGES = 64
-"""Images in one question."""
+"""Most images in one question."""
+# A malicious party or client can claim that more material was used than was: everybody skips it.
 AHEAD = 256
-"""Images by which a question may skip material: so many are lost to one lie at most."""
+"""Most images that a question may skip, and so the most that one lie can use up."""
 PURPOSE = "vergence private prediction"
 ShortText = Annotated[str, MaxLen(200)]
 
 
 @dataclass(frozen=True)
 class PredictionAgreement:
-    """Terms that the owner of a network, its parties and all clients have alike.
+    """Terms that a network's owner, its parties and all clients have in common.
 
     Attributes:
-        number: of this dealing, random.
+        number: random number of this dealing.
         network: layers and shapes.
-        fraction: bits after the point.
-        images: for how many images correlations were dealt.
-        parties: of each, in order, the SHA-256 of its certificate's authority and of its key.
+        fraction: bits after the binary point.
+        images: number of images for which correlations were dealt.
+        parties: for each party, in order, the SHA-256 of its authority's certificate and its key.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -59,20 +60,20 @@ class PredictionAgreement:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all of it: two who have the same one agree."""
+        """SHA-256 of the whole agreement; equal for everybody with folders of one dealing."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Terms:
-    """One question, as its client and all parties must have it alike.
+    """Terms of one question, which its client and all parties must have in common.
 
     Attributes:
         agreement: digest of the agreement.
-        session: random, the client's.
-        client: who asks.
+        session: random number that the client chose.
+        client: name of the client.
         start: number of the first image whose correlations are used.
-        images: how many.
+        images: number of images.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -85,7 +86,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Greeting:
-    """First words of a party, to anybody: who it is, and a number to be signed."""
+    """First message of a party, to anybody: its name, and a random number to be signed."""
 
     __pydantic_config__: ClassVar = STRICT
     party: ShortText
@@ -95,9 +96,9 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Hello:
-    """Answer to a greeting: who speaks, about what, and a signature over both and the greeting.
+    """Answer to a greeting: name, terms, and a signature of both and of the greeting.
 
-    A client that does not know yet which material is unused gives no terms.
+    A client that does not know yet which material is unused sends no terms.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -108,14 +109,16 @@ class Hello:
 
     @staticmethod
     def signed_text(greeting: Greeting, role: str, name: str, terms: Terms | None) -> bytes:
-        """Text of the signature."""
+        """Return the text that is signed."""
+        # The greeting's nonce is in it, so that a recorded hello opens no second connection; the
+        # purpose is, so that no signature made for something else can be used here.
         about = None if terms is None else asdict(terms)
         return json.dumps([PURPOSE, asdict(greeting), role, name, about]).encode()
 
 
 @dataclass(frozen=True)
 class UnusedMaterial:
-    """Answer of a party to a client without terms: the next unused image, which tells of use."""
+    """Answer of a party to a client without terms: number of the next unused image."""
 
     __pydantic_config__: ClassVar = STRICT
     next: Annotated[int, Ge(0)]
@@ -125,7 +128,7 @@ def parsed(kind: type[T], text: bytes | str, who: str) -> T:
     """Return a record from its JSON text.
 
     Raises:
-        StateError: it is another one; names who sent it.
+        StateError: the text is no such record; names who sent it.
     """
     try:
         return TypeAdapter(kind).validate_json(text)
@@ -142,7 +145,7 @@ def new_nonce() -> str:
 
 @dataclass(frozen=True)
 class Addresses:
-    """The file that says whose folder this is, and where each party can be reached."""
+    """Content of `parties.toml`: the folder's owner, and the address of each party."""
 
     __pydantic_config__: ClassVar = STRICT
     name: str
@@ -151,11 +154,11 @@ class Addresses:
 
 @dataclass(frozen=True)
 class PrivateFolder:
-    """Folder of a party or a client, as its owner dealt it.
+    """Folder of a party or a client, as the network's owner made it.
 
     Raises:
         StateError: a file is missing or damaged, or the folder is of another dealing.
-        ConfigError: an address is none.
+        ConfigError: an address is malformed.
     """
 
     path: Path
@@ -172,32 +175,34 @@ class PrivateFolder:
     @cached_property
     def agreement(self) -> PredictionAgreement:
         """The common agreement, checked against this folder's certificates and keys."""
-        found = parsed(PredictionAgreement, self._text(AGREEMENT), str(self.path / AGREEMENT))
-        if found.fraction != FRACTION:
-            raise StateError(f"{self.path}: numbers of {found.fraction} bits; here {FRACTION}")
-        for party, digests in found.parties.items():
+        agreed = parsed(PredictionAgreement, self._text(AGREEMENT), str(self.path / AGREEMENT))
+        if agreed.fraction != FRACTION:
+            raise StateError(f"{self.path}: numbers of {agreed.fraction} bits; here {FRACTION}")
+        # Whoever can replace a certificate or key in one folder could stand in for that party: here
+        # the folder would no longer agree with the others.
+        for party, digests in agreed.parties.items():
             if tuple(map(digest_of, self._public(party))) != tuple(digests):
                 raise StateError(f"{self.path}: certificate or key of '{party}' is another one")
-        return found
+        return agreed
 
     def _public(self, party: str) -> tuple[Path, Path]:
         return self.path / CERTIFICATES / f"{party}.crt", self.path / KEYS / f"{party}.pub"
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Name of this folder's owner, and addresses of the parties."""
+        """Name of this folder's owner, and addresses of the parties, checked."""
         try:
-            found = TypeAdapter(Addresses).validate_python(tomllib.loads(self._text(PARTIES)))
+            addresses = TypeAdapter(Addresses).validate_python(tomllib.loads(self._text(PARTIES)))
         except (ValidationError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{self.path / PARTIES}: {str(error).splitlines()[0]}") from None
-        if list(found.parties) != list(self.agreement.parties):
+        if list(addresses.parties) != list(self.agreement.parties):
             raise ConfigError(
                 f"{self.path / PARTIES}: parties are {', '.join(self.agreement.parties)}, in this "
-                f"order; got {', '.join(found.parties)}"
+                f"order; got {', '.join(addresses.parties)}"
             )
-        for address in found.parties.values():
-            parted(address)
-        return found
+        for address in addresses.parties.values():
+            host_and_port(address)
+        return addresses
 
     @property
     def name(self) -> str:
@@ -210,11 +215,11 @@ class PrivateFolder:
 
     @cached_property
     def sign(self) -> Callable[[bytes], str]:
-        """Signature by this folder's key."""
+        """Function that signs by this folder's key."""
         return signer(self.path / NODE)
 
     def hello(self, greeting: Greeting, role: Literal["client", "party"], terms: Terms) -> Hello:
-        """Answer a greeting."""
+        """Answer a greeting with the terms of a question."""
         text = Hello.signed_text(greeting, role, self.name, terms)
         return Hello(role, self.name, terms, self.sign(text))
 
@@ -223,8 +228,8 @@ class PrivateFolder:
         text = Hello.signed_text(greeting, "client", self.name, None)
         return Hello("client", self.name, None, self.sign(text))
 
-    def believes(self, greeting: Greeting, hello: Hello) -> bool:
-        """True if a hello answers this greeting, by a key that this folder knows."""
+    def is_genuine(self, greeting: Greeting, hello: Hello) -> bool:
+        """Return whether a hello answers this greeting, signed by a key that this folder knows."""
         known = {path.stem: path for path in (self.path / PLACES[hello.role]).glob("*.pub")}
         text = Hello.signed_text(greeting, hello.role, hello.name, hello.terms)
         return hello.name in known and genuine(known[hello.name], text, hello.signature)
@@ -234,7 +239,7 @@ PLACES = {"client": CLIENTS, "party": KEYS}
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, empty where there is none."""
+    """Return the SHA-256 of a file, "" if it is missing."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
@@ -245,9 +250,9 @@ def write_addresses(folder: Path, name: str, parties: Mapping[str, str]) -> None
 
 
 class MaterialLedger:
-    """Number of the next image whose correlations were not used; it only grows.
+    """Number of the next image whose correlations are unused; it only grows.
 
-    Correlations that are used twice show the difference of two images.
+    Correlations that are used for two images show a party the difference of the images.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -255,27 +260,28 @@ class MaterialLedger:
 
     @property
     def next(self) -> int:
-        """The first unused image.
+        """Number of the first unused image.
 
         Raises:
-            StateError: nobody knows which that is.
+            StateError: the file does not say.
         """
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))["next"]
+            image = json.loads(self._file.read_text(encoding="utf-8"))["next"]
         except (OSError, ValueError, KeyError, TypeError):
-            found = None
-        if type(found) is not int or found < 0:
+            image = None
+        # A damaged ledger is no ledger from 0: starting over would use correlations twice.
+        if type(image) is not int or image < 0:
             raise StateError(
                 f"{self._file} does not say which material was used, and none may be used twice: "
                 "ask the model's owner for new folders"
             )
-        return found
+        return image
 
     def check(self, terms: Terms, images: int) -> None:
         """Refuse a question whose material was used, or never dealt.
 
         Raises:
-            StateError: says which.
+            StateError: says which, and the next unused image.
         """
         if terms.start < self.next:
             raise StateError(
@@ -287,22 +293,22 @@ class MaterialLedger:
                 f"more than {AHEAD} images used is not believed"
             )
         if terms.start + terms.images > images:
-            left = max(0, images - self.next)
-            if terms.images <= left:
+            unused = max(0, images - self.next)
+            if terms.images <= unused:
                 raise StateError(
                     f"image {terms.start} of {images} was asked for and {self.next} is next here: "
                     "a party calls more used than is"
                 )
             raise StateError(
-                f"material is left for {plural(left, 'image')} of {images}, and {terms.images} "
+                f"material is left for {plural(unused, 'image')} of {images}, and {terms.images} "
                 "were asked: ask the model's owner for new folders"
             )
 
     def spend(self, terms: Terms, images: int) -> None:
-        """Write down that a question's material is used, before any of it is.
+        """Record that a question's material is used; durably, and before any of it is.
 
         Raises:
-            StateError: it was used, or never dealt.
+            StateError: the material was used before, or never dealt.
         """
         self.check(terms, images)
         text = json.dumps({"next": terms.start + terms.images}).encode()

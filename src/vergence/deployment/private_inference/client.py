@@ -1,4 +1,4 @@
-"""A client of a private prediction: shares images among the parties, and adds up their answers."""
+"""Client of a private prediction: shares images among the parties, and adds their answers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from vergence.tasks.gaze_angle import GazeAngle
 
 T = TypeVar("T")
 AFTERWORDS = 1.0
-"""Seconds for the other parties' reasons after one has failed."""
+"""Seconds to wait for the other parties' reasons after one has failed."""
 
 
 @dataclass(frozen=True)
 class PrivateAnswer:
-    """Answers and their cost.
+    """Answers to a question, and their cost.
 
     Attributes:
         values: `[n, answers]`.
@@ -56,8 +56,10 @@ class PrivateAnswer:
     received: int
 
 
-def shared(values: Words, parties: int) -> list[Words]:
-    """Shares of words: all but the first are uniform, from the system's randomness."""
+def make_shares(values: Words, parties: int) -> list[Words]:
+    """Split words into shares that add up to them; all but the first are uniformly random."""
+    # The randomness is the system's: whoever could guess a generator's seed would read the images
+    # from a single party's share.
     others = [
         np.frombuffer(stream(new_seed(), values.nbytes), np.uint64).reshape(values.shape)
         for _ in range(parties - 1)
@@ -65,11 +67,11 @@ def shared(values: Words, parties: int) -> list[Words]:
     return [difference(values, others), *others]  # type: ignore[list-item]
 
 
-async def all_of(talks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Results of talks with all parties.
+async def gather_or_fail(talks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Wait for coroutines, one for each party; return their results.
 
     Raises:
-        StateError: one fails; the others may say why for a second more, and all of it is told.
+        StateError: one failed; holds the reasons of all that failed within a second more.
     """
     tasks = [asyncio.ensure_future(talk) for talk in talks]
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -78,58 +80,60 @@ async def all_of(talks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     for task in rest:
         task.cancel()
     errors = [task.exception() for task in tasks if not task.cancelled() and task.done()]
-    if told := [str(error) for error in errors if isinstance(error, StateError)]:
-        raise StateError("private prediction: " + "; ".join(dict.fromkeys(told)))
+    if reasons := [str(error) for error in errors if isinstance(error, StateError)]:
+        raise StateError("private prediction: " + "; ".join(dict.fromkeys(reasons)))
     return [task.result() for task in tasks]
 
 
 async def ask(
-    folder: PrivateFolder, x: NDArray, beside: NDArray, patience: float = PATIENCE
+    folder: PrivateFolder, x: NDArray, side_inputs: NDArray, patience: float = PATIENCE
 ) -> PrivateAnswer:
     """Ask the parties about images.
 
     Args:
-        folder: of a client.
+        folder: a client's.
         x: images as the network takes them `[n, ...]`.
-        beside: what stands beside them `[n, beside]`.
-        patience: seconds to wait for what is due.
+        side_inputs: inputs of a later stage, such as head poses `[n, numbers]`.
+        patience: seconds to wait for each message.
 
     Raises:
-        ConfigError: inputs of another shape, or too large.
-        StateError: a party cannot be reached, refuses, or sends something else than is due.
+        ConfigError: inputs have another shape, or are too large.
+        StateError: a party cannot be reached, refuses, or sends another message than is due.
     """
     network, names = folder.agreement.network, list(folder.agreement.parties)
-    if x.shape[1:] != tuple(network.image) or beside.shape != (len(x), network.beside):
+    if x.shape[1:] != tuple(network.image) or side_inputs.shape != (len(x), network.beside):
         raise ConfigError(
             f"private prediction: images {list(network.image)} and {network.beside} numbers beside "
-            f"each; got {list(x.shape[1:])} and {list(beside.shape)}"
+            f"each; got {list(x.shape[1:])} and {list(side_inputs.shape)}"
         )
-    rows = np.concatenate([x.reshape(len(x), -1), beside], 1)
+    rows = np.concatenate([x.reshape(len(x), -1), side_inputs], 1)
     if not np.all(np.abs(rows) < LARGEST):
         raise ConfigError(f"private prediction: inputs must be smaller than {LARGEST:g}")
     begun = time.perf_counter()
-    dealt = shared(encode(rows), len(names))
-    greeted = await all_of([dial(folder, name, patience) for name in names])
+    dealt = make_shares(encode(rows), len(names))
+    greeted = await gather_or_fail([dial(folder, name, patience) for name in names])
     lines, greetings = [line for line, _ in greeted], [greeting for _, greeting in greeted]
     try:
 
         async def unused(line: Line, greeting: Greeting) -> int:
-            await line.tell_record(folder.introduction(greeting))
-            found = parsed(UnusedMaterial, await line.take(WORDS), line.who).next
-            if found > folder.agreement.images:
+            await line.send_record(folder.introduction(greeting))
+            image = parsed(UnusedMaterial, await line.receive(WORDS), line.who).next
+            # The largest number of all parties counts: one malicious party could otherwise end all
+            # questions, or make the client skip material without bound.
+            if image > folder.agreement.images:
                 raise StateError(f"{line.who} says that more material was used than was dealt")
-            return found
+            return image
 
-        start = max(await all_of([unused(*each) for each in greeted]))
+        start = max(await gather_or_fail([unused(*each) for each in greeted]))
         digest, size = folder.agreement.digest, 8 * len(x) * network.answers
         terms = Terms(digest, new_nonce(), folder.name, start, len(x))
 
         async def question(line: Line, number: int) -> Words:
-            await line.tell_record(folder.hello(greetings[number], "client", terms))
-            await line.tell(DATA, dealt[number].tobytes())
-            return np.frombuffer(await line.take(DATA, exact=size), np.uint64)
+            await line.send_record(folder.hello(greetings[number], "client", terms))
+            await line.send(DATA, dealt[number].tobytes())
+            return np.frombuffer(await line.receive(DATA, exact=size), np.uint64)
 
-        shares = await all_of([question(line, i) for i, line in enumerate(lines)])
+        shares = await gather_or_fail([question(line, i) for i, line in enumerate(lines)])
     finally:
         await asyncio.gather(*(line.close() for line in lines))
     words = combined(shares).reshape(len(x), network.answers)
@@ -138,44 +142,47 @@ async def ask(
 
 
 def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> PrivateAnswer:
-    """Write the gaze of the eye images of an npz file, of which no party learns anything.
+    """Write the gaze of the eye images in an npz file; no party learns anything about them.
 
     Args:
         folder: a client's, of `vergence privacy share`.
         file: columns `image` (uint8) and `pose` (radians).
         out: a CSV: sample, pitch_rad, yaw_rad.
-        patience: seconds to wait for what is due.
+        patience: seconds to wait for each message.
 
     Raises:
-        ConfigError: images of another shape.
+        ConfigError: images have another shape.
         DataError: the file is unusable.
         StateError: see `ask`; or the answer is no angle, so that a party sent something wrong.
     """
     place = PrivateFolder(folder)
-    network = place.agreement.network  # a run in its place is told before its file is looked at
+    # Read before the images: a run directory in place of a client's folder is refused first.
+    network = place.agreement.network
     samples = read_samples(file)
     needed = {"image", "pose"} if network.beside else {"image"}
     if missing := needed - set(samples.columns):
         raise DataError(f"{file} has no column {', '.join(sorted(missing))}")
     columns = {"pose": torch.zeros(len(samples), 0), **samples.columns}
-    x, (beside,) = GazeAngle(LeNet()).inputs(columns)
+    x, (side_inputs,) = GazeAngle(LeNet()).inputs(columns)
     if not network.beside:
-        beside = beside[:, :0]
+        side_inputs = side_inputs[:, :0]
     answers = [
-        asyncio.run(ask(place, x[rows].numpy(), beside[rows].numpy(), patience))
+        asyncio.run(ask(place, x[rows].numpy(), side_inputs[rows].numpy(), patience))
         for rows in torch.arange(len(x)).split(MOST_IMAGES)
     ]
-    found = PrivateAnswer(
+    answer = PrivateAnswer(
         np.concatenate([each.values for each in answers]),
         *(sum(getattr(each, name) for each in answers) for name in ("seconds", "sent", "received")),
     )
-    if not np.all(np.abs(found.values) <= math.pi):
+    # Shares carry no proof, so that a malicious party can shift the answer. A random share gives a
+    # huge number, which is caught here; a small shift is not.
+    if not np.all(np.abs(answer.values) <= math.pi):
         raise StateError(
             "the answer is no angle: a party sent something wrong, and nothing is told"
         )
     rows = [["sample", "pitch_rad", "yaw_rad"]]
-    rows += [[i, *(f"{angle:.6f}" for angle in angles)] for i, angles in enumerate(found.values)]
+    rows += [[i, *(f"{angle:.6f}" for angle in angles)] for i, angles in enumerate(answer.values)]
     with saving(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, csv_of(rows).encode())
-    return found
+    return answer

@@ -1,4 +1,4 @@
-"""One TLS connection of a private prediction: frames that are refused before they are read."""
+"""TLS connections of a private prediction, whose frames are refused before they are read."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from vergence.deployment.diagnostics import parted
+from vergence.deployment.diagnostics import host_and_port
 from vergence.deployment.private_inference.agreement import Greeting, PrivateFolder, parsed
 from vergence.errors import StateError, printable
 
 T = TypeVar("T")
 HEADER = struct.Struct(">cIQ")
-"""What a frame is, its step, and how many bytes follow."""
+"""Kind of a frame, its step, and how many bytes follow."""
 WORDS, DATA, FAULT = b"w", b"d", b"f"
 SHORT = 4096
-"""Bytes of a record, or of the reason of a fault."""
+"""Most bytes of a record, or of the reason of a fault."""
 HANDSHAKE = 10.0
-"""Seconds for a TLS handshake, and for the first words on both sides."""
+"""Seconds for a TLS handshake, and for the first message of both sides."""
 FAREWELL = 1.0
-"""Seconds for the last bytes on their way, and for TLS to say that no more come."""
+"""Seconds for the last bytes to leave, and for TLS to close."""
 EXPIRED = 10
-"""OpenSSL's number for a certificate whose time is over."""
+"""OpenSSL's error number for an expired certificate."""
 PINNED = "localhost"
-"""Name that each certificate has beside its host's. Its authority signed nothing else, so that who
-has the key is whom the authority's certificate names, wherever the party may have moved."""
+"""Name that each certificate has besides its host's. Each party has an authority of its own, which
+signed one certificate: whoever has its key is that party, wherever it may have moved."""
 
 
 class Line:
-    """One connection to somebody.
+    """One connection, in frames.
 
     Args:
-        who: is there, for errors.
-        patience: seconds for every frame.
+        reader: of the connection.
+        writer: of the connection.
+        who: the other side, as errors name it.
+        patience: seconds to wait for every frame.
     """
 
     def __init__(
@@ -50,12 +52,13 @@ class Line:
         self.reader, self.writer, self.who, self.patience = reader, writer, who, patience
         self.sent = self.received = 0
 
-    async def in_time(self, talk: Awaitable[T]) -> T:
-        """Wait for something, not for ever.
+    async def with_timeout(self, talk: Awaitable[T]) -> T:
+        """Wait for a read or a write, for `patience` seconds at most.
 
         Raises:
-            StateError: it took too long, or the connection broke.
+            StateError: it took longer, or the connection broke.
         """
+        # A party that sends nothing more would otherwise occupy all others for ever.
         try:
             return await asyncio.wait_for(talk, self.patience)
         except TimeoutError:
@@ -63,54 +66,57 @@ class Line:
         except (asyncio.IncompleteReadError, OSError):
             raise StateError(f"{self.who} hung up") from None
 
-    async def tell(self, kind: bytes, payload: bytes, step: int = 0) -> None:
+    async def send(self, kind: bytes, payload: bytes, step: int = 0) -> None:
         """Send a frame.
 
         Raises:
-            StateError: nobody takes it.
+            StateError: the other side does not take it in time.
         """
         self.writer.write(HEADER.pack(kind, step, len(payload)) + payload)
         self.sent += HEADER.size + len(payload)
-        await self.in_time(self.writer.drain())
+        await self.with_timeout(self.writer.drain())
 
-    async def tell_record(self, record: Any) -> None:
+    async def send_record(self, record: Any) -> None:
         """Send a record as JSON."""
-        await self.tell(WORDS, json.dumps(asdict(record)).encode())
+        await self.send(WORDS, json.dumps(asdict(record)).encode())
 
-    async def take(self, kind: bytes, step: int = 0, exact: int | None = None) -> bytes:
-        """Return the next frame's content.
+    async def receive(self, kind: bytes, step: int = 0, exact: int | None = None) -> bytes:
+        """Return the content of the next frame, which must be the one that is due.
 
         Args:
-            kind: what is due.
-            step: the number that is due.
-            exact: how many bytes are due; by default a record's, at most.
+            kind: kind of frame that is due.
+            step: its step.
+            exact: its number of bytes; default at most a record's.
 
         Raises:
-            StateError: another frame, a fault, or none in time.
+            StateError: another frame came, a fault, or none in time.
         """
-        head = await self.in_time(self.reader.readexactly(HEADER.size))
-        found, number, size = HEADER.unpack(head)
+        head = await self.with_timeout(self.reader.readexactly(HEADER.size))
+        frame, number, size = HEADER.unpack(head)
         self.received += HEADER.size + size
-        if found == FAULT and size <= SHORT:
-            text = await self.in_time(self.reader.readexactly(size))
+        if frame == FAULT and size <= SHORT:
+            text = await self.with_timeout(self.reader.readexactly(size))
             raise StateError(f"{self.who}: {printable(text.decode(errors='replace'))}")
-        if (found, number) != (kind, step):
+        # A malicious party could otherwise answer one step of the computation with its share of
+        # another, which the masks of this step do not hide.
+        if (frame, number) != (kind, step):
             raise StateError(
-                f"{self.who} sent frame {printable(found.decode('latin-1'))} of step {number}, and "
+                f"{self.who} sent frame {printable(frame.decode('latin-1'))} of step {number}, and "
                 f"{kind.decode()} of step {step} was due"
             )
+        # Before the bytes are read: a frame may claim any size and fill the memory.
         if size > SHORT if exact is None else size != exact:
             due = f"at most {SHORT}" if exact is None else str(exact)
             raise StateError(f"{self.who} sent {size:,} bytes, and {due} were due")
-        return await self.in_time(self.reader.readexactly(size))
+        return await self.with_timeout(self.reader.readexactly(size))
 
     async def fail(self, reason: str) -> None:
-        """Send the reason of a fault, if it can still be sent."""
+        """Send the reason of a fault, if the connection still works."""
         with suppress(StateError):
-            await self.tell(FAULT, reason.encode()[:SHORT])
+            await self.send(FAULT, reason.encode()[:SHORT])
 
     async def close(self) -> None:
-        """Hang up, when what was sent has left."""
+        """Close the connection once the last bytes have left."""
         self.writer.close()
         with suppress(TimeoutError, OSError):
             await asyncio.wait_for(self.writer.wait_closed(), FAREWELL)
@@ -118,7 +124,7 @@ class Line:
 
 
 def server_context(folder: PrivateFolder) -> ssl.SSLContext:
-    """TLS of a party that is spoken to."""
+    """Return the TLS settings of a party, for connections to it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -131,15 +137,17 @@ def server_context(folder: PrivateFolder) -> ssl.SSLContext:
 
 
 async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line, Greeting]:
-    """Connect to a party, and hear its greeting.
+    """Connect to a party, and read its greeting.
 
     Raises:
-        StateError: nobody is there, it is somebody else, or it serves another dealing.
+        StateError: nobody answers, somebody else does, or the party serves another dealing.
     """
     address = folder.addresses.parties[party]
-    host, port = parted(address)
+    host, port = host_and_port(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Only this party's own authority is trusted: the image shares would otherwise go to whoever
+    # answers at the address.
     context.load_verify_locations(folder.certificate(party))
     try:
         streams = await asyncio.wait_for(
@@ -157,7 +165,7 @@ async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line
         raise StateError(f"party '{party}' does not answer at {address}") from None
     line = Line(*streams, f"party '{party}'")
     try:
-        greeting = parsed(Greeting, await line.take(WORDS), line.who)
+        greeting = parsed(Greeting, await line.receive(WORDS), line.who)
         if (greeting.party, greeting.agreement) != (party, folder.agreement.digest):
             raise StateError(
                 f"{line.who} serves another network or dealing, as '{printable(greeting.party)}' "

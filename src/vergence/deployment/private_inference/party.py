@@ -1,4 +1,4 @@
-"""A party of a private prediction: holds shares of a network, and computes on shares of images."""
+"""Party of a private prediction: has shares of a network, and computes on shares of images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from vergence.console import note
 from vergence.core.naming import plural
 from vergence.data.io.checks import read_npz
-from vergence.deployment.diagnostics import listening, parted
+from vergence.deployment.diagnostics import host_and_port, listen_address
 from vergence.deployment.folders import NODE, running
 from vergence.deployment.private_inference.agreement import (
     MATERIAL,
@@ -37,27 +37,28 @@ from vergence.deployment.private_inference.connection import (
     dial,
     server_context,
 )
-from vergence.deployment.private_inference.party_seed import PartySeed, closed
+from vergence.deployment.private_inference.party_seed import PartySeed, check_secret_file
 from vergence.errors import StateError, VergenceError, printable
 from vergence.privacy.inference.correlations import Holder
 from vergence.privacy.inference.ring import Words, combined
 from vergence.privacy.inference.shared_network import Opened, Opening, PartyShares, forward, held
 
 PATIENCE = 60.0
-"""Seconds that a party or a client waits for what is due."""
+"""Seconds that a party or a client waits for each message."""
 SECRETS = (SEED, WEIGHTS, NODE, "server.key")
-"""Files of a party's folder that nobody else may read."""
+"""Files of a party's folder that other users must not be able to read."""
 MOST_CONNECTIONS = 64
-"""Open at once of those who are known, and as many of others. They are counted apart, so that
-nobody sees in how many strangers are let in how many questions are being answered."""
+"""Connections open at once to known peers, and as many to unknown ones. The two are counted apart:
+otherwise an outsider could tell, from how many connections are let in, how many questions are
+being answered."""
 
 
-class Party:
+class PredictionParty:
     """One computing party.
 
     Args:
-        folder: what the owner dealt it.
-        patience: seconds that it waits for what is due.
+        folder: its folder, from `vergence privacy share`.
+        patience: seconds that it waits for each message.
 
     Raises:
         StateError: a file is missing, damaged, or can be read by others.
@@ -73,22 +74,22 @@ class Party:
         self.weights = self._weights(folder / WEIGHTS)
         self.seed = PartySeed(folder / SEED)
         for name in SECRETS:
-            closed(folder / name)
+            check_secret_file(folder / name)
         self.busy = asyncio.Lock()
-        self.strangers: list[Line] = []
-        self.known: list[Line] = []
+        self.unknown_peers: list[Line] = []
+        self.known_peers: list[Line] = []
         self.sent = self.rounds = 0
         self.waiting: dict[str, tuple[Terms, Line]] = {}
         self.arrived = asyncio.Condition()
 
     def _weights(self, path: Path) -> dict[str, Words]:
         wanted = self.agreement.network.weights
-        found = read_npz(path, {}, "the shares that the owner dealt", optional=None)
-        if {k: (a.dtype.str, a.shape) for k, a in found.items()} != {
+        shares = read_npz(path, {}, "the shares that the owner dealt", optional=None)
+        if {k: (a.dtype.str, a.shape) for k, a in shares.items()} != {
             k: ("<u8", tuple(shape)) for k, shape in wanted.items()
         }:
             raise StateError(f"{path} holds shares of another network")
-        return found
+        return shares
 
     async def serve(self, ready: asyncio.Event | None = None) -> None:
         """Answer for ever.
@@ -97,13 +98,13 @@ class Party:
             StateError: the address cannot be listened on.
         """
         address = self.folder.addresses.parties[self.name]
-        host, port = listening(address), parted(address)[1]
+        host, port = listen_address(address), host_and_port(address)[1]
         left = (
             self.agreement.images - self.ledger.next
         )  # before a socket is open: it may be damaged
         try:
             server = await asyncio.start_server(
-                self.entered,
+                self.handle_connection,
                 host,
                 port,
                 ssl=server_context(self.folder),
@@ -121,78 +122,79 @@ class Party:
             for _, line in self.waiting.values():
                 await line.close()
 
-    async def entered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let somebody in who may, and tell others why not.
-
-        One stranger too many puts out the one that came first: those who say nothing keep nobody
-        from being let in.
-        """
+    async def handle_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Handle one connection: of a party, of a client, or of an outsider, who is refused."""
         host = (writer.get_extra_info("peername") or ("somebody",))[0]
         line = Line(reader, writer, str(host))
-        self.strangers.append(line)
-        if len(self.strangers) > MOST_CONNECTIONS:
-            self.strangers.pop(0).writer.transport.abort()
-        kept = False
+        self.unknown_peers.append(line)
+        # The oldest unknown connection makes room for the newest: idle connections of an outsider
+        # cannot keep anybody from being let in.
+        if len(self.unknown_peers) > MOST_CONNECTIONS:
+            self.unknown_peers.pop(0).writer.transport.abort()
+        # Another party's connection is used by the question's own task, which closes it.
+        is_used = False
         try:
-            hello, terms = await self.introduced(line)
+            hello, terms = await self.greet(line)
             if hello.role == "party":
-                kept = await self.stood_by(hello.name, terms, line)
+                is_used = await self.hold_connection(hello.name, terms, line)
             else:
-                await self.asked(terms, line)
+                await self.answer_question(terms, line)
         except VergenceError as error:
             note(f"refused: {printable(str(error))}")
             await line.fail(str(error))
         finally:
-            for there in (self.strangers, self.known):
-                if line in there:
-                    there.remove(line)
-            if not kept:
+            for peers in (self.unknown_peers, self.known_peers):
+                if line in peers:
+                    peers.remove(line)
+            if not is_used:
                 await line.close()
 
-    async def introduced(self, line: Line) -> tuple[Hello, Terms]:
-        """Greet somebody, and hear who it is and what is asked.
-
-        Only a known client is told which material is unused: from day to day that says when, and
-        about how many images, a party is asked.
+    async def greet(self, line: Line) -> tuple[Hello, Terms]:
+        """Greet a peer; return its verified hello, and the terms of its question.
 
         Raises:
-            StateError: unknown, or about another dealing.
+            StateError: the peer is unknown, or asks about another dealing.
         """
         greeting = Greeting(self.name, self.agreement.digest, new_nonce())
-        await line.tell_record(greeting)
-        hello = await self.believed(line, greeting)
+        await line.send_record(greeting)
+        hello = await self.read_hello(line, greeting)
+        # Only a verified client is told which material is unused: watched from day to day, it
+        # shows when, and about how many images, this party is asked.
         if hello.terms is None and hello.role == "client":
-            await line.tell_record(UnusedMaterial(self.ledger.next))
-            hello = await self.believed(line, greeting)
+            await line.send_record(UnusedMaterial(self.ledger.next))
+            hello = await self.read_hello(line, greeting)
         if hello.terms is None:
             raise StateError(f"{line.who} says nothing of what it asks")
         if hello.terms.agreement != self.agreement.digest:
             raise StateError(f"{line.who} asks about another network or dealing")
+        # The name is in the signed terms and in logs: a client must not spend in another's name.
         if hello.role == "client" and hello.terms.client != hello.name:
             raise StateError(f"{line.who} asks in the name of another")
         return hello, hello.terms
 
-    async def believed(self, line: Line, greeting: Greeting) -> Hello:
-        """Hear an answer to a greeting from somebody who is known.
+    async def read_hello(self, line: Line, greeting: Greeting) -> Hello:
+        """Read an answer to a greeting, and verify its signature.
 
         Raises:
-            StateError: it is nobody who may ask, or too many are there.
+            StateError: no known key signed it, or too many known peers are connected.
         """
-        hello = parsed(Hello, await line.take(WORDS), line.who)
-        if not self.folder.believes(greeting, hello):
+        hello = parsed(Hello, await line.receive(WORDS), line.who)
+        if not self.folder.is_genuine(greeting, hello):
             raise StateError(
                 f"no {hello.role} of this name and key may ask here: '{printable(hello.name)}'"
             )
         line.who, line.patience = f"{hello.role} '{hello.name}'", self.patience
-        if line in self.strangers:
-            self.strangers.remove(line)
-            if len(self.known) >= MOST_CONNECTIONS:
+        if line in self.unknown_peers:
+            self.unknown_peers.remove(line)
+            if len(self.known_peers) >= MOST_CONNECTIONS:
                 raise StateError(f"{MOST_CONNECTIONS} connections are open: ask again")
-            self.known.append(line)
+            self.known_peers.append(line)
         return hello
 
-    async def stood_by(self, name: str, terms: Terms, line: Line) -> bool:
-        """Keep another party's connection for its session, one of each party."""
+    async def hold_connection(self, name: str, terms: Terms, line: Line) -> bool:
+        """Keep another party's connection until a question needs it; the newest of each party."""
         async with self.arrived:
             if name in self.waiting:
                 await self.waiting.pop(name)[1].close()
@@ -200,11 +202,11 @@ class Party:
             self.arrived.notify_all()
         return True
 
-    async def asked(self, terms: Terms, line: Line) -> None:
+    async def answer_question(self, terms: Terms, line: Line) -> None:
         """Answer a client's question.
 
         Raises:
-            StateError: it cannot be answered; its material may be used up all the same.
+            StateError: it cannot be answered; its material may be used up nevertheless.
         """
         if self.busy.locked():
             raise StateError("another question is being answered: ask again")
@@ -213,33 +215,35 @@ class Party:
             network = self.agreement.network
             pixels = prod(network.image)
             size = 8 * terms.images * (pixels + network.beside)
-            rows = _words(await line.take(DATA, exact=size)).reshape(terms.images, -1)
+            rows = _words(await line.receive(DATA, exact=size)).reshape(terms.images, -1)
             x = rows[:, :pixels].reshape(-1, *network.image)
             begun = time.perf_counter()
-            work = asyncio.ensure_future(self.together(terms, x, rows[:, pixels:]))
-            left = asyncio.ensure_future(line.reader.read(1))  # a client has nothing more to say
-            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-            left.cancel()
+            work = asyncio.ensure_future(self.compute_with_others(terms, x, rows[:, pixels:]))
+            # A client sends nothing more: any byte, or the end of the connection, ends the
+            # question, so that a client that left does not occupy the party.
+            hangup = asyncio.ensure_future(line.reader.read(1))
+            await asyncio.wait({work, hangup}, return_when=asyncio.FIRST_COMPLETED)
+            hangup.cancel()
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})  # before another question begins
                 raise StateError(f"{line.who} left, or spoke too much")
-            await line.tell(DATA, work.result().tobytes())
-            told = f"{terms.images} images from {terms.start} for '{terms.client}'"
+            await line.send(DATA, work.result().tobytes())
+            question = f"{terms.images} images from {terms.start} for '{terms.client}'"
             seconds = time.perf_counter() - begun
             cost = f"{self.sent:,} bytes in {plural(self.rounds, 'round')} to the others"
-            note(f"answered: {told}, {seconds:.2f} s, {cost}")
+            note(f"answered: {question}, {seconds:.2f} s, {cost}")
 
-    async def together(self, terms: Terms, x: Words, beside: Words) -> Words:
-        """Meet the other parties and compute with them; tell them if that fails here.
+    async def compute_with_others(self, terms: Terms, x: Words, side_inputs: Words) -> Words:
+        """Connect with the other parties and compute with them; tell them if it fails here.
 
         Raises:
-            StateError: it fails, here or there.
+            StateError: it failed, here or at another party.
         """
         lines: dict[str, Line] = {}
         try:
-            await self.meet(terms, lines)
-            return await self.computed(terms, lines, x, beside)
+            await self.connect_parties(terms, lines)
+            return await self.compute_share(terms, lines, x, side_inputs)
         except VergenceError as error:
             for each in lines.values():
                 await each.fail(str(error))
@@ -248,31 +252,33 @@ class Party:
             self.sent = sum(each.sent for each in lines.values())
             await asyncio.gather(*(each.close() for each in lines.values()))
 
-    async def meet(self, terms: Terms, lines: dict[str, Line]) -> None:
+    async def connect_parties(self, terms: Terms, lines: dict[str, Line]) -> None:
         """Connect with all other parties about one question: the lower in order dials.
 
         Raises:
-            StateError: one does not come, or comes about another question.
+            StateError: a party does not connect, or does about another question.
         """
         own = self.order.index(self.name)
         for party in self.order[own + 1 :]:
             lines[party], greeting = await dial(self.folder, party, self.patience)
-            await lines[party].tell_record(self.folder.hello(greeting, "party", terms))
+            await lines[party].send_record(self.folder.hello(greeting, "party", terms))
         for party in self.order[:own]:
-            lines[party] = await self.expected(party, terms)
-        ready = [self.ready(line) for line in lines.values()]  # all are there before one number is
+            lines[party] = await self.wait_for_party(party, terms)
+        # All parties are connected before the first number is sent: a question that fails earlier
+        # uses up no material.
+        ready = [self.exchange_ready(line) for line in lines.values()]
         await asyncio.gather(*ready)
 
-    async def ready(self, line: Line) -> None:
-        """Tell another party that this one is there, and hear the same."""
-        await line.tell(WORDS, b"")
-        await line.take(WORDS, exact=0)
+    async def exchange_ready(self, line: Line) -> None:
+        """Tell another party that this one is ready, and wait for the same."""
+        await line.send(WORDS, b"")
+        await line.receive(WORDS, exact=0)
 
-    async def expected(self, party: str, terms: Terms) -> Line:
-        """Connection of another party about this question.
+    async def wait_for_party(self, party: str, terms: Terms) -> Line:
+        """Return another party's connection about this question.
 
         Raises:
-            StateError: it does not come in time, or comes with other terms.
+            StateError: it does not connect in time, or has other terms.
         """
 
         def there() -> bool:
@@ -286,51 +292,54 @@ class Party:
                     f"party '{party}' did not come in {self.patience:g} s: is it running, and was "
                     "it asked, too?"
                 ) from None
-            found, line = self.waiting.pop(party)
-        if found != terms:
+            terms_of_party, line = self.waiting.pop(party)
+        # A malicious client can ask two parties about different material. Numbers that they
+        # opened together would not be hidden by the masks that were dealt for them.
+        if terms_of_party != terms:
             await line.close()
             raise StateError(f"party '{party}' was asked something else in this session")
         return line
 
-    async def computed(
-        self, terms: Terms, lines: Mapping[str, Line], x: Words, beside: Words
+    async def compute_share(
+        self, terms: Terms, lines: Mapping[str, Line], x: Words, side_inputs: Words
     ) -> Words:
-        """This party's share of the answers.
+        """Compute this party's share of the answers.
 
         Raises:
-            StateError: material was used or is damaged, or a party sent what was not due.
+            StateError: material was used or is damaged, or a party sent a wrong message.
         """
+        # Spent first, on the disk: a process that is killed in between must not use it again.
         first = self.name == self.order[0]
         self.ledger.spend(terms, self.agreement.images)
         seeds = self.seed.take(terms.start, terms.images)
-        holders = [self.holder(terms.start + i, seed, first) for i, seed in enumerate(seeds)]
+        holders = [self.take_material(terms.start + i, seed, first) for i, seed in enumerate(seeds)]
         records = await asyncio.to_thread(held, self.agreement.network, holders)
         mine = PartyShares(first, self.weights, records)
-        talk = forward(self.agreement.network, mine, x, beside)
+        talk = forward(self.agreement.network, mine, x, side_inputs)
         opened, step = None, 0
         while True:
-            told, share = await asyncio.to_thread(_next, talk, opened)
+            to_open, share = await asyncio.to_thread(_next, talk, opened)
             if share is not None:
                 self.rounds = step
                 return share
             step += 1
-            opened = await exchanged(told, list(lines.values()), step)
+            opened = await exchange_shares(to_open, list(lines.values()), step)
 
-    def holder(self, unit: int, seed: bytes, first: bool) -> Holder:
-        """Material of one image, which is deleted.
+    def take_material(self, unit: int, seed: bytes, first: bool) -> Holder:
+        """Read the material of one image, and delete its file.
 
         Raises:
-            StateError: it is missing.
+            StateError: the file is missing.
         """
         if not first:
             return Holder(seed, unit, None)
         path = self.folder.path / MATERIAL / f"{unit:06d}.bin"
         try:
-            found = path.read_bytes()
+            material = path.read_bytes()
             path.unlink()
         except OSError as error:
             raise StateError(f"{path}: {error.strerror}; ask the model's owner") from None
-        return Holder(seed, unit, found)
+        return Holder(seed, unit, material)
 
 
 def _next(talk: Opening[Words], opened: Opened | None) -> tuple[Opened, Words | None]:
@@ -340,21 +349,21 @@ def _next(talk: Opening[Words], opened: Opened | None) -> tuple[Opened, Words | 
         return (), end.value
 
 
-async def exchanged(mine: Opened, lines: Sequence[Line], step: int) -> Opened:
-    """Arrays as they open, when every party has sent its share of them.
+async def exchange_shares(mine: Opened, lines: Sequence[Line], step: int) -> Opened:
+    """Exchange shares of some arrays with all parties; return the arrays.
 
     Raises:
-        StateError: a party sent something of another step or size, or nothing in time.
+        StateError: a party sent a share of another step or size, or none in time.
     """
     payload = b"".join(array.tobytes() for array in mine)
-    await asyncio.gather(*(line.tell(DATA, payload, step) for line in lines))
-    others = await asyncio.gather(*(line.take(DATA, step, len(payload)) for line in lines))
-    found, at = [], 0
+    await asyncio.gather(*(line.send(DATA, payload, step) for line in lines))
+    others = await asyncio.gather(*(line.receive(DATA, step, len(payload)) for line in lines))
+    arrays, at = [], 0
     for array in mine:
         cut = [np.frombuffer(o, array.dtype, array.size, at).reshape(array.shape) for o in others]
-        found.append(combined([array, *cut]))
+        arrays.append(combined([array, *cut]))
         at += array.nbytes
-    return tuple(found)
+    return tuple(arrays)
 
 
 def _words(data: bytes) -> Words:
@@ -362,14 +371,14 @@ def _words(data: bytes) -> Words:
 
 
 def serve(folder: Path, patience: float = PATIENCE) -> None:
-    """Serve one party until somebody ends it.
+    """Serve one party until the process is ended.
 
     Raises:
-        StateError: the folder is unusable, or served already.
+        StateError: the folder is unusable, or served by another process.
     """
 
     async def main() -> None:
-        await Party(folder, patience).serve()
+        await PredictionParty(folder, patience).serve()
 
     with running(folder), suppress(KeyboardInterrupt):
         asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A party's seed, which goes on with the images: what was used can never be drawn again."""
+"""A party's seed, which changes with every image, so that used randomness cannot come again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vergence.privacy.secure_aggregation.masking import SEED as SEED_BYTES
 from vergence.system.file_access import is_open_to_others
 
 NUMBER = 8
-"""Bytes of an image's number, before the seed in its file."""
+"""Bytes of an image's number at the head of the seed's file."""
 
 
-def closed(path: Path) -> None:
-    """Refuse a file that others may read.
+def check_secret_file(path: Path) -> None:
+    """Refuse a secret file that other users can read.
 
     Raises:
-        StateError: it is one, or is missing.
+        StateError: they can, or the file is missing.
     """
     if not path.is_file():
         raise StateError(f"{path} is missing: ask the model's owner for new folders")
@@ -27,45 +27,45 @@ def closed(path: Path) -> None:
 
 
 class PartySeed:
-    """File of the seed of the next image, from which no earlier image's can be had.
+    """File of the next image's seed, from which no earlier image's seed can be computed.
 
-    Whoever gets all folders after a question, and kept what a party received in it, cannot take
-    the masks off its images.
+    Whoever recorded what a party received in a question, and gets all folders later, still cannot
+    take the masks off its images.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> tuple[int, bytes]:
-        """Return the number of an image, and its seed.
+        """Return the number of the next image, and its seed.
 
         Raises:
-            StateError: the file is missing, damaged, or others may read it.
+            StateError: the file is missing, damaged, or readable by other users.
         """
-        closed(self._path)
-        found = self._path.read_bytes()
-        if len(found) != NUMBER + SEED_BYTES:
+        check_secret_file(self._path)
+        data = self._path.read_bytes()
+        if len(data) != NUMBER + SEED_BYTES:
             raise StateError(f"{self._path} is damaged: ask the model's owner for new folders")
-        return int.from_bytes(found[:NUMBER], "big"), found[NUMBER:]
+        return int.from_bytes(data[:NUMBER], "big"), data[NUMBER:]
 
     def write(self, unit: int, seed: bytes) -> None:
-        """Replace number and seed, so that they outlast a power cut."""
+        """Replace number and seed durably, so that a power cut cannot bring back a used seed."""
         write_whole(self._path, unit.to_bytes(NUMBER, "big"), seed, secret=True, lasting=True)
 
     def take(self, start: int, images: int) -> list[bytes]:
-        """Return the seeds of images, which are gone from the file before they are used.
+        """Return the seeds of some images, and erase them from the file before they are used.
 
         Raises:
-            StateError: see `read`; or they are gone already.
+            StateError: see `read`; or the seeds were erased already.
         """
         unit, seed = self.read()
         if start < unit:
             raise StateError(f"the seed of image {start} is gone: ask again")
         for _ in range(start - unit):
             seed = next_seed(seed)
-        taken = []
+        seeds = []
         for _ in range(images):
-            taken.append(seed)
+            seeds.append(seed)
             seed = next_seed(seed)
         self.write(start + images, seed)
-        return taken
+        return seeds

@@ -1,4 +1,4 @@
-"""The owner's part of a private prediction: shares of a network, correlations, keys, folders."""
+"""Owner's side of a private prediction: makes shares of a network, correlations, keys, folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vergence.core.files import saving, write_whole
 from vergence.core.identifiers import check_ids
 from vergence.core.params import Params
 from vergence.core.stages import Staged
-from vergence.deployment.diagnostics import parted
+from vergence.deployment.diagnostics import host_and_port
 from vergence.deployment.folders import NODE
 from vergence.deployment.keys import make_certificates, make_node_key
 from vergence.deployment.private_inference.agreement import (
@@ -32,7 +32,7 @@ from vergence.deployment.private_inference.agreement import (
     new_nonce,
     write_addresses,
 )
-from vergence.deployment.private_inference.client import shared
+from vergence.deployment.private_inference.client import make_shares
 from vergence.deployment.private_inference.party_seed import PartySeed
 from vergence.errors import ConfigError, StateError
 from vergence.model_tools.onnx_export import chosen, opened
@@ -55,7 +55,7 @@ from vergence.training.pruning import built
 
 FEWEST, MOST = 2, 5
 FAR = 1e-4
-"""How far private answers may be from the network's in float64."""
+"""Largest difference between private answers and the network's own in float64."""
 SAID = """\
 parties/NAME/  goes to NAME's machine, each of another owner, and nowhere else:
                vergence privacy party NAME
@@ -68,11 +68,11 @@ every image and the model: delete both folders here once they are where they bel
 
 @dataclass(frozen=True)
 class DealingCost:
-    """Cost of dealing.
+    """Cost of dealing the material of one image.
 
     Attributes:
-        parties: by name, bytes of correlations per image.
-        seconds: per image.
+        parties: bytes of correlations per image, by party.
+        seconds: seconds per image.
     """
 
     parties: Mapping[str, int]
@@ -94,11 +94,11 @@ def share(
         parties: addresses by name, two to five.
         clients: names of those who may ask.
         out: a new directory.
-        images: how many can be asked about in all.
-        person: whose model; default a newcomer's.
+        images: number of images that can be asked about in all.
+        person: the person whose model is shared; default a newcomer's.
 
     Raises:
-        ConfigError: another task or network, or an argument that cannot be used.
+        ConfigError: the run has another task or network, or an argument is unusable.
         StateError: the run is unfinished, or `out` holds something.
     """
     check_arguments(parties, clients, out, images)
@@ -111,7 +111,7 @@ def share(
 def check_arguments(
     parties: Mapping[str, str], clients: Sequence[str], out: Path, images: int
 ) -> None:
-    """Refuse arguments that cannot be used.
+    """Refuse unusable arguments.
 
     Raises:
         ConfigError: says which.
@@ -123,7 +123,7 @@ def check_arguments(
         raise ConfigError("private prediction: name those who may ask: --clients anna,ben")
     check_ids([*parties, *clients], "private prediction")
     for address in parties.values():
-        parted(address)
+        host_and_port(address)
     if not 1 <= images <= 100_000:
         raise ConfigError(f"private prediction: --images from 1 to 100000; got {images}")
     if out.exists() and any(out.iterdir()):
@@ -131,10 +131,10 @@ def check_arguments(
 
 
 def network_of(task: object, params: Params, run: Path) -> Staged:
-    """Network of a run in evaluation mode.
+    """Return the network of a run, in evaluation mode.
 
     Raises:
-        ConfigError: of another task, or with angles that are moved after it.
+        ConfigError: the run has another task, or moves the angles after the network.
     """
     if not isinstance(task, GazeAngle) or task.personal_prior or task.correction:
         raise ConfigError(
@@ -155,7 +155,7 @@ def share_network(
     out: Path,
     images: int,
 ) -> DealingCost:
-    """Write the folders for a network of images of a shape; see `share`."""
+    """Write the folders for a network that takes images of this shape; see `share`."""
     made = parts(network, torch.zeros(1, *image))
     public = described(made, image, 2)
     weights = encoded(public, made.arrays)
@@ -164,12 +164,12 @@ def share_network(
         folders = {name: out / "parties" / name for name in parties}
         for name, folder in folders.items():
             folder.mkdir(parents=True, mode=0o700)
-            make_certificates(folder, parted(parties[name])[0])
+            make_certificates(folder, host_and_port(parties[name])[0])
             PartySeed(folder / SEED).write(0, new_seed())
         of_clients = {name: out / "clients" / name for name in clients}
         for folder in of_clients.values():
             folder.mkdir(parents=True, mode=0o700)
-        acquaint(folders, of_clients)
+        exchange_keys(folders, of_clients)
         agreed = agreement(public, images, folders)
         for name, folder in (folders | of_clients).items():
             write_whole(folder / AGREEMENT, agreed)
@@ -183,11 +183,13 @@ def share_network(
 def check_answers(
     network: Staged, public: SharedNetwork, weights: Mapping[str, Words], parties: int
 ) -> None:
-    """Refuse a network whose answers on shares are not its own.
+    """Refuse a network whose answers on shares differ from its own.
 
     Raises:
-        ConfigError: its stages do more than their layers say.
+        ConfigError: its stages compute something besides their layers.
     """
+    # The layers are read from the network's modules. Code between them would be left out silently,
+    # and every private answer would be wrong: two random images show it.
     dice = torch.Generator().manual_seed(0)
     x = torch.rand(2, *public.image, generator=dice) * 4 - 2
     beside = torch.rand(2, public.beside, generator=dice) - 0.5
@@ -195,16 +197,16 @@ def check_answers(
     seeds = [new_seed() for _ in range(parties)]
     files = [deal(public, weights, seeds, unit) for unit in range(len(x))]
     talks = []
-    inputs = [shared(encode(a.numpy()), parties) for a in (x, beside)]
+    inputs = [make_shares(encode(a.numpy()), parties) for a in (x, beside)]
     for i, seed in enumerate(seeds):
         holders = [Holder(seed, unit, None if i else file) for unit, file in enumerate(files)]
         mine = PartyShares(i == 0, shares[i], held(public, holders))
         talks.append(forward(public, mine, inputs[0][i], inputs[1][i]))
-    found = decode(combined(together(talks)))  # type: ignore[arg-type]
+    answers = decode(combined(together(talks)))  # type: ignore[arg-type]
     with torch.no_grad():
         wanted = network.double()(x.double(), *[beside.double()] * bool(public.beside))
     network.float()
-    error = float(np.abs(found - wanted.numpy()).max())
+    error = float(np.abs(answers - wanted.numpy()).max())
     if not error <= FAR:
         raise ConfigError(
             f"private prediction: on shares this network is off by {error:g}, more than {FAR:g}: "
@@ -213,20 +215,20 @@ def check_answers(
 
 
 def deal_weights(weights: Mapping[str, Words], parties: int) -> list[dict[str, Words]]:
-    """Shares of all parameters, for each party."""
-    split = {name: shared(words, parties) for name, words in weights.items()}
+    """Split all parameters into shares, a set for each party."""
+    split = {name: make_shares(words, parties) for name, words in weights.items()}
     return [{name: each[i] for name, each in split.items()} for i in range(parties)]
 
 
 def write_weights(weights: Mapping[str, Words], folders: Sequence[Path]) -> None:
-    """Write every party's shares of all parameters."""
+    """Write each party's shares of all parameters into its folder."""
     for folder, mine in zip(folders, deal_weights(weights, len(folders)), strict=True):
         np.savez(folder / WEIGHTS, allow_pickle=False, **mine)
         (folder / WEIGHTS).chmod(0o600)
 
 
-def acquaint(parties: Mapping[str, Path], clients: Mapping[str, Path]) -> None:
-    """Make everybody's key, and give each folder the public ones that it needs."""
+def exchange_keys(parties: Mapping[str, Path], clients: Mapping[str, Path]) -> None:
+    """Make a key for each folder, and copy the public keys that each folder needs into it."""
     everybody = {**parties, **clients}
     for folder in everybody.values():
         for place in (CERTIFICATES, KEYS, CLIENTS):
@@ -245,7 +247,7 @@ def acquaint(parties: Mapping[str, Path], clients: Mapping[str, Path]) -> None:
 
 
 def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) -> bytes:
-    """Text of the agreement."""
+    """Return the agreement as JSON."""
     digests = {
         name: (
             digest_of(folder / CERTIFICATES / f"{name}.crt"),
@@ -268,9 +270,9 @@ def deal_all(
         (folder / LEDGER).write_text('{"next": 0}', encoding="utf-8")
     begun, size = time.perf_counter(), 0
     for unit in range(images):
-        found = deal(network, weights, seeds, unit)
-        size = len(found)
-        write_whole(first / MATERIAL / f"{unit:06d}.bin", found, secret=True)
+        material = deal(network, weights, seeds, unit)
+        size = len(material)
+        write_whole(first / MATERIAL / f"{unit:06d}.bin", material, secret=True)
         seeds = [next_seed(seed) for seed in seeds]
     sizes = {name: size if not i else 0 for i, name in enumerate(parties)}
     return DealingCost(sizes, (time.perf_counter() - begun) / images)

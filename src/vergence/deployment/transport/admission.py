@@ -1,6 +1,6 @@
-"""Admission control before a deployment's link: who may speak to which part of it, and why not.
+"""Admission control before Flower's server: who may speak to which part of it.
 
-What is refused is refused by a line that says why: to whoever asks, and to the operator.
+Every refusal has a line that says why, for whoever asked and for the operator.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+# Flower reads a request whole before it checks the signature: without a limit anybody could fill
+# the server's memory. Flower sends arrays in parts of 5 MiB.
 LARGEST = 16 << 20
-"""Bytes that a request may have: Flower sends arrays in parts of 5 MiB."""
+"""Most bytes of a request."""
 WINDOW = 300.0
-"""Seconds that a request's time may differ from the gate's; a signature counts once within it."""
+"""Most seconds between a request's time and this machine's; a signature counts once within it."""
 SHOWN = (b"flwr-public-key", b"flwr-timestamp", b"flwr-signature")
-"""Flower's headers that say who asks: its key, when, and its signature over that time."""
+"""Flower's headers of a node: its public key, the time, and its signature of that time."""
 KEY = b"x-vergence-key"
-"""The header that shows who may give commands."""
+"""Header with the secret of `vergence deploy serve`, which alone gives commands."""
 ONCE = frozenset((*SHOWN, KEY, b"content-length"))
-"""Headers that whoever reads a request later might read otherwise, were they there twice."""
+"""Headers that may occur once: of two, Flower could read the other than was checked here."""
 REASON = "x-vergence-reason"
-"""The header that tells a node why it was refused."""
+"""Header that tells a node why it was refused."""
+# A flood from many addresses would otherwise fill memory and the log.
 TOLD = 1000
-"""How many pairs of a host and a reason are counted apart; later hosts are counted as one."""
+"""Number of pairs of host and reason that are counted apart; later hosts are counted as one."""
 
 
 class Refusals:
-    """Reasons for refusals, told the first time, the tenth, the hundredth, ..."""
+    """Counts refusals, and tells the operator of the first, tenth, hundredth, ... of each."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
@@ -50,16 +53,19 @@ class Refusals:
 
 
 class AdmissionMiddleware:
-    """Admission control before the link (SuperLink): from outside, only nodes may speak to it.
+    """Admission control before the link (SuperLink): other machines reach it only as nodes.
 
-    Flower serves nodes, its apps and `flwr run` on one port and lets everybody start code with the
+    Flower serves nodes, its apps and `flwr run` on one port, and lets everybody start code with the
     last of them. Here that takes a key that only `vergence deploy serve` knows. Of a node's
-    requests Flower checks the signature, after it has read them whole, and takes the same one
-    again for five minutes: the gate lets in known keys alone, each request once, and none that is
+    requests Flower checks the signature after it has read them whole, and accepts the same one
+    again for five minutes. Here only known keys are let in, each request once, and none that is
     too large.
 
-    Attributes:
-        keys: the folder of public keys that are let in, one NAME.pub for each; None: anybody.
+    Args:
+        app: the application behind, Flower's.
+        key: the key of `vergence deploy serve`.
+        refusals: counts what is refused.
+        keys: folder of the public keys that are let in, a file NAME.pub each; None: anybody.
     """
 
     def __init__(self, app: Any, key: str, refusals: Refusals, keys: Path | None = None) -> None:
@@ -70,13 +76,13 @@ class AdmissionMiddleware:
         self.seen: dict[tuple[bytes, int], float] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, or answer why not."""
+        """Pass a request on, or answer with the reason for its refusal."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         reason = "no such thing is served" if scope["type"] != "http" else self.refusal(scope)
         if reason is None:
-            await self.app(scope, receive, self.watched(scope, send))
+            await self.app(scope, receive, self.forgetting_send(scope, send))
             return
         self.refusals.add((scope.get("client") or ("somebody",))[0], reason)
         headers = [
@@ -88,7 +94,7 @@ class AdmissionMiddleware:
         await send({"type": "http.response.body", "body": b""})
 
     def refusal(self, scope: Mapping[str, Any]) -> str | None:
-        """Reason why a request may not pass, None if it may."""
+        """Return why a request may not pass, None if it may."""
         path, host = scope["path"], (scope.get("client") or ("",))[0]
         headers = dict(scope["headers"])
         names = [name for name, _ in scope["headers"] if name in ONCE]
@@ -101,24 +107,27 @@ class AdmissionMiddleware:
         if not 0 <= length <= LARGEST:
             return f"a request of more than {LARGEST >> 20} MiB"
         if path.startswith("/v1/fleet/"):
-            return None if self.keys is None else self.stranger(headers)
+            return None if self.keys is None else self.node_refusal(headers)
+        # The other paths start and stop runs. From another machine nobody has a reason to, and a
+        # stolen key should not be enough.
         if host not in ("127.0.0.1", "::1"):
             return "commands are taken from the server's own machine alone"
         if path.startswith("/v1/runtime/"):
             return None
-        shown = headers.get(KEY, b"")
-        same = secrets.compare_digest(shown, self.key)
+        # Every user of this machine reaches the port. Compared in constant time, so that none of
+        # them can find the key byte by byte from the time of the refusal.
+        same = secrets.compare_digest(headers.get(KEY, b""), self.key)
         return None if same else "commands are taken from `vergence deploy serve` alone"
 
-    def stranger(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """Reason why a node's request may not pass; its signature is for Flower to check."""
+    def node_refusal(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """Return why a node's request may not pass; Flower checks the signature afterwards."""
         try:
-            public, number = signed(headers)
+            public, number = replay_key(headers)
             when = datetime.fromisoformat(headers[SHOWN[1]].decode())
             seconds = (datetime.now(UTC) - when).total_seconds()
         except (KeyError, ValueError, TypeError, binascii.Error):
             return "a request without a node's signature"
-        self.read()
+        self.read_keys()
         name = self.known.get(public)
         if name is None:
             name = self.revoked.get(public)
@@ -126,15 +135,18 @@ class AdmissionMiddleware:
         if abs(seconds) > WINDOW:
             return f"'{name}' has a clock that is more than {WINDOW:.0f} s off: set it"
         now = time.monotonic()
+        # Entries are in the order of their expiry, so that old ones are found at the front.
         while self.seen and now > next(iter(self.seen.values())):
             del self.seen[next(iter(self.seen))]
+        # Flower accepts a signature for minutes: whoever recorded a request could send it again and
+        # fetch a node's messages in its place.
         if (public, number) in self.seen:
             return f"a request of '{name}' that came before: a replay"
         self.seen[public, number] = now + 2 * WINDOW
         return None
 
-    def read(self) -> None:
-        """Take note of the keys that are let in now: revoking one moves its file."""
+    def read_keys(self) -> None:
+        """Read the keys that are let in, if the folder changed: revoking a key moves its file."""
         assert self.keys is not None
         changed = self.keys.stat().st_mtime_ns
         if changed != self.changed:
@@ -144,28 +156,30 @@ class AdmissionMiddleware:
                 for folder in (self.keys, self.keys.parent / "revoked")
             )
 
-    def watched(self, scope: Mapping[str, Any], send: Any) -> Any:
-        """Return a way to answer that forgets a signature that was none: anybody could send it."""
+    def forgetting_send(self, scope: Mapping[str, Any], send: Any) -> Any:
+        """Wrap a request's `send`: forget its signature if Flower finds it not genuine."""
         headers = dict(scope["headers"])
 
-        async def heard(message: Any) -> None:
+        async def send_and_check(message: Any) -> None:
+            # Anybody can send a forged signature with a node's public key: remembered as seen, it
+            # would have the node's genuine request refused as a replay.
             if message["type"] == "http.response.start" and message["status"] == 401:
                 if headers.keys() >= set(SHOWN):
-                    self.seen.pop(signed(headers), 0.0)
+                    self.seen.pop(replay_key(headers), 0.0)
                 self.refusals.add((scope.get("client") or ("",))[0], "its signature is not genuine")
             await send(message)
 
-        return heard
+        return send_and_check
 
 
-def signed(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
-    """Pair that tells a node's requests apart: its key, and r of its signature (r, s).
-
-    Not all of the signature: where (r, s) is genuine, so is (r, -s), which anybody can make.
+def replay_key(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
+    """Return what identifies a node's request: its key, and r of its ECDSA signature (r, s).
 
     Raises:
         KeyError, ValueError: a header is missing, or not what it should be.
     """
+    # Without s: if (r, s) is a genuine signature, so is (r, -s), which anybody can compute: with s
+    # in the pair, a recorded request could be sent a second time in that form.
     key, _, sign = (headers[name] for name in SHOWN)
     number, _ = decode_dss_signature(base64.b64decode(sign, validate=True))
     return base64.b64decode(key, validate=True), number

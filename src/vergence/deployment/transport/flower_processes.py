@@ -204,7 +204,7 @@ def wakeups_of(arguments: list[str]) -> Wakeups:
     return Wakeups(Path(arguments[arguments.index(SECRET_FILE) + 1]).read_bytes())
 
 
-def labour(
+def run_tasks(
     kind: Literal["server", "client"], address: str, secret: Path, root: Path | None
 ) -> None:
     """Carry out the tasks of a link or a node, each in a process of its own."""

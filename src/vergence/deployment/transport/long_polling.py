@@ -1,9 +1,9 @@
 """Long polling behind admission: a node that asks for messages is answered when there is one.
 
-Flower answers at once that there is none, so that a node asks often or waits long. Here that answer
-is kept back until a message for the node is there. Then the node asks again, by a request of its
-own, which is admitted or refused like any other: a message never goes out as the answer to a
-request that has waited.
+Flower answers at once that there is none, so that a node has to ask often or wait long. Here that
+answer is held back until there is a message for the node. Then the node asks again by a new
+request, which is admitted or refused like any other: a message never goes out as the answer to a
+request that waited, whose key may have been revoked meanwhile.
 """
 
 # Flower is an extra.
@@ -18,31 +18,31 @@ from vergence.deployment.transport.admission import SHOWN
 from vergence.deployment.transport.wakeups import REST, Wakeups
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
-"""Where a node asks for messages, and where it announces an answer."""
+"""Paths by which a node asks for messages, and announces an answer."""
 PART = "/v1/fleet/push-object"
-"""Where a node brings a part of the answer that it announced."""
+"""Path by which a node sends a part of the answer that it announced."""
 HOLD = 10.0
-"""Seconds that the answer 'none' is kept back: a node's program waits 30, an idle line longer."""
+"""Seconds that the answer 'none' is held back; a node's program waits 30 for it."""
 AGAIN = "x-vergence-again"
-"""The header that tells a node to ask again without a pause."""
+"""Header that tells a node to ask again without a pause."""
 KEY = SHOWN[0]
-"""The header that says whose request it is."""
+"""Header with the public key of the node that asks."""
 SMALL = 64 << 10
-"""Bytes of a request that is looked into: nodes name themselves in it."""
+"""Most bytes of a request that is parsed here, to read the node's number in it."""
 
 
 class LongPollMiddleware:
-    """Keeps back the answer 'no message', one for each node, and passes on all others.
+    """Holds back the answer 'no message', one for each node, and passes on all other answers.
 
-    A node's answer 'none' is Flower's own, to a request whose signature Flower has found genuine:
-    whoever holds no key of this server's keeps nobody waiting. A node that asks again while it is
-    kept waiting is answered in the older request: it holds one connection, and no thread.
+    Only Flower's own answer to a request whose signature it found genuine is held back: whoever has
+    no key of this server's cannot occupy a waiting place. A node that asks again while it waits is
+    answered in the older request, so that it holds one connection, and no thread.
 
     Attributes:
-        wakeups: hears from the run for which node there is a message, and tells it from which node
-            an answer is there.
-        owed: nodes that announced an answer, by their public key (not by how a header spells it),
-            and how many of its parts are not here; nothing is kept of a node that asks for more.
+        wakeups: receives from the run for which node there is a message, and tells the run from
+            which node an answer has arrived.
+        missing_parts: for each public key that announced an answer, the node and how many parts of
+            the answer have not arrived. A node that asks for its next message is removed.
     """
 
     def __init__(self, app: Any, wakeups: Wakeups) -> None:
@@ -51,10 +51,10 @@ class LongPollMiddleware:
         self.waiting: dict[int, asyncio.Future[bool]] = {}
         self.noticed: dict[int, int] = {}
         self.count = 0
-        self.owed: dict[bytes, tuple[int, int]] = {}
+        self.missing_parts: dict[bytes, tuple[int, int]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or let it be answered."""
+        """Pass a request on to Flower, and its answer back, perhaps later."""
         if scope["type"] == "lifespan":
             self.listen()
         if scope["type"] != "http" or scope["path"] not in (PULL, PUSH, PART):
@@ -72,8 +72,12 @@ class LongPollMiddleware:
             answer.append(message)
 
         await self.app(scope, receive if scope["path"] == PART else copied, kept)
+        # Anything but 200 is no answer to a genuine node: held back, it would let anybody keep
+        # connections open and pose as another node that waits.
         if answer and answer[0].get("status") == 200:
             body = b"".join(message.get("body", b"") for message in answer)
+            # Decoded, because base64 has several spellings of the same key: under two spellings a
+            # node would have two entries.
             key = base64.b64decode(dict(scope["headers"]).get(KEY, b""), validate=True)
             if scope["path"] == PART:
                 self.count_part(key)
@@ -82,57 +86,66 @@ class LongPollMiddleware:
                 if scope["path"] == PUSH:
                     self.expect_parts(key, node, body)
                 else:
-                    self.owed.pop(key, None)
-                    if not body and await self.noticed_soon(node, since):  # no message
+                    self.missing_parts.pop(key, None)
+                    if not body and await self.wait_for_message(node, since):  # no message
                         answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
         for message in answer:
             await send(message)
 
     def expect_parts(self, key: bytes, node: int, answer: bytes) -> None:
-        """Note how many parts of an answer are to come."""
+        """Record how many parts of an announced answer are to come."""
         from flwr.proto.fleet_pb2 import PushMessagesResponse
 
-        self.owed[key] = (node, len(PushMessagesResponse.FromString(answer).objects_to_push) + 1)
+        self.missing_parts[key] = (
+            node,
+            len(PushMessagesResponse.FromString(answer).objects_to_push) + 1,
+        )
         self.count_part(key)
 
     def count_part(self, key: bytes) -> None:
-        """Tell the run when an answer is whole."""
-        node, left = self.owed.pop(key, (0, 0))
-        if left > 1:
-            self.owed[key] = (node, left - 1)
-        elif left:
+        """Count one part; tell the run if the answer is complete."""
+        node, missing = self.missing_parts.pop(key, (0, 0))
+        if missing > 1:
+            self.missing_parts[key] = (node, missing - 1)
+        elif missing:
             self.wakeups.tell("run", node)
 
     def listen(self) -> None:
-        """Hear notices from now on, as they come."""
-        asyncio.get_running_loop().add_reader(self.notices.socket, self.notice)
+        """Read notices as they arrive, from now on."""
+        asyncio.get_running_loop().add_reader(self.notices.socket, self.read_notices)
 
-    def notice(self) -> None:
-        """Answer those for whom there is a message."""
-        nodes, lost = self.notices.heard()
-        if not nodes:  # a flood without a proof must not keep the loop from its requests
+    def read_notices(self) -> None:
+        """Read the notices that arrived; answer the nodes for which there is a message."""
+        nodes, lost = self.notices.receive()
+        # Every user of this machine can send datagrams without a proof: a flood of them must not
+        # keep the event loop from the nodes' requests.
+        if not nodes:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.notices.socket)
             loop.call_later(REST, self.listen)
         for node in {*nodes, *self.waiting} if lost else nodes:
             self.count += 1
             self.noticed[node] = self.count
-            self.end(node, True)
+            self.end_wait(node, True)
 
-    def end(self, node: int, found: bool) -> None:
-        """End a node's waiting, if it waits."""
+    def end_wait(self, node: int, has_message: bool) -> None:
+        """End a node's wait, if it waits."""
         future = self.waiting.pop(node, None)
         if future is not None and not future.done():
-            future.set_result(found)
+            future.set_result(has_message)
 
-    async def noticed_soon(self, node: int, since: int) -> bool:
-        """True once there is a message for a node, False if there is none for `HOLD` seconds.
+    async def wait_for_message(self, node: int, since: int) -> bool:
+        """Wait for a notice for a node; return whether one came within `HOLD` seconds.
 
-        `since` is how many notices there were before Flower looked.
+        Args:
+            node: its number.
+            since: number of notices that had come before Flower looked for a message.
         """
+        # A message may have come after Flower looked and before this line: waiting for its notice
+        # would then take the whole time.
         if self.noticed.get(node, 0) > since:
             return True
-        self.end(node, False)
+        self.end_wait(node, False)
         waiting = self.waiting[node] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(HOLD):
@@ -145,7 +158,7 @@ class LongPollMiddleware:
 
 
 def node_in(path: str, request: bytes) -> int:
-    """Node that a request names."""
+    """Return the number of the node that a request names."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 
     kind = PullMessagesRequest if path == PULL else PushMessagesRequest
@@ -153,16 +166,16 @@ def node_in(path: str, request: bytes) -> int:
 
 
 class PathMiddleware:
-    """Middleware that is passed by whatever it has no say in: requests to other paths than its own.
+    """Middleware that looks only at requests to its own path; others go past it.
 
-    Each of Flower's looks at every request, and most at nothing of it, for a quarter of a
-    millisecond.
+    Each of Flower's middlewares takes a quarter of a millisecond of every request, also of those
+    in which it checks nothing.
     """
 
     def __init__(self, app: Any, kind: Any, path: str, **options: Any) -> None:
         self.app, self.path, self.own = app, path, kind(app, **options)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request through it, or past it."""
+        """Pass a request through the middleware, or past it."""
         past = scope["type"] == "http" and not scope["path"].startswith(self.path)
         await (self.app if past else self.own)(scope, receive, send)

@@ -1,7 +1,7 @@
 """Connection limits before admission: a connection that stalls is closed, with a reason.
 
-Flower's server waits a minute for a TLS handshake, for ever for a request, and keeps as much of an
-unfinished header as it is sent.
+Without them Flower's server waits a minute for a TLS handshake and for ever for a request, and
+buffers an unfinished header of any length: anybody could use up its connections or its memory.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from vergence.deployment.transport.admission import Refusals
 from vergence.system.memory import raise_open_files
 
 HANDSHAKE, HEADER, BODY = 10.0, 10.0, 300.0
-"""Seconds that a client may take for the TLS handshake, a request's header, and its body."""
+"""Most seconds for the TLS handshake, a request's header, and its body."""
 LINES = 64 << 10
-"""Bytes that a request's header may have."""
+"""Most bytes of a request's header."""
 SAID = {
     "HTTP_REQUEST": "it spoke HTTP without TLS",
     "WRONG_VERSION_NUMBER": "it spoke no TLS",
@@ -30,7 +30,7 @@ SAID = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "it does not trust this server's certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it finds this server's certificate expired",
 }
-"""What OpenSSL calls a handshake that failed, and what that means."""
+"""OpenSSL's name of a handshake's failure, and what it means."""
 
 
 def run(
@@ -41,28 +41,34 @@ def run(
     ssl_keyfile: Any = None,
     **options: Any,
 ) -> None:
-    """Serve an app as `uvicorn.run` does, behind these limits."""
-    raise_open_files()  # every connection takes one
+    """Serve an app as `uvicorn.run` does, with these limits."""
+    # Every connection takes an open file: with the default limit a few hundred clients, or idle
+    # connections of an outsider, would use them up.
+    raise_open_files()
     context = None
     if ssl_certfile is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(ssl_certfile, ssl_keyfile)
     options["log_config"]["loggers"]["uvicorn.error"]["level"] = "ERROR"
-    options |= {"ws": "none", "proxy_headers": False, "access_log": False}  # nobody fills the log
-    options["timeout_graceful_shutdown"] = 1  # who is kept waiting is not waited for
-    options["loop"] = "asyncio"  # another one drops what comes before a late TLS handshake begins
-    uvicorn.run(app, http=partial(entered, refusals, context), **options)  # type: ignore[arg-type]
+    # Proxy headers would let anybody claim to be 127.0.0.1, from where commands are taken; a line
+    # for each request would let anybody fill the disk.
+    options |= {"ws": "none", "proxy_headers": False, "access_log": False}
+    # Nodes that wait for messages would otherwise hold up the end of the server.
+    options["timeout_graceful_shutdown"] = 1
+    # uvloop drops bytes that arrive before a delayed TLS handshake begins.
+    options["loop"] = "asyncio"
+    uvicorn.run(app, http=partial(new_protocol, refusals, context), **options)  # type: ignore[arg-type]
 
 
-def entered(refusals: Refusals, context: ssl.SSLContext | None, **options: Any) -> Any:
-    """Protocol object of a new connection."""
+def new_protocol(refusals: Refusals, context: ssl.SSLContext | None, **options: Any) -> Any:
+    """Return the protocol object of a new connection."""
     http = LimitedHttp(refusals, **options)
     return http if context is None else TLSListener(refusals, context, http)
 
 
 class TLSListener(asyncio.Protocol):
-    """Makes a connection a TLS connection, or closes it in time."""
+    """Protocol that starts TLS on a connection, or closes it in time."""
 
     def __init__(self, refusals: Refusals, context: ssl.SSLContext, http: LimitedHttp) -> None:
         self.refusals, self.context, self.http = refusals, context, http
@@ -74,7 +80,7 @@ class TLSListener(asyncio.Protocol):
         self.entering = asyncio.get_running_loop().create_task(self.enter(transport))
 
     async def enter(self, transport: Any) -> None:
-        """Shake hands; hand the connection on, or say why not."""
+        """Do the TLS handshake; hand the connection on to HTTP, or count why it failed."""
         host = (transport.get_extra_info("peername") or ("somebody",))[0]
         try:
             secured = await asyncio.get_running_loop().start_tls(
@@ -98,7 +104,7 @@ class TLSListener(asyncio.Protocol):
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """An HTTP connection whose requests must come in time."""
+    """HTTP connection whose requests must arrive in time."""
 
     def __init__(self, refusals: Refusals, **options: Any) -> None:
         super().__init__(**options)
@@ -108,19 +114,20 @@ class LimitedHttp(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Expect a request."""
         super().connection_made(transport)
-        self.expect(HEADER, "no whole request header")
+        self.set_deadline(HEADER, "no whole request header")
         if self.early:
             self.data_received(self.early)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, if they are not too many before a header's end."""
-        if self.flow is None:  # they came with the end of the handshake
+        """Take bytes; refuse a header that is too long."""
+        # Bytes that came with the end of the handshake, before `connection_made`.
+        if self.flow is None:
             self.early += data
             return
         if self.cycle is None or self.cycle.response_complete:
             self.heading += len(data)
             if self.due is None:
-                self.expect(HEADER, "no whole request header")
+                self.set_deadline(HEADER, "no whole request header")
         super().data_received(data)
         if self.heading > LINES:
             self.refuse(f"a request header of more than {LINES >> 10} KiB")
@@ -128,17 +135,17 @@ class LimitedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Expect the body."""
         self.heading = 0
-        self.expect(BODY, "no whole request")
+        self.set_deadline(BODY, "no whole request")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Expect nothing more."""
-        self.relax()
+        self.clear_deadline()
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing more; it may be lost as soon as the handshake is done."""
-        self.relax()
+        self.clear_deadline()
         self.gone = True
         if self.flow is not None:
             super().connection_lost(exc)
@@ -153,19 +160,19 @@ class LimitedHttp(HttpToolsProtocol):
         """Host of the peer."""
         return self.client[0] if self.client else "somebody"
 
-    def expect(self, seconds: float, what: str) -> None:
-        """Close the connection if nothing else is expected by then."""
-        self.relax()
+    def set_deadline(self, seconds: float, what: str) -> None:
+        """Close the connection after some seconds, unless the deadline is moved or cleared."""
+        self.clear_deadline()
         self.due = self.loop.call_later(seconds, self.refuse, f"{what} in {seconds:.0f} s")
 
-    def relax(self) -> None:
-        """Wait for as long as it takes."""
+    def clear_deadline(self) -> None:
+        """Clear the deadline."""
         if self.due is not None:
             self.due.cancel()
             self.due = None
 
     def refuse(self, reason: str) -> None:
         """Close the connection now."""
-        self.relax()
+        self.clear_deadline()
         self.refusals.add(self.host, reason)
         self.transport.abort()

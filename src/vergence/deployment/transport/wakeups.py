@@ -1,9 +1,9 @@
 """Wake-up notices between the processes of one folder: there is something to fetch.
 
-Flower's programs ask each other again and again whether there is something. A notice says when
-asking is worth it, so that they need not ask often. It carries no message: whoever hears nothing
-asks after a while all the same, so that a notice that is lost costs seconds, and nothing else.
-Where a system has no sockets for them nobody is told, nobody may listen, and all ask often.
+Flower's programs poll each other. A notice tells a program when polling is worth it, so that it
+can poll rarely. A notice carries no message: a program that gets none polls after a while all the
+same, so that a lost notice costs seconds, and nothing else. On a system without such sockets there
+are no notices, and all programs poll often.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Self
 from vergence.system.local_sockets import LOCAL, datagrams, name_of
 
 QUEUE = 10
-"""Notices that a socket keeps until they are heard; by default Linux keeps no more."""
+"""Notices that a socket queues until they are read; Linux's default."""
 LONGEST = 64
-"""Bytes that a notice may have beside its proof."""
+"""Most bytes of a notice after its proof."""
 MOST = 1000
-"""Datagrams taken in one look: whoever sends faster than they are read keeps nobody in it."""
+"""Datagrams read at a time: a sender faster than the reader cannot keep it reading for ever."""
 REST = 0.05
-"""Seconds until the next look after one that brought nothing but datagrams without a proof."""
+"""Seconds of rest after a read that brought only datagrams without a proof."""
 
 
 class Wakeups:
     """Sends notices to the processes that were started with the same secret.
 
-    Everybody on the machine can see the name of their sockets and send something there: what does
-    not begin with the proof, which takes the secret, is not heard. A flood of it wakes nobody and
+    Every user of the machine can see the sockets' names and send datagrams there. Those that do not
+    begin with the proof, which only the secret gives, are ignored. A flood of them wakes nobody and
     costs a small share of a processor; notices that it crowds out are lost.
     """
 
@@ -39,23 +39,23 @@ class Wakeups:
         self.secret = secret
 
     def tell(self, role: str, what: int = 0) -> None:
-        """Send a number to the process with a role; nobody is waited for."""
+        """Send a number to the process with a role, without waiting for it."""
         if not LOCAL:
             return
-        # It may not be there yet, or hear as many as it can.
+        # The process may not have started yet, or its queue may be full: it polls later anyway.
         with suppress(OSError), datagrams() as sending:
-            sending.sendto(self.proof(role) + b"%d" % what, self.place(role))
+            sending.sendto(self.proof(role) + b"%d" % what, self.socket_name(role))
 
     def listen(self, role: str) -> WakeupSocket:
-        """Socket on which the process with this role hears its notices; only where `LOCAL`."""
-        return WakeupSocket(self.place(role), self.proof(role))
+        """Open the socket on which the process with this role gets notices; only if `LOCAL`."""
+        return WakeupSocket(self.socket_name(role), self.proof(role))
 
-    def place(self, role: str) -> str:
-        """Name of a process's socket, which no path limits and which ends with the process."""
+    def socket_name(self, role: str) -> str:
+        """Return the name of a process's socket: no file, so that it ends with the process."""
         return name_of(self._derived("place", role).hex()[:32])
 
     def proof(self, role: str) -> bytes:
-        """Bytes with which a notice begins."""
+        """Return the bytes with which a genuine notice begins."""
         return self._derived("proof", role)
 
     def _derived(self, purpose: str, role: str) -> bytes:
@@ -63,7 +63,7 @@ class Wakeups:
 
 
 class WakeupSocket:
-    """Notices to one process."""
+    """Socket of one process for its notices."""
 
     def __init__(self, place: str, proof: bytes) -> None:
         self.proof = proof
@@ -77,25 +77,27 @@ class WakeupSocket:
         self.socket.close()
 
     def wait(self, seconds: float) -> tuple[set[int], bool]:
-        """Numbers that came, as soon as there are some; none if there are none in time."""
+        """Wait for notices; return their numbers, and whether some may have been lost."""
         end = time.monotonic() + seconds
         while select.select([self.socket], [], [], max(0.0, end - time.monotonic()))[0]:
-            found, lost = self.heard()
-            if found:
-                return found, lost
-            if (left := end - time.monotonic()) <= 0:
+            numbers, lost = self.receive()
+            if numbers:
+                return numbers, lost
+            if (remaining := end - time.monotonic()) <= 0:
                 break
-            time.sleep(min(left, REST))
+            time.sleep(min(remaining, REST))
         return set(), False
 
-    def heard(self) -> tuple[set[int], bool]:
-        """Numbers that came until now, and whether so many came that some may be lost."""
-        found, count = set(), 0
+    def receive(self) -> tuple[set[int], bool]:
+        """Return the numbers that arrived, and whether so many that some may have been lost."""
+        numbers, count = set(), 0
         with suppress(BlockingIOError):
             for _ in range(MOST):
                 data = self.socket.recv(len(self.proof) + LONGEST)
                 proof, number = data[: len(self.proof)], data[len(self.proof) :]
+                # Without the proof any user of the machine could wake the programs for ever. The
+                # comparison takes constant time, so that the proof cannot be guessed byte by byte.
                 if hmac.compare_digest(proof, self.proof) and number.isdigit():
-                    found.add(int(number))
+                    numbers.add(int(number))
                     count += 1
-        return found, count >= QUEUE
+        return numbers, count >= QUEUE
