@@ -127,7 +127,7 @@ def audit_smashed_data(
         bar: progress bar.
 
     Raises:
-        ConfigError: images are not gray, the person is unknown, or there are no shadow people.
+        ConfigError: images are not grey, the person is unknown, or there are no shadow people.
     """
     halves, victim, shadow, who = attack_setup(saved, ready, person, quick)
     lines: list[dict[str, object]] = []

@@ -183,7 +183,7 @@ def swaps(
     columns: int = 6,
     person: str | None = None,
 ) -> None:
-    """Draw a stranger's eyes again with swapped gaze and eye codes.
+    """Draw the eyes of an unseen client again with swapped gaze and eye codes.
 
     Args:
         folder: a run directory of task cross_encoder with people it never saw.

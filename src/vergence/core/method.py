@@ -258,7 +258,7 @@ class Moments:
 
 
 class ServerOptimizer(UpdateMethod[S, NoState]):
-    """Base of methods whose server takes an optimizer's step along the mean update."""
+    """Base of methods whose server takes an optimiser's step along the mean update."""
 
     @abstractmethod
     def step(self, s: S, update: Params) -> S:

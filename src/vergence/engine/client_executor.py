@@ -357,7 +357,7 @@ class ClientTurn:
         site: data and random numbers that the client may use.
         fitted: result of the last training in this turn.
         fits: number of trainings so far.
-        steps: number of optimizer steps so far.
+        steps: number of optimiser steps so far.
         ask: what the method wants next; None: the turn is over.
         end: the client's new state and the reply, once the turn is over.
     """

@@ -118,7 +118,7 @@ class ClientResult:
         up: bytes that were sent to the server, by tree.
         weight: the largest weight of an entry, by tree.
         examples: weight of the training data, as the task counts it.
-        steps: number of optimizer steps.
+        steps: number of optimiser steps.
         metrics: metrics in the reply.
         measured: metrics of the engine's evaluation, by evaluation point.
         filed: reference to the new state; None: no state was written.

@@ -93,7 +93,7 @@ def load() -> EfficientNetLite0:
 
 
 def _layer(width: int, out: int, kernel: int, stride: int, groups: int = 1) -> nn.Sequential:
-    """Convolution, normalization and ReLU6, padded as TensorFlow pads sides that are even."""
+    """Convolution, normalisation and ReLU6, padded as TensorFlow pads sides that are even."""
     convolution = nn.Conv2d(width, out, kernel, stride, groups=groups, bias=False)
     norm = nn.BatchNorm2d(out, eps=1e-3)
     before = (kernel - stride) // 2

@@ -43,7 +43,7 @@ class LeNet(Model):
 
 
 class LeNetNet(SmallCnnNet):
-    """Gray patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians.
+    """Grey patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians.
 
     There is no activation after the convolutions, as in the original.
     """

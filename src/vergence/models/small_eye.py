@@ -36,7 +36,7 @@ class SmallEye(Model):
             fewer, and head pose need not leave a client. The data need the column `pose` all the
             same: zeros will do.
         kernel: width of the first convolution's filters.
-        standardize: give each crop mean 0 and deviation 1 first, so that light and skin matter
+        standardise: give each crop mean 0 and deviation 1 first, so that light and skin matter
             less.
         dropout: share of the inputs of `fc1` and `fc2` that training drops.
     """

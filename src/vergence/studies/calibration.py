@@ -229,7 +229,7 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
 
     The k samples are drawn from a person's training part, the error is that of the test part. Eyes
     are told apart by a column `side` where the data has one. Priors of the fitted corrections are
-    those of the other people left out, each as a stranger to the run without them.
+    those of the other people left out, each as an unseen client of the run without them.
     """
     strangers = everybody.only(options.person)
     people, draws = tuple(strangers.folders), options.draws or 5

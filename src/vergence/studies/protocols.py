@@ -372,7 +372,7 @@ PROTOCOLS: Mapping[str, Callable[[StudyScene], Any]] = {
 
 
 def combined(specific: float, independent: float, lower_is_better: bool) -> float:
-    """Return the harmonic mean of how good a method is for people it knows and for strangers.
+    """Return the harmonic mean of how good a method is for people it knows and for unseen clients.
 
     Where less is better, goodness is 1 / error, and its harmonic mean is that of the mean error:
     what a user sees on average who is known with probability one half. Elsewhere it is

@@ -28,7 +28,7 @@ DRAWN, EYE, GAZE, TWIN_GAZE = (
 
 
 def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) -> Mapping:
-    """Draw a stranger's eyes with swapped codes, as the thesis's Fig. 2.2; return what is drawn.
+    """Draw the eyes of an unseen client with swapped codes, as Fig. 2.2 of the thesis.
 
     Args:
         folder: a run directory of task `cross_encoder` with people it never saw.

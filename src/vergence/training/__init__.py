@@ -1,1 +1,1 @@
-"""Local training: solvers, optimizer steps, devices and pruning."""
+"""Local training: solvers, optimiser steps, devices and pruning."""

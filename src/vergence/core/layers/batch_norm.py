@@ -1,4 +1,4 @@
-"""Batch normalization whose statistics are not averaged: fixed ones, or each client's own."""
+"""Batch normalisation whose statistics are not averaged: fixed ones, or each client's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vergence.errors import ConfigError
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalization as in evaluation, in training too: an affine layer for each channel.
+    """Batch normalisation as in evaluation, in training too: an affine layer for each channel.
 
     y = weight * (x - mean) / sqrt(variance + eps) + bias, with the statistics of the layer that it
     replaces. They are constants of the network, as its sizes are: never trained, sent or averaged.
@@ -35,7 +35,7 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("variance", variance.detach().clone(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalized `x`, `[n, channels, ...]`."""
+        """Normalised `x`, `[n, channels, ...]`."""
         return functional.batch_norm(
             x, self.mean, self.variance, self.weight, self.bias, training=False, eps=self.eps
         )
@@ -46,13 +46,13 @@ class FrozenBatchNorm(nn.Module):
 
 
 class PersonalBatchNorm(nn.Module):
-    """Batch normalization whose running statistics stay with the client that counted them.
+    """Batch normalisation whose running statistics stay with the client that counted them.
 
     In training y = weight * (x - m) / sqrt(v + eps) + bias with a batch's mean m and variance v,
     which move the running ones as in torch's layers; evaluation takes the running ones. These are
-    parameters of the network that no optimizer moves: they are saved and exported with it; only
+    parameters of the network that no optimiser moves: they are saved and exported with it; only
     methods that leave them on the client take such a network (`Method.keeps_statistics`). A batch
-    of one value per channel has no variance: it is normalized by the running statistics.
+    of one value per channel has no variance: it is normalised by the running statistics.
 
     Args:
         norm: the layer that it replaces.
@@ -75,7 +75,7 @@ class PersonalBatchNorm(nn.Module):
         self.batches = nn.Parameter(mean.new_full((1,), counted))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalized `x`, `[n, channels, ...]`."""
+        """Normalised `x`, `[n, channels, ...]`."""
         count, share = self.training and x.numel() > x.shape[1], 0.0
         if count:
             batches = self.batches.detach().add_(1)
@@ -102,7 +102,7 @@ def personal_norms(module: nn.Module) -> dict[str, PersonalBatchNorm]:
 
 
 def statistics_of(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the parameters that are running statistics, which no optimizer moves."""
+    """Return the names of the parameters that are running statistics, which no optimiser moves."""
     return tuple(
         f"{layer}.{name}" if layer else name
         for layer in personal_norms(module)
@@ -124,7 +124,7 @@ def freeze_batch_norm(module: nn.Module) -> nn.Module:
     """A network whose BatchNorm layers are replaced by `FrozenBatchNorm`, in place.
 
     It predicts as the network did in evaluation. A pretrained network keeps the statistics of what
-    it was trained on; in one that starts anew they are 0 and 1, and nothing is normalized.
+    it was trained on; in one that starts anew they are 0 and 1, and nothing is normalised.
 
     Args:
         module: the network, or a BatchNorm layer alone.
