@@ -35,17 +35,17 @@ OTHERS = {
     "unlearn": "privacy forget",
     "summarize": "video summarise",
 }
-"""What other programs call it."""
+"""Names that other programs have for a command, to suggest ours."""
 GROUPED = {
     *("sweep", "evaluate", "calibrate", "cross", "unlabelled", "swaps", "mlflow"),
     *("audit", "forget", "prune", "split-plan", "masks", "summarise"),
 }
-"""Commands of the first level that went into groups."""
+"""Commands that moved from the first level into a group."""
 MOVED = {
     "bench": "`python -m benchmarks.bench`, in a checkout of the repository",
     **{name: f"`vergence {spellings()[name]}`" for name in GROUPED},
 }
-"""Commands that are no more, as they were typed (such as `bench` or `data skew`): the new one."""
+"""Former commands as they were typed (such as `bench` or `data skew`), and what replaced them."""
 MOVED_OPTIONS = {
     "report --for": "`vergence privacy ethics`",
     "explain --matrix": "`vergence privacy matrix`",
@@ -57,7 +57,7 @@ PLACES = {
 
 
 def error_line(error: CycloptsError, app: App) -> str:
-    """One line about arguments that were not understood."""
+    """Return one line that says which argument was not understood, and what to type instead."""
     chain = list(error.command_chain or ())
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         given = error.unused_tokens[0]
@@ -91,9 +91,10 @@ def error_line(error: CycloptsError, app: App) -> str:
 
 
 def _nearest_command(word_typed: str, chain: list[str], app: App) -> str:
-    """The nearest command first: of a command's name, or of what another program calls one.
+    """Return a suggestion: the command nearest to a mistyped word, and all that are known.
 
-    Of a group's commands, those of the group are looked at alone.
+    Words that other programs use for a command count too. Within a group, only its own commands
+    are suggested.
     """
     if chain:
         home = app

@@ -1,4 +1,4 @@
-"""Base class of all nodes that join a server: an experiment, a key, and signed answers."""
+"""Base class of all nodes that join a server: reads an experiment, and signs its answers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from vergence.privacy.secure_aggregation.session import FEWEST
 
 
 def deployable(experiment: Experiment) -> Experiment:
-    """Return an experiment as it is run on many machines: clients one by one.
+    """Return an experiment as a deployment runs it, with each client in a process of its own.
 
     Raises:
-        ConfigError: it cannot be.
+        ConfigError: the experiment needs what a deployment does not have; names the option.
     """
     one_split(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
@@ -98,7 +98,7 @@ def deployable(experiment: Experiment) -> Experiment:
 
 
 class JoinedNode:
-    """A node that a server sends requests to; `samples` is how many it trains with."""
+    """Node that answers a server's requests; `samples` is its number of training samples."""
 
     samples = 0
     fit = staticmethod(deployable)
@@ -115,17 +115,19 @@ class JoinedNode:
         self.facts = facts(self.experiment.table, own)
 
     def signer(self) -> Callable[[bytes], str]:
-        """Function that signs this node's answers."""
+        """Return the function that signs this node's answers."""
         return signer(self.folder / NODE)
 
     def answer(self, asked: bytes) -> bytes:
-        """Answer a request; what goes wrong here is told in one line, never in full."""
+        """Answer a request; an error becomes one line of text, without its traceback."""
         begun = time.monotonic()
         try:
             body, error = self.carry_out(asked), ""
         except VergenceError as fault:
             body, error = b"", str(fault)
         except Exception as fault:
+            # The text of an unexpected error may hold a person's data or paths: it stays in this
+            # folder's log, and the server gets the error's class alone.
             tell(self.folder, f"error: {type(fault).__name__}: {fault}", "error")
             body, error = b"", f"{type(fault).__name__} at the client; its events.log says more"
         return reply(asked, self.side.client, self.sign, body, error, time.monotonic() - begun)
@@ -139,8 +141,8 @@ class JoinedNode:
             case "welcome":
                 tell(self.folder, f"the server knows this {self.role}", "welcome")
             case "refused":
-                said = f"the server refuses this {self.role}: {note['text'][:300]}"
-                tell(self.folder, said, "refused")
+                line = f"the server refuses this {self.role}: {note['text'][:300]}"
+                tell(self.folder, line, "refused")
             case "bye":
                 tell(self.folder, "finished", "finished")
             case _:
@@ -149,15 +151,20 @@ class JoinedNode:
 
     @property
     def role(self) -> str:
-        """Operator's name for this node."""
+        """This node's role, as lines for the operator name it."""
         return "client"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request that only this kind of node is sent."""
+        """Carry out a request of a kind that only this role gets."""
         raise StateError(f"a request of unknown kind '{note['kind']}'")
 
     def runner(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
-        """Runner for the turns of one run, with these people's data.
+        """Return the runner for the turns of one run, with these people's data.
+
+        Args:
+            note: of a request, which names run, method and seed.
+            federation: the people's data.
+            folder: the node's folder of states.
 
         Raises:
             StateError: the request names no run of this experiment.
@@ -178,28 +185,31 @@ class JoinedNode:
         return runner_for(plan, worker, store, self.sums(method))
 
     def tell_verdict(self, line: str) -> None:
-        """Tell the operator what a protection found out here; nobody else is told."""
+        """Record the verdict of a protection in this node's own log, which no server reads."""
         tell(self.folder, line, "verdict")
 
     def state(self, note: Mapping[str, Any], folder: Path) -> Path:
-        """Path of the folder with what one run leaves behind, below a given folder.
+        """Return the folder of one run's states, below another folder; it is made.
 
         Raises:
             StateError: the request is of another run, or of none of this experiment.
         """
         run, label, seed = note["run"], note["label"], note["seed"]
+        # Privacy budgets and sums are recorded per run: a malicious server that announces a new run
+        # would have all of them afresh.
         if run != self.side.run:
             raise StateError(
                 f"this {self.role} takes part in run '{self.side.run}' alone, not in "
                 f"'{run}': a new run wants new folders (`vergence deploy init`)"
             )
         known = label in self.experiment.methods and seed in self.experiment.plan.seeds
-        if not known or type(seed) is not int:  # 0.0 is 0, and would have books of its own
+        # 0.0 equals 0 in Python, but names other files: with it a server would get empty ledgers.
+        if not known or type(seed) is not int:
             raise StateError(f"no method '{label}' with seed {seed} in this experiment")
         state = folder / run / label
         make_folder(state)
         return state
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Secure sums of this node's replies; None where it gives none, or gives them plain."""
+        """Return the secure sums of this node's replies; None if it sends none, or in the clear."""
         return None

@@ -1,4 +1,4 @@
-"""Node whose process stays, since its work lies in memory; tasks bring it their requests."""
+"""Node whose process stays between tasks, since its state is in memory."""
 
 from __future__ import annotations
 
@@ -23,23 +23,21 @@ from vergence.deployment.joined_node import JoinedNode
 from vergence.system.local_sockets import is_mine, limit_wait, name_of
 
 PROOF_S, PAUSE_S = 5, 0.1
-"""Seconds for the next word of who has not proven yet to know the secret; until a new attempt."""
+"""Seconds to wait for a message of an unproven peer, and before accepting again after an error."""
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
-"""Why a connection is not to be had that do not last: too many files, or whoever came is gone."""
+"""Passing reasons why accepting a connection fails: too many open files, or the peer is gone."""
 
 
 class ResidentNode(JoinedNode):
-    """A node that answers its tasks over a socket, for as long as its folder is joined.
-
-    Everybody on the machine can see the socket's name and connect: other users are turned away, and
-    who says nothing is not waited for.
-    """
+    """Node that answers its tasks over a local socket, for as long as its folder is joined."""
 
     def listen(self, secret: Path) -> NoReturn:
-        """Answer whoever has this folder's secret, until this process ends."""
+        """Answer processes that prove to know this folder's secret, until this process ends."""
         key = secret.read_bytes()
         with Listener(socket_name(key), "AF_UNIX", backlog=64) as listener:
-            while True:  # whoever connects proves in a thread of its own that it knows the secret
+            # Each peer proves itself in a thread of its own: one that says nothing would otherwise
+            # keep all others waiting.
+            while True:
                 try:
                     connection = listener.accept()
                 except OSError as error:
@@ -52,11 +50,13 @@ class ResidentNode(JoinedNode):
                     threading.Thread(
                         target=self._serve_connection, args=arguments, daemon=True
                     ).start()
-                except RuntimeError:  # too many threads: whoever it was may ask again
+                except RuntimeError:
+                    # Too many threads: the peer may connect again.
                     connection.close()
 
     def _serve_connection(self, connection: Connection, key: bytes) -> None:
         with suppress(OSError, EOFError, AuthenticationError), connection:
+            # Every user of the machine sees the socket's name and can connect.
             if not is_mine(connection.fileno()):
                 return
             limit_wait(connection.fileno(), PROOF_S)
@@ -68,17 +68,17 @@ class ResidentNode(JoinedNode):
 
 @dataclass(frozen=True)
 class ResidentConnection:
-    """Hands requests to the process that stays."""
+    """Connection of a task to the node's process that stays."""
 
     key: bytes = field(repr=False)
 
     def answer(self, asked: bytes) -> bytes:
-        """Return its answer."""
+        """Send a request; return the answer."""
         with Client(socket_name(self.key), "AF_UNIX", authkey=self.key) as connection:
             connection.send_bytes(asked)
             return connection.recv_bytes()
 
 
 def socket_name(key: bytes) -> str:
-    """Return a socket's name that no path limits and that ends with its process."""
+    """Return the name of the node's socket, derived from the secret; it ends with the process."""
     return name_of(hashlib.sha256(key).hexdigest()[:32])

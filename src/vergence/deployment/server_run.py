@@ -1,4 +1,4 @@
-"""Apps that Flower finds by name: a server's run, and the node that a client's folder is."""
+"""Apps that Flower looks up by name: the run of a server's folder, and a client's node."""
 
 # Flower is an extra.
 # pyright: reportMissingImports=false
@@ -94,7 +94,7 @@ def run_server(line: flower.GridTransport, _: Any) -> None:
 
 
 def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:
-    """Run a server's folder to its end; why it stopped before stands in its events."""
+    """Run a server's folder to its end; if it stops before, its events say why."""
     try:
         kind(folder, line).run()
     except VergenceError as error:
@@ -103,7 +103,7 @@ def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) 
 
 
 class ServerRun:
-    """A server at work: everybody it waits for, then every method and seed."""
+    """Run of a server: waits for the clients, then runs every method and seed."""
 
     fit = staticmethod(deployable)
     """Check of the experiment that the folder holds."""
@@ -131,32 +131,31 @@ class ServerRun:
         )
 
     def genuine(self, client: str, data: bytes, signature: str) -> bool:
-        """True if a signature is a client's."""
+        """Return whether a signature is a client's."""
         return genuine(self.folder / "keys" / f"{client}.pub", data, signature)
 
     def revoked(self, client: str) -> bool:
-        """True if a client's key was taken away."""
+        """Return whether a client's key was revoked."""
         return not (self.folder / "keys" / f"{client}.pub").is_file()
 
     def awaited(self) -> int:
-        """Number of clients that a run waits for."""
+        """Return the number of clients that the run waits for."""
         return clients_to_wait_for(self.folder, self.side)
 
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
-        """Write one line for the operator."""
+        """Record an event for the operator."""
         tell(self.folder, line, event, **about)
 
     def run(self) -> None:
         """Wait for the quorum, then run every method and seed that is not finished."""
-        out, told = self.folder / "run", TableOrigin({"deployment": self.transport()})
-        experiment = replace(self.experiment, origin=told)
+        out, origin = self.folder / "run", TableOrigin({"deployment": self.transport()})
+        experiment = replace(self.experiment, origin=origin)
         follower = RoundCallback(
             self.round_done, bar=False, warn=self.warn, finished=self.finished, lasting=False
         )
         self.registry.open()
         try:
-            said = self.registry.gather(self.awaited())
-            people = self.members(said)
+            people = self.members(self.registry.gather(self.awaited()))
             self.registry.samples = read_members(self.folder / MEMBERS, self.side.clients)
             loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
             for line in noise_outlook(experiment, people):
@@ -164,7 +163,8 @@ class ServerRun:
             run_methods(experiment, loaded, out, follower, self.pool)
             self.registry.farewell()
             ran = folders_of(experiment, out)
-            for folder in ran.values():  # one may have been stopped before it was sealed
+            # A process that was killed may have finished a method without sealing its folder.
+            for folder in ran.values():
                 checksums.seal(folder)
             refuse_unlearned(ran, experiment.plan)
             self.tell(f"finished; the results are in {out}", "finished")
@@ -172,9 +172,9 @@ class ServerRun:
             self.registry.close()
 
     def members(self, facts_of: Mapping[str, Mapping[str, Any]]) -> Federation:
-        """Return the federation as it was when the run began: a resumed run has the same.
+        """Return the federation as it was when the run began, so that a resumed run has the same.
 
-        Who has other data now is asked no more, and the others go on.
+        A client whose data have changed since is not asked again; the others go on.
         """
         file = self.folder / MEMBERS
         if not file.exists():
@@ -188,7 +188,7 @@ class ServerRun:
         return self.experiment.proxied(people)
 
     def pool(self, label: str, seed: int) -> PoolFactory:
-        """Clients of this deployment, who carry out the jobs of one method and seed."""
+        """Return the worker pool of this deployment's clients, for one method and seed."""
         note = {"run": self.side.run, "label": label, "seed": seed}
         line = RequestQueue(self.registry, note)
         return remote_pool(
@@ -201,16 +201,16 @@ class ServerRun:
         )
 
     def warn(self, text: str) -> None:
-        """Tell a fault that costs no part of the run."""
+        """Record a warning: a fault that costs no part of the run."""
         self.tell(text, "warning")
 
     def round_done(self, report: RoundReport) -> None:
-        """Tell of a round that is done, and refuse to keep one that nobody answered."""
+        """Record a finished round; refuse to keep one in which no reply counted."""
         self.tell_round(report)
         self.refuse_silence(report.round, report.metrics)
 
     def write_guesses(self) -> None:
-        """Write priors.csv, from which `compare` has the row of the constant."""
+        """Write priors.csv, from which `compare` reads the baseline without learning."""
         rows = [
             (OWN_CONSTANT, client, metric, repr(value))
             for client, found in sorted(self.guesses.items())
@@ -221,19 +221,20 @@ class ServerRun:
             results.write_csv(file, TABLES["priors.csv"], rows)
 
     def finished(self, label: str, path: Path) -> None:
-        """Seal the results of a method, and tell them."""
-        self.write_guesses()  # clients score their constants where their models are scored
+        """Seal the results of a method, and record them for the operator."""
+        # Clients score their constants in the same evaluations as their models.
+        self.write_guesses()
         checksums.seal(path)
         self.tell_result(label, path)
 
     def tell_round(self, report: RoundReport) -> None:
-        """Tell that a round is done, with its score and how many replies counted."""
+        """Record a finished round, with its score and the number of replies that counted."""
         label, seed, done, rounds, metrics = report
         headline = self.experiment.task(seed).headline
         score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
-        heard = f", {plural(int(metrics['replies']), 'reply')}" if "replies" in metrics else ""
+        replies = f", {plural(int(metrics['replies']), 'reply')}" if "replies" in metrics else ""
         self.tell(
-            f"{label}, seed {seed}: round {done} of {rounds}{heard}{score}",
+            f"{label}, seed {seed}: round {done} of {rounds}{replies}{score}",
             "round",
             label=label,
             seed=seed,
@@ -241,15 +242,13 @@ class ServerRun:
         )
 
     def refuse_silence(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Refuse to keep a round in which nobody's reply counted: it is done again.
-
-        Not where clients would refuse again: what they open only once, and what their owners'
-        limits do not let them answer.
+        """Stop a run after a round in which no reply counted, so that the round is done again.
 
         Raises:
             PartialRun: says why replies were lost.
         """
-        # A round that asks nobody loses nobody.
+        # Some refusals come again each time: a contribution is opened only once, and an owner's
+        # limit does not grow. Repeating such a round would end the run here for ever.
         lost, self.registry.lost = self.registry.lost, {}
         enough = all(reason.startswith(ENOUGH) for reason in lost.values())
         again = not enough and not any("spent: " in reason for reason in lost.values())
@@ -258,7 +257,7 @@ class ServerRun:
             raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
 
     def tell_result(self, label: str, path: Path) -> None:
-        """Tell the result of a finished method, where people were measured."""
+        """Record the result of a finished method, if people were measured."""
         headline = self.experiment.task(0).headline
         people = results.person_means(path).get(headline, {})
         if people:
@@ -276,7 +275,7 @@ class ServerRun:
             )
 
     def transport(self) -> dict[str, Any]:
-        """Description of how bytes travelled, for provenance.json."""
+        """Return how bytes travelled, for provenance.json."""
         insecure = INSECURE in os.environ
         return {
             "engine": f"flower {stamp.version('flwr')}",
@@ -292,7 +291,7 @@ class ServerRun:
 
 
 def compare_with_constant(mean: float, constants: Sequence[float], lower_is_better: bool) -> str:
-    """Text on everybody's own constant beside the mean of their models; "" if one is not known."""
+    """Return a comparison of the models' mean with the clients' own constants; "" if unknown."""
     if not constants or not all(map(math.isfinite, constants)):
         return ""
     constant = sum(constants) / len(constants)
@@ -302,10 +301,10 @@ def compare_with_constant(mean: float, constants: Sequence[float], lower_is_bett
 
 
 def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
-    """Read how many training samples every client of a deployment has.
+    """Read the number of training samples of every client of a deployment.
 
     Raises:
-        StateError: the file is damaged; names it, and of whom it says what cannot be.
+        StateError: the file is damaged; names the client.
     """
     mend = "restore it from a copy, or remove it if no round is done yet: it is written anew"
     try:
@@ -326,7 +325,7 @@ def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
 
 
 def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
-    """Write down one exchange; where the disk is full or read-only, it is not worth a run."""
+    """Append one exchange to exchanges.csv; a full disk costs the line, not the run."""
     rows = [[f"{time.time():.3f}", *vars(exchange).values()]]
     with suppress(OSError), growing(folder / EXCHANGES) as file:
         if not file.tell():
@@ -336,7 +335,7 @@ def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
 
 @cache
 def this_node() -> Any:
-    """Return this process's node, or the way to it; a client reads its data once."""
+    """Return this process's node, or a connection to it; a client reads its data once."""
     side = settings(this_folder(), ClientSide)
     return (
         ResidentConnection((this_folder() / SECRET).read_bytes())
@@ -352,7 +351,7 @@ def main(
     secret: str,
     root: str,
 ) -> None:
-    """Run the tasks of one server or node, until the parent process ends; or one of them."""
+    """Run the tasks of a server or node until the parent process ends, or a single task."""
     from vergence.deployment.transport import flower_processes  # an ordinary app does without
 
     flower_processes.begin(int(parent))
@@ -374,7 +373,8 @@ def main(
 
 
 if __name__ == "__main__":
-    # Under its own name too: Flower's apps look for `end` there, with the data in it.
+    # Flower imports this module by its own name: run as `__main__` alone, it would be loaded again,
+    # without the data that `this_node` has cached.
     import vergence.deployment.server_run as named
 
     try:

@@ -1,7 +1,7 @@
 """Quota of made-up samples that an owner's teacher answers: counted, limited and written down.
 
-The count is a file in the client's folder that only grows, and no state: whoever asks decides which
-state counts, but not what was asked.
+The count is a file in the client's folder that only grows, and not part of the client's state: a
+server decides which state a turn starts from, and could otherwise reset the count.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from vergence.system.file_locks import lock
 FILE = "asked.csv"
 COLUMNS = ("time", "mark", "what", "samples")
 Entry = tuple[float, str, int]
-"""When a question was answered, its request's digest, and how many samples it had."""
+"""Time of a question, digest of its request, and its number of samples."""
 MINUTE = 60.0
 MADE = "made"
-"""The tree that holds made-up samples, a row each."""
+"""Name of the tree of made-up samples, a row each."""
 
 
 @dataclass(frozen=True)
 class TeacherQuota:
-    """The log of questions to a teacher in one client's folder.
+    """Log of the questions to a teacher, in one client's folder.
 
     Attributes:
-        folder: where it lies, as `asked.csv`.
+        folder: the client's, with the log as `asked.csv`.
         most: samples answered in all; 0: any number.
         a_minute: samples answered in a minute; 0: any number.
         clock: seconds since 1970.
@@ -48,18 +48,18 @@ class TeacherQuota:
     clock: Callable[[], float] = time.time
 
     def count(self, request: ClientRequest, mark: str) -> None:
-        """Write a request's samples down before they are answered; the same request counts once.
-
-        One process at a time: a client's methods, and whoever asks, share this file.
+        """Record a request's samples before they are answered; the same request counts once.
 
         Raises:
-            StateError: more than this client answers, in all or in a minute.
+            StateError: the client does not answer so many, in all or in a minute.
         """
         samples = sum(samples_in(message) for message in (request.message, *request.then))
         if not samples:
             return
         path = self.folder / FILE
         with growing(path) as file:
+            # All of a client's methods, and both of its askers, share the file: two processes that
+            # counted at once would both find room for the same samples.
             lock(file)
             file.seek(0)
             whole = whole_lines(file.read())
@@ -69,7 +69,8 @@ class TeacherQuota:
             self.check_limits(entries, now, samples)
             what = f"{request.message.verb} {plain(request.stamp)}"
             line = (f"{now:.3f}", mark, what, samples)
-            file.truncate(len(whole))  # else a line goes on where another was torn
+            # A line that a power cut tore would otherwise run into this one.
+            file.truncate(len(whole))
             file.write(encode_lines(*([] if whole else [COLUMNS]), line))
             file.flush()
             os.fsync(file.fileno())
@@ -77,10 +78,11 @@ class TeacherQuota:
             settle(self.folder)
 
     def check_limits(self, entries: Sequence[Entry], now: float, samples: int) -> None:
-        """Refuse so many samples more where a limit says so; the server is told, so no path.
+        """Refuse samples beyond a limit.
 
         Raises:
-            StateError: they are too many; `ENOUGH` and `LATER` tell a server whether to wait.
+            StateError: they are too many; `ENOUGH` and `LATER` tell the server whether to wait. The
+                text goes to the server, so that it names no path.
         """
         before = sum(number for _, _, number in entries)
         if self.most and before + samples > self.most:
@@ -97,7 +99,7 @@ class TeacherQuota:
                 f"about {samples:,} at once; ask smaller questions (the method's batch), or have "
                 "its owner raise answers_a_minute in its deploy.toml"
             )
-        # A clock that was set back a little opens no new minute.
+        # A clock that was set back a little must not open a new minute.
         lately = sorted((at, number) for at, _, number in entries if abs(now - at) < MINUTE)
         over, wait = sum(number for _, number in lately) + samples - self.a_minute, 0.0
         for at, number in lately:
@@ -111,25 +113,25 @@ class TeacherQuota:
             )
 
     def entries(self) -> list[Entry]:
-        """Return time, mark and number of all that was answered; a torn last line is none.
+        """Return the entries of the log; a torn last line is left out.
 
         Raises:
-            StateError: the file is damaged: what was asked is not known.
+            StateError: the file is damaged.
         """
         path = self.folder / FILE
         return parse_entries(whole_lines(path.read_bytes())) if path.exists() else []
 
 
 def whole_lines(data: bytes) -> bytes:
-    """Return the whole lines of a file; what was asked in a torn one was not answered."""
+    """Return the whole lines of a log; a question whose line was torn was not answered."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def parse_entries(data: bytes) -> list[Entry]:
-    """Return time, mark and number of every line after the first.
+    """Return the entries of a log's lines, after the heading.
 
     Raises:
-        StateError: they are damaged.
+        StateError: a line is damaged.
     """
     try:
         head, *found = csv.reader(fields_of(data.decode())) if data else [COLUMNS]
@@ -144,11 +146,11 @@ def parse_entries(data: bytes) -> list[Entry]:
 
 
 def encode_lines(*lines: Sequence[object]) -> bytes:
-    """Return lines of the file."""
+    """Return lines as bytes of CSV."""
     return csv_of(lines).encode()
 
 
 def samples_in(message: Message) -> int:
-    """Number of made-up samples that a message asks about."""
+    """Return the number of made-up samples that a message asks about."""
     tree = message.trees.get(MADE)
     return 0 if tree is None else max((len(t) for t in tree.values() if t.ndim), default=0)
