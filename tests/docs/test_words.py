@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 CODE = re.compile(
-    r"```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+|<!--.*?-->|^:::.*?$|^\s*(?!Source:)\w+(?=:)",
+    r"```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+|<!--.*?-->|^:::.*?$|^\s*[a-z_]\w*(?=:)",
     re.DOTALL | re.MULTILINE,
 )
 TITLES = re.compile(r"\*[^*\n]+\*|Source:.*?(?=\n\s*\n|\n\s*[A-Z]\w+:|\Z)|\"[^\"]*\"", re.DOTALL)
