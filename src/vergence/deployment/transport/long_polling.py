@@ -62,16 +62,16 @@ class LongPollMiddleware:
             return
         sent, answer, since = bytearray(), [], self.count
 
-        async def copied() -> Any:
+        async def receive_and_copy() -> Any:
             message = await receive()
             if len(sent) <= SMALL:
                 sent.extend(message.get("body", b""))
             return message
 
-        async def kept(message: Any) -> None:
+        async def hold_back(message: Any) -> None:
             answer.append(message)
 
-        await self.app(scope, receive if scope["path"] == PART else copied, kept)
+        await self.app(scope, receive if scope["path"] == PART else receive_and_copy, hold_back)
         # Anything but 200 is no answer to a genuine node: held back, it would let anybody keep
         # connections open and pose as another node that waits.
         if answer and answer[0].get("status") == 200:
