@@ -896,7 +896,7 @@ def test_arguments_of_the_owner(tmp_path):
 
 def test_a_network_that_does_more_than_its_layers_say_is_refused(tmp_path):
     """This one rectifies after its convolutions, which no layer says."""
-    rectified = SmallCnnNet(IMAGE, 2, (2, 3), 8, pad=False, beside=2).eval()
+    rectified = SmallCnnNet(IMAGE, 2, (2, 3), 8, pad=False, side_inputs=2).eval()
     with pytest.raises(ConfigError, match="on shares this network is off by"):
         sharing.share_network(rectified, IMAGE, dict.fromkeys("ab", "x:1"), ["c"], tmp_path, 1)
     assert not list(tmp_path.iterdir())

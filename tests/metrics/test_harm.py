@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vergence.metrics.harm import LEAST, drawn, loss_of
+from vergence.metrics.harm import LEAST, bootstrap_counts, loss_of
 
 
 def blocks(values, counts=None):
@@ -83,7 +83,7 @@ def test_scores_that_are_no_numbers(lower_is_better):
 
 
 def test_draws_are_the_same_each_time_and_of_as_many_blocks():
-    first = drawn(9)
-    drawn.cache_clear()
-    assert np.array_equal(first, drawn(9))
+    first = bootstrap_counts(9)
+    bootstrap_counts.cache_clear()
+    assert np.array_equal(first, bootstrap_counts(9))
     assert set(first.sum(1)) == {9.0}

@@ -12,7 +12,7 @@ from tests.conftest import research_data
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import summaries
 from vergence.metrics.summaries import (
-    Chosen,
+    HumanSelections,
     agreement,
     capacity,
     counted_f,
@@ -195,14 +195,14 @@ def test_counts_of_frames_give_the_same_f(over, seed):
     for first, last in shots[kept]:
         machine[first : last + 1] = True
     inside = np.add.reduceat(users.astype(int), shots[:, 0], axis=1).T
-    chosen = Chosen(inside, users.astype(int) @ users.T)
+    chosen = HumanSelections(inside, users.astype(int) @ users.T)
     there = users[[0, 1, 3]]
     assert counted_f(kept, shots, chosen, over) == pytest.approx(f_score(machine, there, over))
     assert counted_human_f(chosen, over) == pytest.approx(human_f(there, over))
 
 
 def test_where_nobody_chose_anything_f_is_nothing():
-    nobody = Chosen(np.zeros((1, 2), int), np.zeros((2, 2), int))
+    nobody = HumanSelections(np.zeros((1, 2), int), np.zeros((2, 2), int))
     shots = np.array([[0, 9]])
     assert counted_f(np.array([True]), shots, nobody, "mean") == 0
     assert counted_human_f(nobody, "max") == 0

@@ -203,9 +203,9 @@ Labelled = tuple[Float[Tensor, "n 2"], Float[Tensor, "n 2"], Int[Tensor, " n"] |
 """A person's predictions, true angles, and sides (0 left, 1 right) where they are known."""
 
 
-def _design(apart: Float[Tensor, "n 2"], side: Tensor | None) -> Float[Tensor, "n 4"]:
-    ones = torch.ones_like(apart[:, :1])
-    return torch.cat([ones, 0 * ones if side is None else _sign(side, apart), apart], 1)
+def _design(offsets: Float[Tensor, "n 2"], side: Tensor | None) -> Float[Tensor, "n 4"]:
+    ones = torch.ones_like(offsets[:, :1])
+    return torch.cat([ones, 0 * ones if side is None else _sign(side, offsets), offsets], 1)
 
 
 def _sign(side: Tensor, like: Tensor) -> Float[Tensor, "n 1"]:
@@ -263,7 +263,7 @@ def errors_deg(
         if k == 0:
             found.append(angular_error_deg(predicted, true).mean().expand(len(order)))
             continue
-        rows = _chosen(order, groups, names, k) if eyes == "each" else order[:, :k]
+        rows = _rows_per_group(order, groups, names, k) if eyes == "each" else order[:, :k]
         if rows.shape[1] >= len(true):
             raise ConfigError(f"{k} calibration samples of {len(true)} leave none to test on")
         fixed = predicted.expand(len(order), -1, -1).clone()
@@ -276,7 +276,7 @@ def errors_deg(
     return torch.stack(found)
 
 
-def _chosen(order: Tensor, groups: Tensor, names: Sequence[int], k: int) -> Tensor:
+def _rows_per_group(order: Tensor, groups: Tensor, names: Sequence[int], k: int) -> Tensor:
     """Return the first k samples of every group in each order."""
     if k > min(int((groups == name).sum()) for name in names):
         raise ConfigError(f"{k} calibration samples of each eye are more than there are")

@@ -57,7 +57,7 @@ def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: boo
     references = {name: each for name, each in references.items() if np.isfinite(each).all()}
     if len(mine) < LEAST or not references:
         return None
-    draws, sign = drawn(len(mine)), -1 if lower_is_better else 1
+    draws, sign = bootstrap_counts(len(mine)), -1 if lower_is_better else 1
     share = ALPHA / 2 / len(references)
     found = []
     for name, blocks in references.items():
@@ -69,8 +69,8 @@ def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: boo
 
 
 @lru_cache(maxsize=8)
-def drawn(blocks: int) -> Blocks:
-    """Numbers of times that each block is drawn, `[draws, blocks]`."""
+def bootstrap_counts(blocks: int) -> Blocks:
+    """Number of times that each bootstrap sample has each block, `[draws, blocks]`."""
     rng = np.random.default_rng(SEED)
     return rng.multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS).astype(np.float64)
 

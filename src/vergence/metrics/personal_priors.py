@@ -79,18 +79,18 @@ def _by_fold(points: Tensor, grid: tuple[int, int]) -> Float[Tensor, "folds heig
 
 
 def width_for(
-    held: Float[Tensor, "parts height width"], seen: Float[Tensor, "parts height width"]
+    counts: Float[Tensor, "parts height width"], seen: Float[Tensor, "parts height width"]
 ) -> float:
-    """Return the blur of `seen` under which the gaze counts `held` are likeliest, over parts.
+    """Return the blur of `seen` under which the gaze counts `counts` are likeliest, over parts.
 
     A 0.01 of a uniform map is mixed in, so that gaze where nobody looked is unlikely, not absurd.
     """
-    even = 1 / held[0].numel()
+    even = 1 / counts[0].numel()
 
     def fit(width: float) -> float:
         heat = smoothed(seen, width)
         total = heat.sum((-1, -2), keepdim=True).clamp(min=torch.finfo(heat.dtype).tiny)
-        return float((held * (0.99 * heat / total + 0.01 * even).log()).sum())
+        return float((counts * (0.99 * heat / total + 0.01 * even).log()).sum())
 
     return max(WIDTHS, key=fit)
 
@@ -174,7 +174,9 @@ def losses(
     return [float(loss(outputs, batch)) for batch in prior_batches(samples, outputs.device)]
 
 
-def suited(splits: Splits, found: Tensor, loss: Callable[[Tensor, Batch], Tensor]) -> Splits:
+def suited(
+    splits: Splits, validation_outputs: Tensor, loss: Callable[[Tensor, Batch], Tensor]
+) -> Splits:
     """Return a person's data with the exponent that their validation data choose.
 
     It is the lowest whose loss is within one standard error of the least, over runs of neighbours.
@@ -182,13 +184,13 @@ def suited(splits: Splits, found: Tensor, loss: Callable[[Tensor, Batch], Tensor
 
     Args:
         splits: prepared data.
-        found: outputs of a model on the validation data, with the lowest exponent.
-        loss: of outputs without a prior, and a batch with one.
+        validation_outputs: outputs of a model on the validation data, with the lowest exponent.
+        loss: function of outputs without a prior and a batch with one.
     """
     blocks = cut(splits.val, BLOCKS)
     if len(blocks) < 2:
         return splits
-    outputs = found.tensor_split(BLOCKS)
+    outputs = validation_outputs.tensor_split(BLOCKS)
     table = [losses(loss, *each) for each in zip(outputs, blocks, strict=False)]
     best = smallest(table, [len(block) for block in blocks], 1.0)
     return replace(splits, val=powers(splits.val)[best], test=powers(splits.test)[best])

@@ -116,7 +116,7 @@ def peak(maps: Maps) -> Float[Tensor, "frames 2"]:
 
 
 def angle_error_deg(
-    found: Float[Tensor, "frames 2"], points: Points, field_of_view_deg: float, aspect: float
+    place: Float[Tensor, "frames 2"], points: Points, field_of_view_deg: float, aspect: float
 ) -> PerFrame:
     """Return the angle between a place and the gaze through a pinhole, mean over fixations.
 
@@ -125,14 +125,14 @@ def angle_error_deg(
     Source: the AAE of the official GLC code, which has 60 degrees and square frames built in.
     """
     half = math.tan(math.radians(field_of_view_deg) / 2)
-    scale = found.new_tensor([2 * half, 2 * half * aspect])
+    scale = place.new_tensor([2 * half, 2 * half * aspect])
 
-    def ray(place: Tensor) -> Tensor:
-        return torch.nn.functional.pad((place - 0.5) * scale, (0, 1), value=1.0)
+    def ray(point: Tensor) -> Tensor:
+        return torch.nn.functional.pad((point - 0.5) * scale, (0, 1), value=1.0)
 
     valid = ~points.isnan().any(-1)
     error = between_rad(
-        ray(found)[:, None].expand(*points.shape[:2], 3), ray(points.nan_to_num(0.0).to(found))
+        ray(place)[:, None].expand(*points.shape[:2], 3), ray(points.nan_to_num(0.0).to(place))
     )
     return torch.rad2deg(_over_fixations(error, valid))
 

@@ -77,8 +77,8 @@ def pixel_f1(maps: Maps, labels: Maps, thresholds: tuple[float, ...] = OFFICIAL_
     slot = above + torch.arange(frames)[:, None] * bins
     marked = region(labels).flatten(1)
 
-    def counted(chosen: Int[Tensor, " chosen"]) -> Float[Tensor, "frames thresholds"]:
-        per_bin = torch.bincount(chosen, minlength=frames * bins).view(frames, bins)
+    def counted(slots: Int[Tensor, " slots"]) -> Float[Tensor, "frames thresholds"]:
+        per_bin = torch.bincount(slots, minlength=frames * bins).view(frames, bins)
         return per_bin.flip(1).cumsum(1).flip(1)[:, 1:].double()
 
     both, predicted = counted(slot[marked]), counted(slot.flatten())

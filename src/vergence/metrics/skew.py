@@ -55,7 +55,7 @@ class Skew:
     chance: Array
 
     @property
-    def found(self) -> NDArray[np.bool_]:
+    def beyond_chance(self) -> NDArray[np.bool_]:
         """True where the share is beyond chance."""
         return self.share > self.chance
 
@@ -67,8 +67,8 @@ class Skew:
 
     def dominating(self, client: int) -> str | None:
         """Return the measure with the largest share of those beyond chance; None without any."""
-        shares = np.where(self.found[client], self.share[client], -1)
-        return MEASURES[int(shares.argmax())] if self.found[client].any() else None
+        shares = np.where(self.beyond_chance[client], self.share[client], -1)
+        return MEASURES[int(shares.argmax())] if self.beyond_chance[client].any() else None
 
 
 def measure(

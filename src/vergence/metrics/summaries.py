@@ -32,12 +32,12 @@ class Overlap(NamedTuple):
     recall: float
 
 
-class Chosen(NamedTuple):
-    """The frames people chose, as far as F asks for them.
+class HumanSelections(NamedTuple):
+    """Counts of the frames that people chose, from which F follows.
 
     Attributes:
-        inside: how many of each shot's frames each person chose.
-        both: how many frames two people chose; on the diagonal, how many each chose.
+        inside: number of each shot's frames that each person chose.
+        both: number of frames that two people both chose; on the diagonal, that one person chose.
     """
 
     inside: Int[np.ndarray, "shots users"]
@@ -99,12 +99,12 @@ def knapsack(
         with_it[weight:] = best[: max(0, room + 1 - weight)] + value
         taken.append(np.packbits(with_it > best))
         best = np.maximum(best, with_it)
-    chosen = np.zeros(len(weights), bool)
+    selection = np.zeros(len(weights), bool)
     for item in range(len(weights) - 1, -1, -1):
         if taken[item][room >> 3] >> (7 - (room & 7)) & 1:
-            chosen[item] = True
+            selection[item] = True
             room -= int(weights[item])
-    return chosen
+    return selection
 
 
 def summary(
@@ -114,9 +114,9 @@ def summary(
 ) -> Bool[np.ndarray, " frames"]:
     """True where a frame is in the summary: the best shots that fit into the share."""
     lengths = shots[:, 1] - shots[:, 0] + 1
-    chosen = knapsack(shot_values(per_frame, shots), lengths, capacity(len(per_frame), share))
+    selection = knapsack(shot_values(per_frame, shots), lengths, capacity(len(per_frame), share))
     kept = np.zeros(len(per_frame), bool)
-    for first, last in shots[chosen]:
+    for first, last in shots[selection]:
         kept[first : last + 1] = True
     return kept
 
@@ -141,27 +141,27 @@ def f_score(
 
 
 def counted_f(
-    kept: Bool[np.ndarray, " shots"],
+    in_summary: Bool[np.ndarray, " shots"],
     shots: Int[np.ndarray, "shots 2"],
-    chosen: Chosen,
+    people: HumanSelections,
     over: Literal["max", "mean"],
 ) -> float:
     """Return `f_score` of the summary made of these shots, from counts alone.
 
     People who chose nothing are left out; 0 where nobody chose anything.
     """
-    there = np.diag(chosen.both) > 0
+    there = np.diag(people.both) > 0
     if not there.any():
         return 0.0
-    frames = int((shots[kept, 1] - shots[kept, 0] + 1).sum())
-    each = 2 * chosen.inside[kept].sum(0)[there] / (frames + np.diag(chosen.both)[there])
+    frames = int((shots[in_summary, 1] - shots[in_summary, 0] + 1).sum())
+    each = 2 * people.inside[in_summary].sum(0)[there] / (frames + np.diag(people.both)[there])
     return float(each.max() if over == "max" else each.mean())
 
 
-def counted_human_f(chosen: Chosen, over: Literal["max", "mean"]) -> float:
+def counted_human_f(people: HumanSelections, over: Literal["max", "mean"]) -> float:
     """Return `human_f` from counts alone; people who chose nothing are left out."""
-    there = np.diag(chosen.both) > 0
-    both = chosen.both[np.ix_(there, there)]
+    there = np.diag(people.both) > 0
+    both = people.both[np.ix_(there, there)]
     if len(both) < 2:
         return 0.0
     sizes = np.diag(both)

@@ -172,14 +172,14 @@ class CrossEncoderNet(Staged):
             **{name: (f"decoder.{name}",) for name in self.up},
         }
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of a stage for its input; only `swap` uses `whose`.
 
         Raises:
             ConfigError: images of another size.
         """
         if name == "swap":
-            return swap(x, *beside, gaze=self.gaze)
+            return swap(x, *side_inputs, gaze=self.gaze)
         if name == self.down[0]:
             check_size(x, self.size)
         part = self.encoder if name in self.down else self.decoder
@@ -240,9 +240,9 @@ def roles(whose: Tensor, eyes: int) -> Roles:
     fresh = torch.ones_like(sort, dtype=torch.bool)
     fresh[1:] = sort[1:] != sort[:-1]
     rank = place - torch.cummax(torch.where(fresh, place, 0), 0).values
-    beside = (place + 1 - 2 * (rank % 2)).clamp(max=len(place) - 1)
+    neighbour = (place + 1 - 2 * (rank % 2)).clamp(max=len(place) - 1)
     partner = torch.empty_like(order)
-    partner[order] = order[beside]
+    partner[order] = order[neighbour]
     paired = (whose[partner] == whose) & (partner != place)
     closing = paired & (partner < place)
     number = closing.cumsum(0)

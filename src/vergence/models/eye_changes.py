@@ -38,23 +38,23 @@ class EyeChanges(NamedOptions, label="augment"):
         return any((self.shift, self.contrast, self.brightness, self.shade))
 
     def apply(self, crops: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
-        """Return changed crops; numbers are drawn from torch's global generator."""
+        """Return changed crops, with random numbers from torch's global generator."""
         count, _, height, width = crops.shape
 
-        def drawn(*shape: int) -> Tensor:
+        def normal(*shape: int) -> Tensor:
             return torch.randn(count, *shape, device=crops.device, dtype=crops.dtype)
 
         if self.shift:
             place = torch.eye(2, 3, device=crops.device, dtype=crops.dtype).repeat(count, 1, 1)
-            place[:, :, 2] += self.shift * drawn(2) * 2 / place.new_tensor([width, height])
+            place[:, :, 2] += self.shift * normal(2) * 2 / place.new_tensor([width, height])
             grid = functional.affine_grid(place, list(crops.shape), align_corners=False)
             crops = functional.grid_sample(crops, grid, padding_mode="border", align_corners=False)
         if self.contrast:
-            crops = (crops - BLACK) * torch.exp(self.contrast * drawn(1, 1, 1)) + BLACK
+            crops = (crops - BLACK) * torch.exp(self.contrast * normal(1, 1, 1)) + BLACK
         if self.brightness:
-            crops = crops + self.brightness * drawn(1, 1, 1)
+            crops = crops + self.brightness * normal(1, 1, 1)
         if self.shade:
             across = torch.linspace(-1, 1, width, device=crops.device, dtype=crops.dtype)
             down = torch.linspace(-1, 1, height, device=crops.device, dtype=crops.dtype)[:, None]
-            crops = crops + self.shade * (drawn(1, 1, 1) * across + drawn(1, 1, 1) * down)
+            crops = crops + self.shade * (normal(1, 1, 1) * across + normal(1, 1, 1) * down)
         return crops

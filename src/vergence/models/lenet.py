@@ -50,7 +50,7 @@ class LeNetNet(SmallCnnNet):
 
     def __init__(self, first: int, second: int, pose: bool = True) -> None:
         sizes = (1, HEIGHT, WIDTH), 2, (first, second), HIDDEN
-        super().__init__(*sizes, pad=False, beside=2 * pose)
+        super().__init__(*sizes, pad=False, side_inputs=2 * pose)
         nn.init.normal_(self.conv1.weight, std=0.1)
         nn.init.normal_(self.conv2.weight, std=0.01)
         for layer in (self.fc1, self.fc2):
@@ -59,7 +59,7 @@ class LeNetNet(SmallCnnNet):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of a layer for its input.
 
         Raises:
@@ -74,4 +74,4 @@ class LeNetNet(SmallCnnNet):
             )
         if name in ("conv1", "conv2"):
             return self.get_submodule(name)(x)
-        return super().stage(name, x, *beside)
+        return super().stage(name, x, *side_inputs)

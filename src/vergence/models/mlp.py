@@ -51,7 +51,7 @@ class MlpNet(Staged):
         for name, before, after in zip(names, widths, widths[1:], strict=False):
             self.add_module(name, nn.Linear(before, after))
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of a layer for `x`.
 
         Raises:

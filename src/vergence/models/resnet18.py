@@ -81,7 +81,7 @@ class ResNet18Net(Staged):
         self.fc = nn.Linear(before + 2 * pose, 2)
         initialise(self)
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of the stem, of a block, or of the mean and the last layer, for their input.
 
         Raises:
@@ -93,7 +93,7 @@ class ResNet18Net(Staged):
                 return functional.relu(self.norm(self.conv(x)))
             case "fc":
                 x = x.mean((2, 3))
-                return self.fc(torch.cat([x, *beside], 1) if self.reads else x)
+                return self.fc(torch.cat([x, *side_inputs], 1) if self.reads else x)
             case _:
                 return self.blocks[int(name.removeprefix("block"))](x)
 

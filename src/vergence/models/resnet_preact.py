@@ -72,7 +72,7 @@ class ResNetPreactNet(Staged):
         self.fc = nn.Linear(4 * channels + 2 * pose, 2)
         initialise(self)
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of a stage for its input; norm, ReLU and mean are part of the last stage.
 
         Raises:
@@ -90,7 +90,7 @@ class ResNetPreactNet(Staged):
                 return self.stage3(x)
             case _:
                 x = functional.relu(self.norm(x)).mean((2, 3))
-                return self.fc(torch.cat([x, *beside], 1) if self.reads else x)
+                return self.fc(torch.cat([x, *side_inputs], 1) if self.reads else x)
 
 
 class PreactBlock(nn.Module):

@@ -60,7 +60,7 @@ class SmallCnnNet(Staged):
     """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities.
 
     With `pad` a convolution keeps the size of what it gets, without it 4 rows and columns less.
-    The last layer also takes `beside` numbers of each image, as a head pose.
+    The last layer also takes `side_inputs` numbers of each image, as a head pose.
     """
 
     cut = "pool1"
@@ -72,7 +72,7 @@ class SmallCnnNet(Staged):
         channels: tuple[int, int],
         hidden: int,
         pad: bool = True,
-        beside: int = 0,
+        side_inputs: int = 0,
     ) -> None:
         super().__init__()
         self.stages = {
@@ -83,7 +83,7 @@ class SmallCnnNet(Staged):
             "fc1": ("fc1",),
             "fc2": ("fc2",),
         }
-        self.reads = frozenset({"fc2"} if beside else ())
+        self.reads = frozenset({"fc2"} if side_inputs else ())
         self.image = tuple(image)
         (depth, rows, columns), (first, second) = image, channels
         edge = KERNEL // 2 if pad else 0
@@ -92,9 +92,9 @@ class SmallCnnNet(Staged):
         lost = KERNEL - 1 - 2 * edge
         left = [((side - lost) // 2 - lost) // 2 for side in (rows, columns)]
         self.fc1 = nn.Linear(second * left[0] * left[1], hidden)
-        self.fc2 = nn.Linear(hidden + beside, classes)
+        self.fc2 = nn.Linear(hidden + side_inputs, classes)
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of a layer for its input, rectified except for the last layer.
 
         Raises:
@@ -113,6 +113,6 @@ class SmallCnnNet(Staged):
             case "fc1":
                 return functional.relu(self.fc1(x.flatten(1)))
             case "fc2":
-                return self.fc2(torch.cat([x, *beside], 1) if self.reads else x)
+                return self.fc2(torch.cat([x, *side_inputs], 1) if self.reads else x)
             case _:
                 return functional.max_pool2d(x, 2)

@@ -36,7 +36,7 @@ class SmallEye(Model):
             fewer, and head pose need not leave a client. The data need the column `pose` all the
             same: zeros will do.
         kernel: width of the first convolution's filters.
-        standardise: give each crop mean 0 and deviation 1 first, so that light and skin matter
+        standardize: give each crop mean 0 and deviation 1 first, so that light and skin matter
             less.
         dropout: share of the inputs of `fc1` and `fc2` that training drops.
     """
@@ -82,7 +82,7 @@ class SmallEyeNet(Staged):
         if dropout:
             self.drop = nn.Dropout(dropout)
 
-    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+    def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Output of a layer for its input, rectified except for the last layer.
 
         Raises:
@@ -105,7 +105,7 @@ class SmallEyeNet(Staged):
                 return functional.relu(self.fc1(self._dropped(x.flatten(1))))
             case _:
                 x = self._dropped(x)
-                return self.fc2(torch.cat([x, *beside], 1) if self.reads else x)
+                return self.fc2(torch.cat([x, *side_inputs], 1) if self.reads else x)
 
     def _dropped(self, x: Tensor) -> Tensor:
         return self.drop(x) if hasattr(self, "drop") else x

@@ -121,7 +121,7 @@ def table(found: Skew, name: str) -> Table:
     out = Table("", "samples", *heads, "dominating", title=f"skew of {name}", caption=caption)
     for i, client in enumerate(found.clients):
         top = found.dominating(i)
-        marks = ["*" if found.found[i, j] else " " for j in range(len(MEASURES))]
+        marks = ["*" if found.beyond_chance[i, j] else " " for j in range(len(MEASURES))]
         cells = [
             _cell(v, s, mark)
             for v, s, mark in zip(found.value[i], found.share[i], marks, strict=True)
@@ -151,7 +151,7 @@ def heat_map(found: Skew, name: str) -> Figure:
     for i in range(count):
         for j in range(len(MEASURES)):
             dark = share[i, j] > 0.6 * image.get_clim()[1]
-            beyond = bool(found.found[i, j])
+            beyond = bool(found.beyond_chance[i, j])
             axes.text(
                 j,
                 i,

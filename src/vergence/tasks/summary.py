@@ -23,7 +23,7 @@ from vergence.data.synthetic.clip_synthetic import PROXY, drawn
 from vergence.data.video_summaries.h5_files import read_videos
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.summaries import (
-    Chosen,
+    HumanSelections,
     agreement,
     capacity,
     counted_f,
@@ -231,7 +231,7 @@ class JudgedSummary:
     picks: NDArray[np.int32]
     shots: NDArray[np.int32]
     ratings: Float[np.ndarray, "people steps"]
-    selections: Chosen
+    selections: HumanSelections
 
 
 def clips(samples: Samples) -> Iterator[JudgedSummary]:
@@ -244,7 +244,10 @@ def clips(samples: Samples) -> Iterator[JudgedSummary]:
         raters = ratings[at].T
         real = shots[:, 1] >= 0
         yield JudgedSummary(
-            picks[at], shots[real], raters[~np.isnan(raters).any(1)], Chosen(counts[real], both)
+            picks[at],
+            shots[real],
+            raters[~np.isnan(raters).any(1)],
+            HumanSelections(counts[real], both),
         )
 
 

@@ -11,7 +11,7 @@ class PlainCnn(SmallCnnNet):
     """Two convolutions without activations, as LeNet's, a hidden layer of 6, two numbers beside."""
 
     def __init__(self):
-        super().__init__(IMAGE, 2, (3, 4), 6, pad=False, beside=2)
+        super().__init__(IMAGE, 2, (3, 4), 6, pad=False, side_inputs=2)
 
     def stage(self, name, x, *beside):
         if name in ("conv1", "conv2"):
