@@ -34,10 +34,10 @@ CODECS = [
     Compression("fp16"),
     Compression("int8"),
     Compression("topk", share=0.1),
-    Compression("topk", share=0.1, kept="int8"),
+    Compression("topk", share=0.1, value_codec="int8"),
     Compression("topk", share=0.01),
-    Compression("topk", share=0.01, kept="fp16"),
-    Compression("topk", share=0.01, kept="int8"),
+    Compression("topk", share=0.01, value_codec="fp16"),
+    Compression("topk", share=0.01, value_codec="int8"),
     Compression("topk", share=0.001),
 ]
 
@@ -86,7 +86,9 @@ def row(how: Compression, normal: Tensor, changes: list[Tensor]) -> str:
     )
     name = how.codec
     if how.codec == "topk":
-        name += f" {how.share:g}" + ("" if how.kept == "fp32" else f", kept {how.kept}")
+        name += f" {how.share:g}" + (
+            "" if how.value_codec == "fp32" else f", kept {how.value_codec}"
+        )
     errors = [
         error(how.compress(normal)[1], normal),
         error(decoded, last),

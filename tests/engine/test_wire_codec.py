@@ -11,7 +11,7 @@ from vergence.wire.codecs import Compression
 HOW = [
     Compression("fp16"),
     Compression("int8", feedback=True),
-    Compression("topk", share=0.3, kept="fp16", feedback=True),
+    Compression("topk", share=0.3, value_codec="fp16", feedback=True),
 ]
 METHODS = [
     FedAvg(local=LOCAL),

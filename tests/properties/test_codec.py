@@ -155,7 +155,7 @@ compressions = st.builds(
     Compression,
     codec=st.sampled_from(["fp32", "fp16", "int8", "topk"]),
     share=st.sampled_from([0.01, 0.3, 1.0]),
-    kept=st.sampled_from(["fp32", "fp16", "int8"]),
+    value_codec=st.sampled_from(["fp32", "fp16", "int8"]),
     feedback=st.booleans(),
 )
 

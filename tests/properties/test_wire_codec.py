@@ -17,7 +17,7 @@ ways = st.builds(
     Compression,
     codec=st.sampled_from(["fp16", "int8", "topk"]),
     share=st.sampled_from([0.02, 0.4]),
-    kept=st.sampled_from(["fp32", "fp16", "int8"]),
+    value_codec=st.sampled_from(["fp32", "fp16", "int8"]),
     feedback=st.booleans(),
 )
 

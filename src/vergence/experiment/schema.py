@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -370,7 +371,10 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
         found = next((str(path) for path in beside if path.is_file()), presence.trace)
         presence = replace(presence, trace=found)
     delivery = bind(Delivery, table.get("delivery", {}), "delivery")
-    wire = bind(Compression, table.get("wire", {}), "wire")
+    compression = as_table(table.get("wire", {}), "wire")
+    if "kept" in compression:
+        warnings.warn('wire.kept is called "value_codec" now', FutureWarning, 2)
+        compression["value_codec"] = compression.pop("kept")
     pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
     poison = build_poison(table["poison"]) if "poison" in table else None
     return bind(
@@ -379,7 +383,7 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
         "run",
         presence=presence,
         delivery=delivery,
-        wire=wire,
+        wire=bind(Compression, compression, "wire"),
         pruning=pruning,
         privacy=build_privacy(table.get("privacy", {})),
         poison=poison if isinstance(poison, Poison) else None,

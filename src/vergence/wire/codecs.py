@@ -184,7 +184,7 @@ class Compression(NamedOptions, label="wire"):
     Args:
         codec: `fp32` as is, `fp16`, `int8`, or `topk`.
         share: share of entries that `topk` keeps.
-        kept: codec of the values that `topk` keeps.
+        value_codec: codec of the values that `topk` keeps.
         feedback: send in later rounds what was not sent.
 
     Source: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
@@ -194,14 +194,16 @@ class Compression(NamedOptions, label="wire"):
 
     codec: Literal["fp32", "fp16", "int8", "topk"] = "fp32"
     share: Annotated[float, Gt(0), Le(1)] = 0.01
-    kept: Literal["fp32", "fp16", "int8"] = "fp32"
+    value_codec: Literal["fp32", "fp16", "int8"] = "fp32"
     feedback: bool = False
 
     @cached_property
     def coder(self) -> Codec:
         """The codec with these options."""
         plain: dict[str, Codec] = {"fp32": FullPrecision(), "fp16": HalfPrecision(), "int8": Int8()}
-        return TopK(self.share, plain[self.kept]) if self.codec == "topk" else plain[self.codec]
+        return (
+            TopK(self.share, plain[self.value_codec]) if self.codec == "topk" else plain[self.codec]
+        )
 
     @property
     def lossless(self) -> bool:
