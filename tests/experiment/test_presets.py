@@ -121,10 +121,3 @@ def test_who_drops_out_has_two_classes_alone_and_is_there_at_the_end():
     assert isinstance(experiment.dataset, FashionMnist)
     others = {kind for row in [*TABLE_3_1[:8], TABLE_3_1[9]] for kind in row}
     assert not others & set(experiment.dataset.table[8])
-
-
-def test_the_former_name_of_an_option_is_read_with_a_warning():
-    """`wire.kept` became `value_codec`; files that people have keep working."""
-    with pytest.warns(FutureWarning, match="value_codec"):
-        experiment = load(preset("1"), ['wire={codec="topk", kept="int8"}'])
-    assert experiment.plan.wire == Compression("topk", value_codec="int8")

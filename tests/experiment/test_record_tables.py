@@ -20,6 +20,7 @@ from vergence.experiment.record_tables import (
 from vergence.experiment.registry import bind, find, names
 from vergence.experiment.schema import build_method, build_plan, check
 from vergence.methods.fedavg import FedAvg
+from vergence.wire.codecs import Compression
 
 LIST = same_bits.experiments()
 OTHERS = LocalTraining(lr=0.3, batch=7, optimizer="adamw", clip=0.0)
@@ -59,3 +60,10 @@ def test_values_that_no_file_can_hold():
     for value in (None, lambda: 0, object()):
         with pytest.raises(NotWritable, match=type(value).__name__):
             written(value)
+
+
+def test_the_former_name_of_an_option_is_read_with_a_warning():
+    """`wire.kept` became `value_codec`; files that people have keep working."""
+    with pytest.warns(FutureWarning, match="value_codec"):
+        plan = build_plan({"wire": {"codec": "topk", "kept": "int8"}})
+    assert plan.wire == Compression("topk", value_codec="int8")
