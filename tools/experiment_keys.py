@@ -25,7 +25,7 @@ from vergence.engine.plan import Plan
 from vergence.experiment.privacy import schema as privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples
-from vergence.experiment.record_tables import BESIDE
+from vergence.experiment.record_tables import OWN_TABLES
 from vergence.experiment.registry import find, names
 from vergence.experiment.schema import KEYS
 from vergence.experiment.search_space import SearchRange, SweepSettings, Tuning
@@ -70,7 +70,7 @@ TOP: Mapping[str, tuple[str, str]] = {
 }
 """Keys of the first level, in the order of the page."""
 ALONE: Mapping[str, tuple[type, Collection[str]]] = {
-    "run": (Plan, BESIDE),
+    "run": (Plan, OWN_TABLES),
     "local": (LocalTraining, ()),
     "presence": (Participation, ()),
     "delivery": (Delivery, ()),

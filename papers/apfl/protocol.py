@@ -43,7 +43,7 @@ def befriended(run: Run, experiment: Experiment, shares: Mapping[str, float]) ->
     ready = validate(experiment).ready
     found: dict[str, Cells] = {row: {} for row in shares}
     for seed in run.seeds:
-        saved = read_run(run.folder, seed).on(ready)
+        saved = read_run(run.folder, seed).on_data(ready)
         measure = saved.executor.measure
         for person in ready.clients:
             state = saved.clients.get(person, None)

@@ -23,7 +23,7 @@ from vergence.core.task import Task
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import unseen as find_unseen
+from vergence.experiment.newcomers import find_held_out as find_unseen
 from vergence.experiment.schema import Experiment, check, merge
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.validation import validate
@@ -96,7 +96,7 @@ def training(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
         errors: ByPerson = {}
         for person, fold in run.results["folds"].items():
             for seed in run.seeds:
-                trained = read_run(run.folder / fold, seed).on(ready)
+                trained = read_run(run.folder / fold, seed).on_data(ready)
                 others = [p for p in ready.clients if p != person]
                 errors.setdefault(person, []).append(
                     float(np.mean([on_training(trained, other) for other in others]))
@@ -170,7 +170,8 @@ def strangers(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     for run in study.runs:
         runs = [find_unseen(run.folder).run(people[0], seed) for seed in run.seeds]
         told = {
-            p: [each.stranger(p, run.people)["P0"][study.headline] for each in runs] for p in people
+            p: [each.unseen_client(p, run.people)["P0"][study.headline] for each in runs]
+            for p in people
         }
         scores[run.label + part.suffix] = {study.headline: means(told)}
     return PartResult(scores, study, lower=study.lower_is_better)

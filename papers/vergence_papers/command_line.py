@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from vergence.console import out
-from vergence.experiment.trust import starting
+from vergence.experiment.trust import allow_own_code
 
 
-@starting
+@allow_own_code
 def reproduce(
     *tables: str,
     list_: Annotated[bool, Parameter(name="--list", negative="")] = False,

@@ -295,7 +295,7 @@ def matrix(_: TablePart, experiment: Experiment, out: Path) -> PartResult:
         raise ConfigError("a person matrix needs at least two people; take more")
     errors = np.mean(
         [
-            [metrics[metric] for _, _, metrics in saved.on(ready).matrix(people, people)]
+            [metrics[metric] for _, _, metrics in saved.on_data(ready).matrix(people, people)]
             for saved in (first, *more)
         ],
         axis=0,

@@ -69,7 +69,7 @@ def test_what_is_chosen_is_what_the_adapted_run_gives(corner, tmp_path):
     trained, clips = corner
     ready = trained.task.prepare(Federation("adapt", {"me": Splits(clips, clips, clips)}))
     stream = RandomStream("adapt", 0)
-    adapter = Adapter(trained.on(ready, stream=stream), "me")
+    adapter = Adapter(trained.on_data(ready, stream=stream), "me")
     every = torch.arange(6)
     way = choose(adapter, candidates(adapter), every, stream).way
     assert way != SHARED
@@ -88,7 +88,7 @@ def test_a_sample_is_scored_by_a_prior_that_never_saw_it(corner):
     clips = Samples({**clips.columns, "points": points}, clips.banks)
     ready = trained.task.prepare(Federation("adapt", {"me": Splits(clips, clips, clips)}))
     stream = RandomStream("adapt", 0)
-    adapter, every = Adapter(trained.on(ready, stream=stream), "me"), torch.arange(6)
+    adapter, every = Adapter(trained.on_data(ready, stream=stream), "me"), torch.arange(6)
     prior = held_out_errors(adapter, prior_name(1.0), every, fold_numbers(6), stream)
     known = adapter.outputs_at(adapter.fit(prior_name(1.0), every, stream), every)
     assert prior[5] < errors_by_sample(trained.task, known, clips)[5] - 0.5

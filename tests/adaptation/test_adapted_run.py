@@ -221,7 +221,7 @@ def test_a_way_that_diverges_is_not_chosen(trained, newcomer):
     source = open_source(trained, None).trained
     ready = prepare_person(source.experiment, source.task.seed, own, rows)
     stream = RandomStream("adapt", 0)
-    adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(lr=1e30))
+    adapter = Adapter(source.on_data(ready, stream=stream), "me", FineTuning(lr=1e30))
     found = choose(adapter, ["shrunk offset", WHOLE], rows, stream)
     assert np.isnan(found.errors[WHOLE])
     without = choose(adapter, ["shrunk offset"], rows, stream)
@@ -242,7 +242,7 @@ def test_samples_of_one_target_are_left_out_together(trained, newcomer):
         rows = torch.arange(9 if label == "alone" else 18)
         own = OwnData("me", samples, "samples")
         ready = prepare_person(source.experiment, source.task.seed, own, rows)
-        adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(steps=100))
+        adapter = Adapter(source.on_data(ready, stream=stream), "me", FineTuning(steps=100))
         found[label] = choose(adapter, [WHOLE], rows, stream)
     assert (found["named"].folds, found["leaky"].folds) == (9, 5)
     assert found["named"].errors[SHARED] == pytest.approx(found["alone"].errors[SHARED], rel=1e-4)

@@ -12,7 +12,7 @@ import torch
 
 from vergence.engine.evaluation import scored
 from vergence.experiment.schema import check
-from vergence.experiment.validation import prepared
+from vergence.experiment.validation import prepare_data
 from vergence.tasks.gaze_angle import SPREAD
 
 EYES = """
@@ -27,7 +27,7 @@ def read_by_the_server(options):
     """What one gradient of the last bias tells of a person's spread, and the person's own."""
     experiment = check(tomllib.loads(EYES.format(options=options)))
     task = experiment.task(0)
-    train = prepared(experiment, task, experiment.federation()).people["p00"].train
+    train = prepare_data(experiment, task, experiment.federation()).people["p00"].train
     batch, module = train.take(torch.arange(len(train))), task.module()
     *_, last = (layer for layer in module.modules() if isinstance(layer, torch.nn.Linear))
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_scores_tell_of_the_prior_whatever_updates_do(options):
     found = []
     for splits in (own, other):  # they differ in training gaze alone, which is the prior's
         changed = replace(federation, people={**federation.people, "p00": splits})
-        ready = prepared(experiment, task, changed).people["p00"]
+        ready = prepare_data(experiment, task, changed).people["p00"]
         with torch.no_grad():
             found.append(scored(task, lambda part: constant(task, part), ready))
     assert found[0]["pitch_error_deg"] != pytest.approx(found[1]["pitch_error_deg"], abs=0.1)

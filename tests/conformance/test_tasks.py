@@ -12,7 +12,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.registry import find, names
 from vergence.experiment.schema import load
-from vergence.experiment.validation import prepared
+from vergence.experiment.validation import prepare_data
 
 GLANCES = '{ name = "eye_glances", people = 2, samples = 70 }'
 MADE = {
@@ -80,7 +80,7 @@ def without(federation, name, parts=("train", "val", "test")):
 def used(experiment, federation):
     """Everything that a run asks a task of its data, on the first sample of each part."""
     task = experiment.task(0)
-    ready = prepared(experiment, task, federation)
+    ready = prepare_data(experiment, task, federation)
     task.priors(ready)
     task.own_guess(ready)
     for splits in ready.people.values():
@@ -117,7 +117,7 @@ def test_a_column_that_is_missing_is_named_with_the_task_and_those_there_are(nam
     for column in read & {*held(federation)}:
         less = without(federation, column)
         with pytest.raises(ConfigError) as caught:
-            prepared(experiment, task, less)
+            prepare_data(experiment, task, less)
         said = str(caught.value)
         assert column in said
         assert ", ".join(sorted(held(less))) in said
@@ -138,7 +138,7 @@ def test_what_metrics_alone_look_at_may_be_missing_where_nothing_is_measured(nam
         less = without(less, column, ("train",))
         for part in ("val", "test"):
             with pytest.raises(ConfigError, match=f"has no column '{column}' in {part} "):
-                prepared(experiment, task, without(federation, column, (part,)))
+                prepare_data(experiment, task, without(federation, column, (part,)))
     assert scored
     used(experiment, less)
 
@@ -168,4 +168,4 @@ def test_ratings_in_a_column_are_refused_before_anything_is_trained(folder):
         for person, splits in federation.people.items()
     }
     with pytest.raises(DataError, match=r"summary: 'ratings' of \w+ is a column; .*SharedRows"):
-        prepared(experiment, experiment.task(0), replace(federation, people=people))
+        prepare_data(experiment, experiment.task(0), replace(federation, people=people))

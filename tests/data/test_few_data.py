@@ -103,7 +103,7 @@ def test_unusable_numbers_and_names():
 def test_a_name_that_nobody_has_is_refused_by_whatever_reads_the_data(tmp_path):
     file = write(tmp_path, SEVERAL + 'sweep = { trials = 1 }\nfew_data = { label_poor = ["p9"] }\n')
     experiment = load(file)
-    for read in (experiment.recorded, experiment.federation, lambda: on_validation(experiment)):
+    for read in (experiment.load_data, experiment.federation, lambda: on_validation(experiment)):
         with pytest.raises(ConfigError, match="label_poor names 'p9', who is not in the data"):
             read()
     with pytest.raises(ConfigError, match="label_poor names 'p9', who is not in the data"):
@@ -126,7 +126,7 @@ def test_of_an_experiment(tmp_path):
     assert {len(splits.train) for splits in found.ready.people.values()} == {6}
     assert found.sha != validate(load(file)).sha
     again = load(file, sets)
-    assert validate(again.on(TOYS)).sha == validate(load(file)).sha  # those data as they are
+    assert validate(again.on_dataset(TOYS)).sha == validate(load(file)).sha  # those data as they are
     vergence(
         "run", file, "--out", tmp_path / "x", "--set", "few_data.samples_per_person=0"
     ).complains(2, "few_data: samples_per_person must be >= 1; got 0")

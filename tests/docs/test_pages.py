@@ -154,7 +154,7 @@ def halfway(monkeypatch):
     test: dict = {}
     monkeypatch.setattr(importlib.import_module("vergence.methods"), "halfway", module, False)
     exec(compile(by_label['title="test_halfway.py"'].text, "test_halfway.py", "exec"), test)
-    return binding.only(module, Method), test["test_halfway_by_hand"]
+    return binding.only_class(module, Method), test["test_halfway_by_hand"]
 
 
 def test_the_worked_method_passes_its_own_test(halfway):

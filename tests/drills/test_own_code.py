@@ -231,7 +231,7 @@ def test_own_code_over_flower_gives_the_simulators_fingerprint(tmp_path):
         (sha,) = digests(made.server)
         served = made.run("serve", made.server, "--accept-code", sha)
         joined = [made.run("join", made.client(lab), "--accept-code", sha) for lab in LABS]
-        with under(Trust(started=True)):
+        with under(Trust(own_experiment=True)):
             here = simulated(table, tmp_path / "here")
         assert served.wait(500) == 0, made.events()
         assert [process.wait(30) for process in joined] == [0, 0, 0]
@@ -252,7 +252,7 @@ def test_statistics_that_stay_at_home_over_flower_give_the_simulators_fingerprin
         (sha,) = digests(made.server)
         served = made.run("serve", made.server, "--accept-code", sha)
         joined = [made.run("join", made.client(c), "--accept-code", sha) for c in CLIENTS]
-        with under(Trust(started=True)):
+        with under(Trust(own_experiment=True)):
             here = simulated(table, tmp_path / "here")
         assert served.wait(500) == 0, made.events()
         assert [process.wait(30) for process in joined] == [0, 0, 0]

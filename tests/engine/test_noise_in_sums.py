@@ -20,7 +20,7 @@ from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import forecast
 from vergence.engine.secure_sums import SecureSum, sums_for, unpack_words
 from vergence.errors import ConfigError
-from vergence.experiment.privacy.spent import foretold, spent
+from vergence.experiment.privacy.spent import forecast_lines, spent_block
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.local_only import LocalOnly
@@ -185,7 +185,7 @@ def test_grids_on_which_shares_do_not_add_up_are_refused(user, why):
 
 def test_explain_and_results_say_from_whom_people_are_hidden(tmp_path):
     plan, people = Plan(rounds=1, privacy=PADS), People(people=12).load()
-    (line, useful, _) = foretold(plan, FedAvg(), ToyTask(Linear()), people)
+    (line, useful, _) = forecast_lines(plan, FedAvg(), ToyTask(Linear()), people)
     assert "all 12 people together may say" in useful
     assert "the server while at least 7 people" in line  # more than half of 12
     assert "noise of at least 2 x 0.5" in line
@@ -193,5 +193,5 @@ def test_explain_and_results_say_from_whom_people_are_hidden(tmp_path):
     assert forecast(USER, plan, FedAvg(), 12).level.shares == 7
     run_toy(tmp_path, STILL, rounds=1, privacy=PADS)
     run = ProtectedRun(STILL, ToyTask(Linear()), people, 1, tmp_path / "state")
-    found = spent(plan, run)
+    found = spent_block(plan, run)
     assert "the server while at least 7" in found["person"]["against"]

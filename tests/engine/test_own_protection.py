@@ -21,7 +21,7 @@ from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.privacy.spent import statements
-from vergence.experiment.trust import typed, under
+from vergence.experiment.trust import trust_in_own_file, under
 from vergence.methods.fedavg import FedAvg
 from vergence.models.linear import Linear
 from vergence.privacy.config import Privacy, SecureAggregationConfig
@@ -91,7 +91,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def rounding(file):
-    with under(typed()):
+    with under(trust_in_own_file()):
         return build_privacy({"own": [{"name": str(file), "digits": 1}]})
 
 
@@ -186,7 +186,7 @@ def test_it_is_refused_where_its_row_says_so(rounding):
     ],
 )
 def test_what_names_no_protection_is_refused(own, words):
-    with under(typed()), pytest.raises(ConfigError, match=words):
+    with under(trust_in_own_file()), pytest.raises(ConfigError, match=words):
         build_privacy({"own": own})
 
 
@@ -226,7 +226,10 @@ def test_what_it_says_of_who_sees_what_is_marked_and_replaces_nothing(rounding):
 
 
 def test_an_option_that_it_has_not_is_refused(file):
-    with under(typed()), pytest.raises(ConfigError, match=r"unknown key 'digit'.*digits"):
+    with (
+        under(trust_in_own_file()),
+        pytest.raises(ConfigError, match=r"unknown key 'digit'.*digits"),
+    ):
         build_privacy({"own": [{"name": str(file), "digit": 2}]})
 
 

@@ -21,7 +21,7 @@ from vergence.engine.protections.dp_split import SplitDpHooks
 from vergence.engine.protections.setup import check_privacy, protections
 from vergence.engine.split_session import ServerSession
 from vergence.errors import ConfigError
-from vergence.experiment.privacy.spent import spent
+from vergence.experiment.privacy.spent import spent_block
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.split.base import FRESH, opened
 from vergence.methods.split.local_loss_split import LocalLossSplit
@@ -205,7 +205,7 @@ def test_what_is_spent_is_what_was_promised(method, tmp_path):
         size = len(PEOPLE.people[client].train)
         assert [entry.steps for entry in book.entries] == [2 * -(-size // 16)] * 2
         assert book.ledger.epsilon(policy.delta) <= 4.0 * (1 + 1e-6)
-    told = spent(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))["sample"]
+    told = spent_block(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))["sample"]
     assert told["epsilon"] == pytest.approx(promise.guarantee.epsilon, rel=1e-3)
     assert "no smashed data" in told["against"]
 
@@ -293,7 +293,7 @@ def test_all_four_defences_train_together(tmp_path):
     check_privacy(method, SMALL, PEOPLE, Plan(rounds=2, **plan))
     outcome = run(tmp_path, method, **plan)
     where = ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state")
-    kinds = spent(Plan(rounds=2, **plan), where)
+    kinds = spent_block(Plan(rounds=2, **plan), where)
     assert {"sample", "pixel"} <= kinds.keys()
     assert 0 < kinds["sample"]["epsilon"] < 20
     zeros = float((whole(outcome.server).abs() < 1e-7).float().mean())

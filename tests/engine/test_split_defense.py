@@ -29,7 +29,7 @@ from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
-from vergence.experiment.privacy.spent import spent
+from vergence.experiment.privacy.spent import spent_block
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.split.base import FRESH, opened
 from vergence.methods.split.local_loss_split import LocalLossSplit
@@ -273,7 +273,7 @@ def test_every_epoch_is_a_release_and_the_book_adds_up_to_the_budget(tmp_path):
     for book in books(tmp_path).values():
         assert book.most == pytest.approx(4 / noise**2)
         assert min(book.costs.values()) == book.most
-    told = spent(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))["picture"]
+    told = spent_block(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))["picture"]
     assert told["epsilon"] == pytest.approx(8, rel=1e-6)
     assert "updates of the clients' layers" in told["only"]
 
@@ -301,7 +301,7 @@ def test_pixel_noise_is_told_per_unit_of_change(tmp_path):
     assert gain(SMALL, PEOPLE.people["p00"].train) == pytest.approx(4)
     assert outlook(plan, method, SMALL, PEOPLE).noise_spec.scale == pytest.approx(2)
     run(tmp_path, method, privacy=DEFENCES["conv1"])
-    told = spent(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))
+    told = spent_block(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))
     assert told["pixel"]["epsilon"] == pytest.approx(8)
 
 

@@ -21,7 +21,7 @@ from vergence.engine.protections.split_guard import SplitGuardProtection
 from vergence.engine.split_session import ServerSession
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
-from vergence.experiment.privacy.spent import lines, spent
+from vergence.experiment.privacy.spent import screen_lines, spent_block
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.split import SplitLearning
 from vergence.methods.split.splitfed import SplitFed
@@ -58,7 +58,7 @@ def deaf(*_):
 
 def verdicts(path, plan=QUICK):
     told = ProtectedRun(SplitFed(), SMALL, PEOPLE, 4, path / "state")
-    return spent(Plan(privacy=Privacy(split_guard=plan)), told)["split_guard"]
+    return spent_block(Plan(privacy=Privacy(split_guard=plan)), told)["split_guard"]
 
 
 def test_a_server_that_ignores_labels_loses_its_clients(tmp_path):
@@ -70,7 +70,7 @@ def test_a_server_that_ignores_labels_loses_its_clients(tmp_path):
     said = [row["status"] for row in table(tmp_path / "stop", "turns.csv")]
     assert any(line.startswith("quarantined: accused: after") for line in said)
     assert "likelihood ratio" in " ".join(said)
-    (line,) = lines("splitfed", {"split_guard": told})
+    (line,) = screen_lines("splitfed", {"split_guard": told})
     assert line.startswith("server of splitfed: accused by p0")
     going = Privacy(split_guard=replace(QUICK, act="report"))
     run(tmp_path / "report", method, privacy=going, rounds=3)

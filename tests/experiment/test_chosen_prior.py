@@ -112,8 +112,8 @@ def test_a_finished_run_predicts_with_the_exponent_and_strangers_with_none(runs)
     plain = vergence.open_run(runs[NONE] / "fedavg").predict(None, raw)
     torch.testing.assert_close(finished.predict(None, raw), plain)
     assert not torch.allclose(found, plain)
-    strange = trained.stranger(person, [w for w in trained.ready.clients if w != person])
-    bare = read_run(runs[NONE] / "fedavg").stranger(person, ["v02"])["newcomer"]
+    strange = trained.unseen_client(person, [w for w in trained.ready.clients if w != person])
+    bare = read_run(runs[NONE] / "fedavg").unseen_client(person, ["v02"])["newcomer"]
     assert strange["newcomer"]["nss"] == pytest.approx(bare["nss"])
 
 
@@ -139,7 +139,7 @@ def test_a_client_that_is_alone_with_its_data_chooses_alike(tmp_path):
     """A deployment's client prepares its own data, and knows of nobody else's."""
     trained = read_run(run(tmp_path, EYES))
     raw = trained.loaded.raw.only(["p01"])
-    alone = trained.on(trained.task.prepare(trained.task.network.prepare(raw)))
+    alone = trained.on_data(trained.task.prepare(trained.task.network.prepare(raw)))
     params = trained.model("p01")
     assert alone.measure(params, "p01") == trained.measure(params, "p01")
 

@@ -17,7 +17,7 @@ from vergence.experiment.code_names import CodeName, default_label, module_file,
 from vergence.experiment.provenance import config_digest
 from vergence.experiment.registry import find
 from vergence.experiment.schema import load
-from vergence.experiment.trust import now, python_files, typed, under
+from vergence.experiment.trust import current_trust, python_files, trust_in_own_file, under
 from vergence.methods.fedavg import FedAvg
 
 TOY = """
@@ -152,12 +152,12 @@ def test_the_file_of_a_module_is_found_without_importing(site):
 @pytest.mark.parametrize("place", ["own_lab.methods", "FILE"])
 def test_one_of_several_classes(site, place):
     place = place.replace("FILE", str(site / "methods.py"))
-    with under(typed()):
+    with under(trust_in_own_file()):
         one, other = (find("methods", f"{place}:{name}", Method) for name in ("Plain", "Other"))
         assert (one.__name__, other.__name__) == ("Plain", "Other")
         assert one.__module__ == other.__module__
         assert find("models", f"{place}:Network", Model).__name__ == "Network"
-        assert list(now().ran) == [place]
+        assert list(current_trust().loaded_code) == [place]
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,16 @@ def test_what_is_wrong_is_one_line(site, tmp_path, name, words):
 def test_a_file_whose_one_class_is_abstract_is_told_what_it_lacks(tmp_path):
     file = tmp_path / "half.py"
     file.write_text("from vergence.core.method import Method\nclass Half(Method):\n    pass\n")
-    with under(typed()), pytest.raises(ConfigError, match=r"half\.py: Half is abstract.*round"):
+    with (
+        under(trust_in_own_file()),
+        pytest.raises(ConfigError, match=r"half\.py: Half is abstract.*round"),
+    ):
         find("methods", str(file), Method)
 
 
 @pytest.mark.usefixtures("site")
 def test_ones_own_class_does_not_pass_for_the_packages():
-    with under(typed()):
+    with under(trust_in_own_file()):
         own = find("methods", "own_lab.methods:Plain", Method)
     assert called(own) == "own_lab.methods:Plain"
     assert called(FedAvg) == "fedavg"
@@ -201,7 +204,7 @@ def test_ones_own_class_does_not_pass_for_the_packages():
 @pytest.mark.usefixtures("site")
 def test_a_plain_network_is_told_how_to_become_a_model():
     with (
-        under(typed()),
+        under(trust_in_own_file()),
         pytest.raises(ConfigError, match=r"plain torch.nn.Module.*OwnNet\(vg\.Model\)"),
     ):
         find("models", "own_lab.methods:Net", Model)

@@ -14,7 +14,7 @@ from vergence.engine.protections.setup import client_hooks
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.experiment.trained_run import read_run
-from vergence.experiment.validation import prepared, validate
+from vergence.experiment.validation import prepare_data, validate
 from vergence.model_tools.onnx_export import TOLERANCE, export
 
 EYES = """
@@ -44,12 +44,13 @@ def test_people_of_one_model_are_served_differently_and_strangers_by_the_common_
     trained = read_run(folder / "fedavg")
     test = trained.loaded.raw.people["p00"].test
     one, other, new = (
-        trained.outputs(trained.newcomer(), trained.lent(test, who)) for who in ("p00", "p01", None)
+        trained.outputs(trained.newcomer(), trained.with_personal_prior(test, who))
+        for who in ("p00", "p01", None)
     )
     assert not np.allclose(one, other)
     assert not np.allclose(one, new)
     known = trained.measure(trained.newcomer(), "p00")
-    strange = trained.stranger("p00", ["p01", "p02"])["P0"]
+    strange = trained.unseen_client("p00", ["p01", "p02"])["P0"]
     assert known["angle_error_deg"] != strange["angle_error_deg"]
     scored = trained.task.metrics(new, test)
     assert strange["angle_error_deg"] == pytest.approx(scored["angle_error_deg"])
@@ -101,7 +102,7 @@ def test_a_deployment_refuses_what_a_simulation_refuses(tmp_path):
         deployable(check(table))
     experiment = check(table)
     task, (method,) = experiment.task(0), experiment.methods.values()
-    ready = prepared(experiment, task, experiment.federation())
+    ready = prepare_data(experiment, task, experiment.federation())
     with pytest.raises(ConfigError, match="personal_prior puts all of a person's samples"):
         client_hooks(experiment.plan, method, task, ready, tmp_path)
     split = {**table, "method": {"name": "splitfed"}, "privacy": {}}

@@ -16,7 +16,7 @@ from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import schema as config
 from vergence.experiment.privacy.schema import ATTACKS, ON_DATA, build_poison, build_privacy
 from vergence.experiment.provenance import config_digest
-from vergence.experiment.trust import typed, under
+from vergence.experiment.trust import trust_in_own_file, under
 from vergence.privacy.config import Privacy
 from vergence.privacy.poisoning.data import DataPoison, GazeOffset
 from vergence.privacy.poisoning.updates import Poison
@@ -98,7 +98,7 @@ def test_a_rule_from_a_file_is_part_of_the_digest(tmp_path):
     toy = config.read(ROOT / "src" / "vergence" / "experiments" / "toy.toml")
     robust = {"name": str(rule), "attackers": 0.0}
     table = {**toy, "methods": ["fedavg"], "privacy": {"robust": robust}}
-    with under(typed()):
+    with under(trust_in_own_file()):
         assert config.check(table).plan.privacy.robust.name == "mine:Median"
     before = config_digest(table)
     rule.write_text(rule.read_text() + "\n# changed\n")
@@ -160,7 +160,7 @@ def test_data_attacks_spoil_the_liars_training_data_alone():
 def test_data_that_is_spoiled_is_not_spoiled_again():
     """As folds and sweeps take it: data once loaded; attacks on updates stay."""
     turned = toy(poison={"attack": "gaze_offset", "share": 0.2})
-    assert turned.on(turned.dataset).poison is None
+    assert turned.on_dataset(turned.dataset).poison is None
     lying = toy(methods=["fedavg"], poison={"attack": "alie", "share": 0.2})
     assert lying.on(lying.dataset).poison == lying.poison == lying.plan.poison
 

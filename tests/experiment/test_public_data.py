@@ -10,7 +10,7 @@ from vergence.core.federation import Federation
 from vergence.core.serialization import same
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.joined_node import deployable
-from vergence.engine.client_executor import lent
+from vergence.engine.client_executor import public_data
 from vergence.errors import ConfigError, DataError
 from vergence.experiment import schema as config
 from vergence.experiment import validation
@@ -19,7 +19,7 @@ from vergence.experiment.public_data import ReleasedSamples
 
 def test_a_server_that_holds_nothing_is_told_so_before_anything_is_trained():
     with pytest.raises(ConfigError, match="add proxy = "):
-        lent(Federation("bare", {}))
+        public_data(Federation("bare", {}))
     people = {"name": "eye_synthetic", "people": 2, "samples": 40, "size": "9x15"}
     eyes = {
         "method": {"name": "feddf"},
@@ -44,7 +44,7 @@ def test_what_people_give_up_is_theirs_no_more():
     whole = Federation(
         "rows", {"a": splits(range(12), range(4)), "b": splits(range(12, 24), range(4, 8))}
     )
-    moved = ReleasedSamples(0.25).moved(whole)
+    moved = ReleasedSamples(0.25).move_to_server(whole)
     assert moved.proxies is not None
     for part, each in (("train", 3), ("val", 1)):
         held = set(getattr(moved.proxies, part).columns["x"].tolist())
@@ -55,12 +55,14 @@ def test_what_people_give_up_is_theirs_no_more():
         assert sorted([*held, *kept[0], *kept[1]]) == sorted([*before[0], *before[1]])
     assert moved.people["a"].test is whole.people["a"].test
     assert same(
-        moved.proxies.train.columns, ReleasedSamples(0.25).moved(whole).proxies.train.columns
+        moved.proxies.train.columns,
+        ReleasedSamples(0.25).move_to_server(whole).proxies.train.columns,
     )
     assert not same(
-        moved.proxies.train.columns, ReleasedSamples(0.25, 1).moved(whole).proxies.train.columns
+        moved.proxies.train.columns,
+        ReleasedSamples(0.25, 1).move_to_server(whole).proxies.train.columns,
     )
-    assert len(ReleasedSamples(0.01).moved(whole).proxies.train) == 2
+    assert len(ReleasedSamples(0.01).move_to_server(whole).proxies.train) == 2
 
 
 def splits(train, val):

@@ -15,7 +15,7 @@ from vergence.experiment.record_tables import (
     method_table,
     plan_tables,
     table_of,
-    written,
+    toml_value,
 )
 from vergence.experiment.registry import bind, find, names
 from vergence.experiment.schema import build_method, build_plan, check
@@ -56,10 +56,10 @@ def test_data_sets_and_networks(kind, base):
 
 
 def test_values_that_no_file_can_hold():
-    assert written((1, (2.5, "a"), {"b": True})) == [1, [2.5, "a"], {"b": True}]
+    assert toml_value((1, (2.5, "a"), {"b": True})) == [1, [2.5, "a"], {"b": True}]
     for value in (None, lambda: 0, object()):
         with pytest.raises(NotWritable, match=type(value).__name__):
-            written(value)
+            toml_value(value)
 
 
 def test_the_former_name_of_an_option_is_read_with_a_warning():

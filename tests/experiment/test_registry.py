@@ -10,7 +10,7 @@ import pytest
 from vergence.core.federation import Dataset
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
-from vergence.experiment.registry import modules, names, offered
+from vergence.experiment.registry import concrete_subclasses, modules, names
 from vergence.privacy.robust.base import RobustRule
 
 KINDS = {
@@ -43,7 +43,9 @@ def test_a_name_means_one_module(kind):
         name
         for name, found in homes.items()
         if name != "base"
-        and any(offered(importlib.import_module(module), KINDS[kind]) for module in found)
+        and any(
+            concrete_subclasses(importlib.import_module(module), KINDS[kind]) for module in found
+        )
     }
     assert offering, kind
     assert {name: homes[name] for name in offering if len(homes[name]) > 1} == {}
@@ -54,4 +56,6 @@ def test_a_name_means_one_module(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_offered_module_offers_one_class(kind):
     for name in names(kind, KINDS[kind]):
-        assert len(offered(importlib.import_module(modules(kind)[name]), KINDS[kind])) == 1
+        assert (
+            len(concrete_subclasses(importlib.import_module(modules(kind)[name]), KINDS[kind])) == 1
+        )

@@ -83,16 +83,16 @@ def test_equal_grids_need_no_number_of_trials():
 
 def test_people_are_a_seeded_share_a_number_or_names():
     clients = [f"p{i}" for i in range(10)]
-    half = SweepSettings(people=0.5, seed=1).chosen(clients)
+    half = SweepSettings(people=0.5, seed=1).participants(clients)
     assert len(half) == 5
-    assert half == sorted(half) == SweepSettings(people=5, seed=1).chosen(clients)
-    assert half != SweepSettings(people=0.5, seed=2).chosen(clients)
-    assert SweepSettings(people=("p7", "p2")).chosen(clients) == ["p2", "p7"]
-    assert SweepSettings().chosen(clients) == clients
+    assert half == sorted(half) == SweepSettings(people=5, seed=1).participants(clients)
+    assert half != SweepSettings(people=0.5, seed=2).participants(clients)
+    assert SweepSettings(people=("p7", "p2")).participants(clients) == ["p2", "p7"]
+    assert SweepSettings().participants(clients) == clients
     with pytest.raises(ConfigError, match=r"nobody is 'p77' \(did you mean 'p7'"):
-        SweepSettings(people=("p77",)).chosen(clients)
+        SweepSettings(people=("p77",)).participants(clients)
     with pytest.raises(ConfigError, match="11 of 10 people"):
-        SweepSettings(people=11).chosen(clients)
+        SweepSettings(people=11).participants(clients)
 
 
 def test_edges_are_the_ends_of_listed_numbers():

@@ -53,7 +53,7 @@ def test_a_fault_of_the_package_itself_is_not_laid_at_the_users_door(tmp_path, m
     def fails(*_):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("vergence.experiment.run._leave_behind", fails)
+    monkeypatch.setattr("vergence.experiment.run._write_final_files", fails)
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, ONE)
 

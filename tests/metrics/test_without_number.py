@@ -21,7 +21,7 @@ from vergence.engine.round_loop import averages
 from vergence.metrics.fairness import fairness
 from vergence.metrics.held_out import smallest
 from vergence.metrics.intervals import interval, with_number
-from vergence.results.divergence import told_without_number
+from vergence.results.divergence import divergence_notes
 from vergence.results.layout import spread
 from vergence.results.write import summary
 from vergence.studies.merge_splits import spread_of
@@ -142,7 +142,7 @@ def test_tables_of_a_run_and_of_a_comparison_agree(runs):
 
 def test_the_person_is_named_once(runs):
     line = "p1: no auc (NaN), left out of it"
-    assert told_without_number(runs[0].record) == [line]
+    assert divergence_notes(runs[0].record) == [line]
     for shown in (repr(runs[0]), repr(vg.compare(*runs)), runs[0]._repr_html_()):
         assert shown.count("no auc (NaN)") == 1
 

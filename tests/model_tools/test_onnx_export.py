@@ -28,7 +28,7 @@ from vergence.errors import ConfigError, DataError, StateError
 from vergence.experiment.run import start
 from vergence.experiment.schema import check
 from vergence.experiment.trained_run import one_run, read_run
-from vergence.experiment.trust import typed, under
+from vergence.experiment.trust import trust_in_own_file, under
 from vergence.experiment.validation import validate
 from vergence.model_tools import onnx_export as exporting
 from vergence.model_tools.onnx_export import (
@@ -353,7 +353,7 @@ def test_a_person_s_file_is_what_that_person_predicts_with(folder, tmp_path):
     assert made.difference <= TOLERANCE
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     loaded = validate(one_run(folder / "fedper"))
-    trained = read_run(folder / "fedper").on(loaded.ready)
+    trained = read_run(folder / "fedper").on_data(loaded.ready)
     test = loaded.ready.people["p01"].test
     each = [test.take(slice(i, i + 1)) for i in range(len(test))]
     asked = [{name: batch[name].numpy() for name in ("image", "pose")} for batch in each]
@@ -438,11 +438,11 @@ def test_a_person_s_file_holds_the_statistics_of_that_person(kept, tmp_path):
     table["federation"] |= {"people": 2, "samples": 40, "days": [3, 3]}
     del table["methods"]
     changed = {"method": {"name": "fedbn", "at_home": kept}, "run": {"rounds": 2}}
-    with under(typed()):
+    with under(trust_in_own_file()):
         start(check({**table, **changed}), tmp_path / "out")
-    with under(replace(typed(), given=True)):
+    with under(replace(trust_in_own_file(), trust_code=True)):
         loaded = validate(one_run(tmp_path / "out"))
-        trained = read_run(tmp_path / "out").on(loaded.ready)
+        trained = read_run(tmp_path / "out").on_data(loaded.ready)
         for person, other in (("p00", "p01"), ("p01", "p00")):
             out = tmp_path / f"{person}.onnx"
             made = export(tmp_path / "out", out, quiet(), person)

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.cli.commands import run
 from vergence.core.params import Params
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import PersonPart, unseen
+from vergence.experiment.newcomers import PersonPart, find_held_out
 from vergence.experiment.run import start
 from vergence.experiment.schema import load
 from vergence.experiment.validation import validate
@@ -175,13 +175,13 @@ def test_strangers_are_scored_with_the_common_prior(tmp_path):
     text = text.replace(', "fedper", "local_only"', "")
     (tmp_path / "eyes.toml").write_text(text)
     whole = load(tmp_path / "eyes.toml")
-    start(whole.on(PersonPart(validate(whole).raw, ("p00", "p01"))), tmp_path / "out")
+    start(whole.on_dataset(PersonPart(validate(whole).raw, ("p00", "p01"))), tmp_path / "out")
     out = tmp_path / "out" / "fedavg"
     (subject,) = subjects(out, "p02")
     line = PruningRow("as trained", None)
     measure(line, subject, 0)
-    saved = unseen(out, "p02").run("p02")
-    served = saved.stranger("p02", ["p00", "p01"])["P0"]["angle_error_deg"]
+    saved = find_held_out(out, "p02").run("p02")
+    served = saved.unseen_client("p02", ["p00", "p01"])["P0"]["angle_error_deg"]
     own = saved.measure(saved.newcomer(), "p02")["angle_error_deg"]
     assert line.error["p02"] == [pytest.approx(served, abs=1e-5)]
     assert abs(own - served) > 1e-3

@@ -14,7 +14,7 @@ from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.engine.protections.dry_run import dry_run
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError
-from vergence.experiment.privacy.spent import beside, spent
+from vergence.experiment.privacy.spent import spent_block, uncovered_text
 from vergence.methods.generative.losses import against, kl
 from vergence.methods.generative.pe_zsl import PeZsl
 from vergence.methods.generative.sg_zsl import SgZsl, longest
@@ -73,7 +73,7 @@ def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):
 def test_teacher_and_profile_are_of_one_budget(tmp_path):
     run_toy(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=3, privacy=PLAN.privacy)
     run = ProtectedRun(SMALL, TASK, PEOPLE, PLAN.rounds, tmp_path / "state")
-    told = spent(PLAN, run)["sample"]
+    told = spent_block(PLAN, run)["sample"]
     assert len(told["charges"]) == 2
     assert [1.0, 1] in [charge[1:] for charge in told["charges"]]
     assert told["epsilon"] <= 8.0
@@ -114,8 +114,8 @@ def test_a_mean_has_the_noise_that_is_charged_and_is_told_once(tmp_path):
 
 def test_comparing_with_samples_is_said_to_go_beyond_the_budget():
     printed = replace(SMALL, compare="samples")
-    assert "beyond" not in beside(SMALL)
-    assert "real ones, at every 'guide'" in beside(printed)
+    assert "beyond" not in uncovered_text(SMALL)
+    assert "real ones, at every 'guide'" in uncovered_text(printed)
     assert dry_run(printed, TASK, PEOPLE, 3)
     with pytest.raises(ConfigError, match="training samples"):
         dry_run(PeZsl(LOCAL, knows="all"), TASK, PEOPLE, 3)

@@ -142,7 +142,7 @@ def test_training_errors_are_those_of_the_data_trained_on(done):
     table = found["splitfed/fig4.7"]
     run = read(out / RUNS / "sfl_2/leave-one-out").run("splitfed")
     saved = read_run(out / RUNS / "sfl_2/leave-one-out/folds/p00/splitfed", 0)
-    judge_ = saved.on(validate(saved.experiment).ready)
+    judge_ = saved.on_data(validate(saved.experiment).ready)
     own = []
     for person in ("p01", "p02"):
         samples = judge_.ready.people[person].train

@@ -12,7 +12,15 @@ from tests.made_up_runs import METHODS
 from vergence.core.data import Samples
 from vergence.experiment.sample_scores import blocks_of
 from vergence.metrics.harm import loss_of
-from vergence.results.harm import PRIORS, RUNS, SAMPLES, harms, of_run, scores_in, units
+from vergence.results.harm import (
+    PRIORS,
+    RUNS,
+    SAMPLES,
+    bootstrap_units,
+    harms,
+    read_sample_scores,
+    sample_scores,
+)
 from vergence.results.read import StudyResults, read
 from vergence.studies.compare import blocks, gather, rows, to_csv, unseen
 from vergence.studies.merge_splits import blocks as merged
@@ -151,8 +159,10 @@ def interval(folder, kind, splits):
         whole = folder / f"{kind} {splits} {method}" / SAMPLES
         whole.parent.mkdir()
         write(whole, "seed,person,block,counted,value", merged(parts, SAMPLES))
-        found[method] = scores_in(whole)["a"]
-    mine, other = (units(found[method], found["fedcpf"]) for method in ("fedcpf", "fedavg"))
+        found[method] = read_sample_scores(whole)["a"]
+    mine, other = (
+        bootstrap_units(found[method], found["fedcpf"]) for method in ("fedcpf", "fedavg")
+    )
     loss = loss_of(mine, {"FedAvg": other}, False)
     return loss.loss, loss.bound, len(mine)
 
@@ -173,7 +183,7 @@ def test_without_numbers_of_the_data_set_s_own_it_is_narrower(tmp_path):
 def test_windows_of_clips_are_drawn_in_runs_of_neighbours():
     """Fifty windows are twenty units of two or three that follow each other, in any order."""
     rows = {f"scene {8 * i}": (float(i), 1.0) for i in range(50)}
-    found = units(rows, dict(reversed(rows.items())))
+    found = bootstrap_units(rows, dict(reversed(rows.items())))
     assert found[0].tolist() == [0 + 1 + 2, 3]
     assert found.sum(0).tolist() == [sum(range(50)), 50]
     assert len(found) == RUNS
@@ -212,7 +222,7 @@ def test_blocks_of_a_run_add_up_to_the_headline_of_its_people_and_priors(text, t
     study = read(folder)
     for each in study.runs:
         told = each.scores(each.headline)
-        for person, kept in of_run(each).items():
+        for person, kept in sample_scores(each).items():
             total, counted = np.sum([*kept.values()], axis=0)
             assert total / counted == pytest.approx(told[person], rel=1e-9)
     with (folder / PRIORS).open(newline="") as file:

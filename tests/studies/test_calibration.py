@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.cli.commands import run
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError
-from vergence.experiment.newcomers import unseen
+from vergence.experiment.newcomers import find_held_out
 from vergence.experiment.schema import load
 from vergence.metrics.angles import mean_direction
 from vergence.metrics.calibration import FittedCalibration, orders
@@ -140,7 +140,7 @@ def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
 
 def by_hand(folder: Path, person: str, k: int) -> float:
     """The server's outputs plus the mean residual of the k samples of either draw."""
-    trained = unseen(folder).run(person)
+    trained = find_held_out(folder).run(person)
     data, errors = trained.ready.people[person], []
     near, far = (trained.outputs(trained.server.model, part) for part in (data.train, data.test))
     for rows in orders(len(data.train), 2, RandomStream("calibrate", 0, 0, person).numpy())[:, :k]:
@@ -151,7 +151,7 @@ def by_hand(folder: Path, person: str, k: int) -> float:
 
 def test_priors_are_those_of_the_others_as_strangers(left_out):
     """Of p00 they are made of p01 and p02, each predicted by the run without them."""
-    everybody, seen = unseen(left_out / "fedavg"), []
+    everybody, seen = find_held_out(left_out / "fedavg"), []
     for person in ("p01", "p02"):
         run = everybody.run(person)
         train = run.ready.people[person].train
@@ -160,7 +160,7 @@ def test_priors_are_those_of_the_others_as_strangers(left_out):
     wanted = FittedCalibration.of(seen, "slopes")
     got = own_priors(everybody, ["p00"], 0)["p00"]["fitted affine"]
     assert got.spread.tolist() == wanted.spread.tolist()
-    assert everybody.known("p00") == ("p01", "p02")
+    assert everybody.others_in_training("p00") == ("p01", "p02")
 
 
 def test_a_pull_is_chosen_by_what_is_best_for_the_others():
@@ -183,9 +183,9 @@ def test_a_pulled_model_is_one_row(left_out, tmp_path):
 
 def test_one_fold_and_one_person(left_out, tmp_path):
     fold = left_out / "folds" / "p01" / "fedavg"
-    assert list(unseen(fold).folders) == ["p01"]
+    assert list(find_held_out(fold).folders) == ["p01"]
     with pytest.raises(ConfigError, match="'p00' was not left out"):
-        unseen(fold, "p00")
+        find_held_out(fold, "p00")
     options = CalibrationOptions("p01", counts=(0,), draws=1)
     (curves,) = calibrate([fold], tmp_path / "cal.png", options, quiet())
     assert curves.people == ("p01",)
@@ -249,7 +249,7 @@ def test_a_method_adapts_to_the_k_samples_alone(left_out, tmp_path):
     (found,) = calibrate([left_out / "per_fedavg"], tmp_path / "c.png", options, quiet())
     own = found.values["the method's own"]
     assert np.array_equal(own[:, 0], found.values["whole model"][:, 0])
-    row, trained = found.people.index("p01"), unseen(left_out / "per_fedavg").run("p01")
+    row, trained = found.people.index("p01"), find_held_out(left_out / "per_fedavg").run("p01")
     assert len(trained.ready.people["p01"].train) == 36
     at_home = trained.measure(trained.model("p01", known=False), "p01")
     assert own[row, 2] == pytest.approx(at_home[trained.task.headline], rel=1e-4)
@@ -283,7 +283,7 @@ def test_adapt_is_measured_beside_the_ways_it_chooses_among(left_out, tmp_path):
 def test_a_constant_is_the_mean_direction_of_the_samples(left_out, tmp_path):
     options = CalibrationOptions("p01", counts=(4,), draws=1, steps=1, adapt=True)
     (curves,) = calibrate([left_out / "fedavg"], tmp_path / "cal.png", options, quiet())
-    trained = unseen(left_out / "fedavg").run("p01")
+    trained = find_held_out(left_out / "fedavg").run("p01")
     data = trained.ready.people["p01"]
     (rows,) = orders(len(data.train), 1, RandomStream("calibrate", 0, 0, "p01").numpy())[:, :4]
     mean = mean_direction(data.train.columns["gaze"][rows].double())

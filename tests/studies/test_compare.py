@@ -14,7 +14,7 @@ from tests.made_up_runs import BASE, write_study
 from vergence.errors import ConfigError, DataError, StateError
 from vergence.metrics import statistics
 from vergence.metrics.intervals import interval
-from vergence.results.significance import family, judge, pairs_of, rank, treatment
+from vergence.results.significance import fairness_by_run, family, judge, pairs_of, rank
 from vergence.results.write import write_harm
 from vergence.studies.compare import (
     blocks,
@@ -227,12 +227,12 @@ def test_ranks_of_three_methods(out):
 
 def test_treatment_of_people(out):
     """FedCPF 2.8 2.6 2.6 3.0 against 2.0 2.1 2.2 2.3 alone: nobody is harmed, p1 has most."""
-    found = treatment(gather([out]))
+    found = fairness_by_run(gather([out]))
     f = found["fedcpf"]
     assert (f.best_person, f.worst_person) == ("p4", "p2")
     assert (f.p10, f.p90) == pytest.approx((2.6, 2.94))
     assert (f.harmed, f.worst_harm) == (0, 0)
-    assert treatment(gather([out / "fedcpf"]))["fedcpf"].harmed is None
+    assert fairness_by_run(gather([out / "fedcpf"]))["fedcpf"].harmed is None
 
 
 def test_harm_is_against_local_only_of_the_same_experiment(out, tmp_path):
@@ -244,7 +244,7 @@ def test_harm_is_against_local_only_of_the_same_experiment(out, tmp_path):
         for line in people.read_text().splitlines()
     ]
     people.write_text("\n".join(lines) + "\n")
-    found = treatment(gather([out, copy]))
+    found = fairness_by_run(gather([out, copy]))
     assert (found["OUT/fedavg"].harmed, found["MORE/fedavg"].harmed) == (0, 1)
     assert found["MORE/fedavg"].worst_harm == pytest.approx(0.8 / 3)
     assert found["MORE/fedavg"].most_harmed == "p1"
@@ -379,7 +379,7 @@ def test_people_that_settings_were_chosen_on_are_left_out_everywhere(out, tmp_pa
     assert rows(study)[1].metrics["nss"].mean == pytest.approx(0.8)
     p = paired(study, "fedcpf", "fedavg")
     assert (p.mean, p.people) == (pytest.approx(1 / 3), 3)
-    assert treatment(study)["fedavg"].worst_person == "p2"
+    assert fairness_by_run(study)["fedavg"].worst_person == "p2"
     found = rank(study)
     assert found is not None
     assert found.people == 3

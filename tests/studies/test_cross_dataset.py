@@ -102,9 +102,9 @@ def test_strangers_are_scored_with_the_common_prior(tmp_path):
         if (r["trained_on"][-4:], r["tested_on"][-4:]) == ("/one", "/two")
         and r["metric"] == "angle_error_deg"
     }
-    trained = read_run(one).on(read_run(two).ready)
+    trained = read_run(one).on_data(read_run(two).ready)
     for person, value in found.items():
-        served = trained.unknown(person).measure(trained.server.model, person)
+        served = trained.without_own_prior(person).measure(trained.server.model, person)
         own = trained.measure(trained.server.model, person)
         assert value == served["angle_error_deg"]
         assert abs(value - own["angle_error_deg"]) > 1e-3

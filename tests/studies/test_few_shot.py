@@ -10,7 +10,7 @@ from rich.console import Console
 
 from vergence.core.data import Samples
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import unseen
+from vergence.experiment.newcomers import find_held_out
 from vergence.experiment.schema import load
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.studies.few_shot import (
@@ -83,7 +83,7 @@ def test_the_table_has_every_row_on_the_same_unseen_people(runs, tmp_path):
 
 
 def scene(runs, **options):
-    strangers = unseen(runs["cross"] / "fedavg")
+    strangers = find_held_out(runs["cross"] / "fedavg")
     chosen = FewShotOptions(**{"shots": 20, "draws": 2, "epochs": 2, "steps": 3, **options})
     return FewShotScene(strangers.run("p02"), ("p02", "p03"), chosen)
 
@@ -121,7 +121,9 @@ def test_the_constant_is_each_eyes_mean_of_the_shots(runs):
 def test_the_supervised_row_does_not_depend_on_what_was_trained(runs):
     """It begins with the initial network, not with the run's."""
     found = scene(runs, draws=1)
-    other = FewShotScene(unseen(runs["cross"] / "fedper").run("p02"), found.people, found.options)
+    other = FewShotScene(
+        find_held_out(runs["cross"] / "fedper").run("p02"), found.people, found.options
+    )
     assert found.supervised() == other.supervised()
 
 

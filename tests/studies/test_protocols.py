@@ -14,7 +14,7 @@ from tests.cli.commands import TOY, vergence, write
 from vergence.core.data import Samples
 from vergence.core.params import Params
 from vergence.errors import ConfigError, PartialRun, StateError
-from vergence.experiment.newcomers import unseen
+from vergence.experiment.newcomers import find_held_out
 from vergence.experiment.schema import load
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
@@ -239,11 +239,11 @@ def test_what_is_chosen_for_a_stranger_is_chosen_on_the_people_who_took_part(sco
     own = {person: len(splits.val) for person, splits in ready.people.items()}
     for label in ("fedavg", "local_only"):
         saved = read_run(out / "leave-one-out" / "folds" / "p00" / label)
-        trained = replace(saved, task=Choosing(saved.task.network)).on(ready)
-        for found in trained.stranger("p00", PEOPLE[1:]).values():
+        trained = replace(saved, task=Choosing(saved.task.network)).on_data(ready)
+        for found in trained.unseen_client("p00", PEOPLE[1:]).values():
             assert found["chosen"] == own["p01"] + own["p02"]
         assert trained.measure(trained.model("p01"), "p01")["chosen"] == own["p01"]
-    trained = unseen(out / "leave-one-out" / "fedavg").run("p00").participants
+    trained = find_held_out(out / "leave-one-out" / "fedavg").run("p00").participants
     assert trained is not None
     assert trained.clients == PEOPLE[1:]
 
@@ -263,7 +263,7 @@ def test_number_of_people(tmp_path):
     assert "newcomers; local-only: others' models; 1 seed" in said
     folder = out / "people" / "n02" / "seed0" / "fedavg"
     assert read(folder).runs[0].people == ["p00", "p01"]
-    trained = read_run(folder).on(validate(load(write(tmp_path, one))).ready)
+    trained = read_run(folder).on_data(validate(load(write(tmp_path, one))).ready)
     assert found["p03", 2] == trained.measure(trained.server.model, "p03")["error"]
     with pytest.raises(ConfigError, match="takes 5 people, the data has 4"):
         go(tmp_path, "people", out, one, sizes=(1, 3), unseen=2)

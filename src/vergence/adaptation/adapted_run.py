@@ -42,11 +42,17 @@ from vergence.core.task import StartingModel
 from vergence.data import own_samples
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
-from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.newcomers import HeldOut, find_held_out
 from vergence.experiment.record_tables import table_of
 from vergence.experiment.run import RoundCallback, check_vacant, start
-from vergence.experiment.schema import Experiment, TableOrigin, agreed, check, python_parts
-from vergence.experiment.starting_model import split_of
+from vergence.experiment.schema import (
+    Experiment,
+    TableOrigin,
+    check,
+    check_combinations,
+    python_parts,
+)
+from vergence.experiment.starting_model import split_seed_of
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.calibration import AngleCorrection, Correction, FittedCalibration
 from vergence.results.layout import digits, finite, metric_name, number
@@ -133,7 +139,7 @@ def open_source(
     if not (folder / "results.json").is_file() or not read(folder).runs[0].results.get("folds"):
         checksums.check(folder)
         return Source(_check_adaptable(read_run(folder, seed, experiment, clients=False)), {})
-    everybody: HeldOut = unseen(folder)
+    everybody: HeldOut = find_held_out(folder)
     left_out = everybody.folders
     who = person if person is not None and person in left_out else next(iter(left_out))
     fold = Path(os.path.normpath(everybody.folders[who]))
@@ -148,7 +154,10 @@ def _check_adaptable(trained: TrainedRun) -> TrainedRun:
     table = trained.experiment.table
     # Whatever cannot start from a shared model, or would start from one that is not what it says.
     for refused, why in (
-        (not trained.shares(), "this method shares no model that a newcomer could start from"),
+        (
+            not trained.offers_newcomer(),
+            "this method shares no model that a newcomer could start from",
+        ),
         (
             trained.task.own_prior,
             "task.personal_prior made a prior of everybody's own training samples, and what a "
@@ -185,7 +194,7 @@ def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None
     seed = source.trained.task.seed
     ready = prepare_person(source.trained.experiment, seed, own, rows)
     stream = RandomStream("adapt", seed)
-    trained = source.trained.on(ready, stream=stream)
+    trained = source.trained.on_data(ready, stream=stream)
     adapter = Adapter(
         trained, own.person, FineTuning(pulls=PULLS), _corrections_for(source.fitted, own)
     )
@@ -258,13 +267,15 @@ def write_run(
     made = check({**settings, "run": {**settings["run"], "rounds": 1}}, out)
     starting_model = _starting_model(trained, own, model, choice)
     named = {**settings, "model": {**settings["model"], "start": starting_model.run}}
-    experiment = agreed(
+    experiment = check_combinations(
         replace(
             made,
             table=named,
             model=replace(made.model, start=starting_model),
             plan=replace(made.plan, rounds=0),
-            origin=TableOrigin(told={"adapted": _provenance(trained, own, len(rows), choice)}),
+            origin=TableOrigin(
+                provenance={"adapted": _provenance(trained, own, len(rows), choice)}
+            ),
         )
     )
     start(experiment, out, RoundCallback(bar=False))
@@ -319,7 +330,7 @@ def _starting_model(
         results["federation"],
         tuple(took_part),
         model.params,
-        split_of(trained.experiment.dataset),
+        split_seed_of(trained.experiment.dataset),
         before,
     )
 

@@ -284,7 +284,7 @@ class Adapter:
         for turn in range(TURNS):
             task = ClientTask(self.person, Message("train", offered, round=turn))
             state = worker.turn(task, state, TaskBatch("turn", [task], [1])).state
-        message = replace(run.asked(self.person), round=TURNS)
+        message = replace(run.evaluation_message(self.person), round=TURNS)
         site = worker.site(here, self.person, message)
         return PersonalModel(worker.predicting(state.state, message, site))
 

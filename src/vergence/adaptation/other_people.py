@@ -19,7 +19,7 @@ def own_priors(
     Each of these people is an unseen client of another fold, whose predictions the priors are
     fitted to. So there are no priors where one fold left out several people.
     """
-    wanted = {person: everybody.known(person) for person in people}
+    wanted = {person: everybody.others_in_training(person) for person in people}
     # Predictions of a model that was trained on a person would understate that person's errors.
     seen = {}
     for person in {who for others in wanted.values() for who in others}:

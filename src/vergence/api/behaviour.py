@@ -45,7 +45,7 @@ OWN_TO_MODULES = frozenset(vars(nn.Module())) - {"training"}
 
 def behaviour_digest(thing: Any) -> str:
     """SHA-256 of what a function does, or an object that is called as one."""
-    return hashlib.sha256(repr(_Teller().told(thing)).encode()).hexdigest()
+    return hashlib.sha256(repr(_BehaviourEncoder().encode(thing)).encode()).hexdigest()
 
 
 def qualified_name(thing: Any) -> str:
@@ -57,14 +57,14 @@ def qualified_name(thing: Any) -> str:
     return f"{module}.{named.__qualname__}" if module else named.__qualname__
 
 
-class _Teller:
+class _BehaviourEncoder:
     """Objects told as tuples of plain values, each object once."""
 
     def __init__(self) -> None:
         # The objects themselves are held, as the id of one that is gone may be another's.
         self._seen: dict[int, tuple[int, Any]] = {}
 
-    def told(self, thing: Any) -> Any:
+    def encode(self, thing: Any) -> Any:
         """Everything that an object's behaviour follows from."""
         if isinstance(thing, SIMPLE):
             return type(thing).__name__, repr(thing)
@@ -81,7 +81,7 @@ class _Teller:
         if isinstance(thing, list | set | Mapping):
             return self._collection(thing)
         if isinstance(thing, partial):
-            return "partial", [self.told(p) for p in (thing.func, thing.args, thing.keywords)]
+            return "partial", [self.encode(p) for p in (thing.func, thing.args, thing.keywords)]
         if isinstance(thing, FunctionType):
             return self._function(thing)
         if isinstance(thing, type):
@@ -95,32 +95,32 @@ class _Teller:
     def _collection(self, thing: Any) -> Any:
         kind = type(thing).__name__
         if isinstance(thing, list | tuple):
-            return kind, [self.told(item) for item in thing]
+            return kind, [self.encode(item) for item in thing]
         simple = all(isinstance(key, SIMPLE) for key in thing)
         order = sorted(thing, key=repr) if simple else list(thing)
         if isinstance(thing, Mapping):
-            return kind, [(self.told(key), self.told(thing[key])) for key in order]
-        return kind, [self.told(item) for item in order] if simple else len(thing)
+            return kind, [(self.encode(key), self.encode(thing[key])) for key in order]
+        return kind, [self.encode(item) for item in order] if simple else len(thing)
 
     def _function(self, function: FunctionType) -> Any:
         cells = [self._cell(cell) for cell in function.__closure__ or ()]
-        given = (self.told(function.__defaults__), self.told(function.__kwdefaults__), cells)
+        given = (self.encode(function.__defaults__), self.encode(function.__kwdefaults__), cells)
         if _in_library(function):
             return "function", qualified_name(function), given
         known = function.__globals__
         names = sorted(set(_globals_of(function.__code__)) & known.keys())
-        used = [(name, self.told(known[name])) for name in names]
+        used = [(name, self.encode(known[name])) for name in names]
         return "function", self._code(function.__code__), given, used
 
     def _cell(self, cell: Any) -> Any:
         try:
-            return self.told(cell.cell_contents)
+            return self.encode(cell.cell_contents)
         except ValueError:  # a name that nothing is bound to yet
             return "empty"
 
     def _code(self, code: CodeType) -> Any:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
-        consts = [self.told(value) for value in code.co_consts]
+        consts = [self.encode(value) for value in code.co_consts]
         return counts, code.co_flags, code.co_code, code.co_exceptiontable, code.co_names, consts
 
     def _class(self, kind: type) -> Any:
@@ -128,15 +128,15 @@ class _Teller:
             return "class", qualified_name(kind)
         parts = (FunctionType, staticmethod, classmethod, property)
         own = [
-            (name, [self.told(part) for part in _unwrapped(value)])
+            (name, [self.encode(part) for part in _unwrapped(value)])
             for name, value in sorted(vars(kind).items())
             if isinstance(value, parts) or (isinstance(value, SIMPLE) and not name.startswith("__"))
         ]
-        return "class", qualified_name(kind), [self.told(base) for base in kind.__bases__], own
+        return "class", qualified_name(kind), [self.encode(base) for base in kind.__bases__], own
 
     def _network(self, network: nn.Module) -> Any:
         settings = [
-            (name, self.told(type(part)), self._settings(part, OWN_TO_MODULES))
+            (name, self.encode(type(part)), self._settings(part, OWN_TO_MODULES))
             for name, part in network.named_modules()
         ]
         held = (*network.named_parameters(), *network.named_buffers())
@@ -146,18 +146,18 @@ class _Teller:
     def _object(self, thing: Any) -> Any:
         """An object that can be called is told with its settings, any other by its class alone."""
         if isinstance(thing, MethodType):
-            return "method", self.told(thing.__func__), self.told(thing.__self__)
+            return "method", self.encode(thing.__func__), self.encode(thing.__self__)
         if isinstance(thing, BuiltinFunctionType | np.ufunc):
             return "builtin", ADDRESS.sub("", repr(thing))
         if not callable(thing):
             return "object", qualified_name(type(thing))
         if not hasattr(thing, "__dict__"):
             return "object", qualified_name(type(thing)), ADDRESS.sub("", repr(thing))
-        return "object", self.told(type(thing)), self._settings(thing)
+        return "object", self.encode(type(thing)), self._settings(thing)
 
     def _settings(self, thing: Any, leave: frozenset[str] = frozenset()) -> Any:
         held = sorted((name, value) for name, value in vars(thing).items() if name not in leave)
-        return [(name, self.told(value)) for name, value in held]
+        return [(name, self.encode(value)) for name, value in held]
 
 
 def _numbers(held: Any) -> Any:

@@ -28,10 +28,10 @@ from vergence.experiment.privacy import spent
 from vergence.experiment.schema import Experiment
 from vergence.experiment.starting_model import common_model
 from vergence.experiment.trained_run import TrainedRun, one_run, read_run, verify
-from vergence.experiment.trust import opening, under
+from vergence.experiment.trust import trust_for_opening, under
 from vergence.experiment.validation import Loaded, validate
 from vergence.results import read as runs
-from vergence.results.divergence import told_without_number
+from vergence.results.divergence import divergence_notes
 from vergence.training.sequential import Solver
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class FinishedRun:
             UntrustedCode: its config names Python code, and `open_run` was not told to trust it.
         """
         if self._experiment is None:
-            with under(opening(self._trust_code)):
+            with under(trust_for_opening(self._trust_code)):
                 self._experiment = one_run(self.folder)
         return self._experiment
 
@@ -196,7 +196,7 @@ class FinishedRun:
         """
         trained = self._trained(seed)
         task = trained.task
-        found = samples if isinstance(samples, Samples) else _by_name(samples, task)
+        found = samples if isinstance(samples, Samples) else _samples_by_name(samples, task)
         self._check_kinds(found, task.labels)
         given = Federation("given", {"given": Splits(found, found, found)})
         ready = task.network.prepare(given).people["given"].test
@@ -211,7 +211,7 @@ class FinishedRun:
                 f"{', '.join(task.input_columns)}; got {'one array' if alone else ', '.join(there)}"
             )
         person = trained.owner if person is None else person
-        ready = trained.lent(ready, person)
+        ready = trained.with_personal_prior(ready, person)
         params = self._params(trained, person)
         try:
             return Solver(task).outputs(params, ready)  # past no defence
@@ -321,11 +321,11 @@ class FinishedRun:
                 ) from error
 
     def _trained(self, seed: int | None) -> TrainedRun:
-        return read_run(self.folder, seed, self.experiment).on(self.loaded.ready)
+        return read_run(self.folder, seed, self.experiment).on_data(self.loaded.ready)
 
     def _params(self, trained: TrainedRun, person: str | None) -> Params:
         if person is None:
-            if not trained.shares():
+            if not trained.offers_newcomer():
                 raise ConfigError(
                     f"{self.label} shares no model that somebody new could begin with; name one of "
                     f"{', '.join(self.people)}"
@@ -339,24 +339,24 @@ class FinishedRun:
     def __repr__(self) -> str:
         lines = self.summary.to_string(float_format="{:.4g}".format)
         title = f"Run {self.label}: {plural(len(self.people), 'person')}, in {self.folder}"
-        return "\n".join([title, lines, *self._told()])
+        return "\n".join([title, lines, *self._note_lines()])
 
     def _repr_html_(self) -> str:
         title = html.escape(f"{self.label}: {plural(len(self.people), 'person')}")
         table = self.summary.to_html(float_format="{:.4g}".format)
-        told = "".join(f"<p>{html.escape(line)}</p>" for line in self._told())
+        told = "".join(f"<p>{html.escape(line)}</p>" for line in self._note_lines())
         return f"<p><b>{title}</b></p>{table}{told}"
 
-    def _told(self) -> list[str]:
+    def _note_lines(self) -> list[str]:
         """Lines about divergence, and what was spent on privacy, as the command line says it."""
-        told = told_without_number(self.record)
+        told = divergence_notes(self.record)
         if not self.privacy:
             return told
         tuned = "tuning" in tomllib.loads(self.record.config)
-        return [*told, *spent.lines(self.label, self.privacy, tuned)]
+        return [*told, *spent.screen_lines(self.label, self.privacy, tuned)]
 
 
-def _by_name(given: Any, task: Task) -> Samples:
+def _samples_by_name(given: Any, task: Task) -> Samples:
     """Arrays as samples; one array alone is the first input."""
     named = given if isinstance(given, Mapping | tuple) else (given,)
     return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))

@@ -31,27 +31,27 @@ from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.record_tables import (
-    BESIDE,
+    OWN_TABLES,
     NotWritable,
     Table,
     method_table,
     plan_tables,
     table_of,
-    written,
+    toml_value,
 )
 from vergence.experiment.registry import bind, find
 from vergence.experiment.schema import (
     Experiment,
     TableOrigin,
-    agreed,
     build_method,
     check,
+    check_combinations,
     check_label,
 )
 from vergence.privacy.config import Privacy
 from vergence.training.device import pick
 
-CALLED = TableOrigin({"command": "vergence.train(...), in Python"})
+FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
 """What provenance.json says in place of a command."""
 SHOWN = 2000
 """Characters of a network's description that config.toml holds; its parameters' digest is whole."""
@@ -83,23 +83,23 @@ def experiment_from(
     """
     check_kinds(method, task, people)
     method = with_base(method)
-    label = label or (called(method) if _packaged(method, "methods") else type(method).__name__)
+    label = label or (called(method) if _is_packaged(method, "methods") else type(method).__name__)
     check_label(label)
     root = None if root is None else str(root)
     if root is not None and isinstance(people, Federation):
         raise ConfigError("root is the folder of a data set's files; a Federation has no files")
-    table, python = _described(method, task, people, plan, label, root)
+    table, python = _describe_parts(method, task, people, plan, label, root)
     if not python:
-        return replace(check(table), origin=CALLED)
+        return replace(check(table), origin=FROM_PYTHON)
     plan = one_process(plan, objects_in(method, task))
     pick(plan.device)
     built = replace(task, seed=plan.seeds[0])
     model = task.network
     if "task" in python or "model" in python:
-        table["model"] = {**table["model"], **_network(built)}
+        table["model"] = {**table["model"], **_network_marks(built)}
     table["run"] = {**table["run"], **({"workers": plan.workers} if plan.workers else {})}
     dataset = InMemory(people) if isinstance(people, Federation) else people
-    return agreed(
+    return check_combinations(
         Experiment(
             {"python": python, **table},
             dataset,
@@ -111,7 +111,7 @@ def experiment_from(
             poison=plan.poison,
             tasks=type(task),
             built=built,
-            origin=CALLED,
+            origin=FROM_PYTHON,
         )
     )
 
@@ -132,36 +132,37 @@ def check_kinds(method: Any, task: Any, people: Any) -> None:
     """
     if not isinstance(method, Method):
         raise ConfigError(
-            f"the method must be one of vergence.methods, as FedAvg(); got {_shown(method)}"
-            f"{_called_for(method, Method)}"
+            f"the method must be one of vergence.methods, as FedAvg(); got {_type_text(method)}"
+            f"{_instance_hint(method, Method)}"
         )
     if not isinstance(task, Task):
-        hint = _called_for(task, Task)
+        hint = _instance_hint(task, Task)
         if isinstance(task, nn.Module) or (isinstance(task, type) and issubclass(task, nn.Module)):
             hint = ": wrap the network, vergence.task_from(lambda: ..., loss=...)"
         elif isinstance(task, Model) or (callable(task) and not isinstance(task, type)):
             hint = ": a network needs a loss: vergence.task_from(lambda: ..., loss=...)"
         raise ConfigError(
-            f"the task must be one of vergence.tasks, or made by task_from; got {_shown(task)}"
+            f"the task must be one of vergence.tasks, or made by task_from; got {_type_text(task)}"
             f"{hint}"
         )
     if not isinstance(task.network, Model):
         raise ConfigError(
             f"the network of task {type(task).__name__} must be one of vergence.models; got "
-            f"{_shown(task.network)}: write a class Own(vergence.Model) whose build() returns yours"
+            f"{_type_text(task.network)}: write a class Own(vergence.Model) whose build() returns "
+            "yours"
         )
     if not isinstance(people, Dataset | Federation):
         raise ConfigError(
-            f"people must be a data set of vergence.data or a Federation; got {_shown(people)}"
+            f"people must be a data set of vergence.data or a Federation; got {_type_text(people)}"
             f"{_how_to_federate(people)}"
         )
 
 
-def _shown(thing: Any) -> str:
+def _type_text(thing: Any) -> str:
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
 
 
-def _called_for(thing: Any, base: type) -> str:
+def _instance_hint(thing: Any, base: type) -> str:
     if isinstance(thing, str) and base is Method:
         try:
             name = find("methods", thing, Method).__name__
@@ -186,7 +187,7 @@ def _how_to_federate(people: Any) -> str:
     return ": write Federation.from_arrays({person: {'x': inputs, 'y': targets}, ...})"
 
 
-def _described(
+def _describe_parts(
     method: Method,
     task: Task,
     people: Dataset | Federation,
@@ -206,11 +207,11 @@ def _described(
     python = []
     for part, (thing, kind, options) in ways.items():
         try:
-            if not _packaged(thing, kind):
+            if not _is_packaged(thing, kind):
                 raise NotWritable
             table[part] = {"name": called(thing), **options()}
         except NotWritable:
-            table[part] = described(thing)
+            table[part] = describe(thing)
             python.append(part)
     if root is not None:
         table["federation"]["root"] = root
@@ -221,20 +222,20 @@ def _described(
         table |= plan_tables(plan)
     except NotWritable as reason:
         raise ConfigError(f"the plan holds {reason}, which no experiment can say") from None
-    if plan.privacy.robust is not None and not _packaged(plan.privacy.robust, "privacy"):
+    if plan.privacy.robust is not None and not _is_packaged(plan.privacy.robust, "privacy"):
         python.append("run")
     if not python:
         options = {key: value for key, value in table["task"].items() if key != "name"}
         bound = bind(type(task), options, "task", network=task.network, seed=task.seed)
-        python = list(_unequal(check(table), method, (bound, task), people, plan))
+        python = list(_changed_parts(check(table), method, (bound, task), people, plan))
     return table, python
 
 
-def _packaged(thing: Any, kind: str) -> bool:
+def _is_packaged(thing: Any, kind: str) -> bool:
     return type(thing).__module__.startswith(f"vergence.{kind}.")
 
 
-def _unequal(
+def _changed_parts(
     found: Experiment, method: Method, tasks: tuple[Task, Task], people: Any, plan: Plan
 ) -> Iterator[str]:
     """The parts that come back from their table as something else than they were."""
@@ -247,22 +248,22 @@ def _unequal(
         "run": (found.plan, plan),
     }
     for part, (one, other) in pairs.items():
-        if plain(one) != plain(other):
+        if comparable(one) != comparable(other):
             yield part
 
 
-def plain(thing: Any) -> Any:
+def comparable(thing: Any) -> Any:
     """A record as its class and its fields, lists and tuples alike, to compare it by."""
     if is_dataclass(thing) and not isinstance(thing, type):
         return type(thing), {
-            f.name: plain(getattr(thing, f.name)) for f in fields(thing) if f.compare
+            f.name: comparable(getattr(thing, f.name)) for f in fields(thing) if f.compare
         }
     if isinstance(thing, list | tuple):
-        return [plain(item) for item in thing]
+        return [comparable(item) for item in thing]
     return thing
 
 
-def described(thing: Any) -> Table:
+def describe(thing: Any) -> Table:
     """A Python object in a table: what it is called, and its plain options."""
     if isinstance(thing, FunctionTask):
         return thing.describe()
@@ -282,13 +283,13 @@ def described(thing: Any) -> Table:
         if part.name in ("network", "seed", "local") and isinstance(thing, Task | Method):
             continue
         try:
-            table[part.name] = written(value)
+            table[part.name] = toml_value(value)
         except NotWritable:
             table[part.name] = f"a {type(value).__name__}"
     return table
 
 
-def _network(task: Task) -> Table:
+def _network_marks(task: Task) -> Table:
     """Marks of a network: its layers, and the digest of what it starts from."""
     module = task.module()
     start = Params.of(module)
@@ -337,9 +338,9 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
     """
     plan = plan or Plan()
     if not isinstance(plan, Plan):
-        raise ConfigError(f"plan must be a vergence.Plan; got {_shown(plan)}")
+        raise ConfigError(f"plan must be a vergence.Plan; got {_type_text(plan)}")
     given = {name: value for name, value in options.items() if value is not None}
-    beside = {name: given.pop(name, getattr(plan, name)) for name in BESIDE}
+    beside = {name: given.pop(name, getattr(plan, name)) for name in OWN_TABLES}
     privacy = beside["privacy"]
     if isinstance(privacy, Mapping):
         beside["privacy"] = build_privacy(dict(privacy))
@@ -349,10 +350,10 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
     ):
         if not isinstance(beside[name], kind):
             raise ConfigError(
-                f"{public} must be a vergence.{public.capitalize()}; got {_shown(beside[name])}"
+                f"{public} must be a vergence.{public.capitalize()}; got {_type_text(beside[name])}"
                 f"{_as_cohort(beside[name]) if kind is Participation else ''}"
             )
-    own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in BESIDE}
+    own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in OWN_TABLES}
     return bind(Plan, {**own, **given}, "train", **beside)
 
 
@@ -372,7 +373,7 @@ def with_local(method: Method, local: LocalTraining | None) -> Method:
     if not isinstance(local, LocalTraining):
         raise ConfigError(
             "local must be a vergence.LocalTraining, as LocalTraining(lr=0.01); got "
-            f"{_shown(local)}"
+            f"{_type_text(local)}"
         )
     if method.local not in (LocalTraining(), local):
         raise ConfigError(

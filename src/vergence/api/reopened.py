@@ -8,9 +8,9 @@ from typing import Any
 from vergence.api.finished_run import FinishedRun
 from vergence.api.from_objects import (
     check_kinds,
-    described,
+    comparable,
+    describe,
     experiment_from,
-    plain,
     with_base,
     with_local,
 )
@@ -33,7 +33,7 @@ from vergence.experiment.schema import (
 from vergence.results.run_files import read_config
 
 
-def rebuilt(
+def rebuild_experiment(
     run: FinishedRun, task: Task | None, people: Dataset | Federation | None, method: Method | None
 ) -> Experiment:
     """The experiment of a run that was made by these objects.
@@ -44,7 +44,7 @@ def rebuilt(
     """
     table = read_config(run.folder / "config.toml")
     if not table.get("python"):
-        return _confirmed(run, table, task, people, method)
+        return _check_objects(run, table, task, people, method)
     python = {"task" if part == "model" else part for part in table["python"]} - {"run"}
     given = {"task": task, "federation": people, "method": method}
     if lacking := sorted(part for part in python if given[part] is None):
@@ -54,18 +54,20 @@ def rebuilt(
     if method is None:
         _, trained = build_method(method_table(table["method"]), table.get("local", {}))
     else:
-        trained = _trained_as(run, table, method, local)
+        trained = _with_training_settings(run, table, method, local)
     task = build_task(table) if task is None else task
     data = build_dataset(table["federation"], "federation")[0] if people is None else people
     root = None if isinstance(data, Federation) else table["federation"].get("root")
     made = experiment_from(trained, task, data, build_plan(table, run.folder), run.label, root)
     for part in ("task", "model", "federation", "method"):
         if made.table[part] != table[part]:
-            raise _another(run, part, table[part], made.table[part])
+            raise _mismatch(run, part, table[part], made.table[part])
     return made
 
 
-def _confirmed(run: FinishedRun, table: Table, task: Any, people: Any, method: Any) -> Experiment:
+def _check_objects(
+    run: FinishedRun, table: Table, task: Any, people: Any, method: Any
+) -> Experiment:
     """The experiment of a run that its file says all of, if it says what is given."""
     experiment = run.experiment
     (before,) = experiment.methods.values()
@@ -78,26 +80,32 @@ def _confirmed(run: FinishedRun, table: Table, task: Any, people: Any, method: A
     given = {
         "task": stored["task"] if task is None else task,
         "federation": stored["federation"] if people is None else people,
-        "method": before if method is None else _trained_as(run, table, method, before.local),
+        "method": before
+        if method is None
+        else _with_training_settings(run, table, method, before.local),
     }
     check_kinds(given["method"], given["task"], given["federation"])
     given["model"] = given["task"].network
     given["task"] = replace(_with_names(given["task"], experiment.dataset), seed=0)
     for part, made_by in stored.items():
-        if plain(made_by) != plain(given[part]):
-            raise _another(run, part, table[part], described(given[part]))
+        if comparable(made_by) != comparable(given[part]):
+            raise _mismatch(run, part, table[part], describe(given[part]))
     return experiment
 
 
-def _trained_as(run: FinishedRun, table: Table, method: Any, local: LocalTraining) -> Any:
+def _with_training_settings(
+    run: FinishedRun, table: Table, method: Any, local: LocalTraining
+) -> Any:
     """The method that is given, training as the run did where it does not say how."""
     if not isinstance(method, Method):
         return method
     try:
         return with_base(with_local(method, local))
     except ConfigError:  # it says how it trains, and this is otherwise
-        told = {**described(method), "local": table_of(method.local)}
-        raise _another(run, "method", {**table["method"], "local": table_of(local)}, told) from None
+        told = {**describe(method), "local": table_of(method.local)}
+        raise _mismatch(
+            run, "method", {**table["method"], "local": table_of(local)}, told
+        ) from None
 
 
 def _with_names(task: Task, data: Dataset) -> Task:
@@ -108,7 +116,7 @@ def _with_names(task: Task, data: Dataset) -> Task:
     return replace(task, names=tuple(classes))  # type: ignore[call-arg]
 
 
-def _another(run: FinishedRun, part: str, before: Any, now: Any) -> StateError:
+def _mismatch(run: FinishedRun, part: str, before: Any, now: Any) -> StateError:
     return StateError(
         f"{run.folder} was made by another {part}: its config.toml says {before}, and what was "
         f"given is {now}"

@@ -75,11 +75,11 @@ def task_from(
     """
     _check_functions(loss, metrics or {})
     task = FunctionTask(
-        FactoryModel(module_factory, head=_names("head", head)),
+        FactoryModel(module_factory, head=_as_names("head", head)),
         loss_function=loss,
         metric_functions=tuple((metrics or {"test_loss": loss}).items()),
-        lower_is_better=_lower(metrics, lower_is_better),
-        input_columns=_names("inputs", inputs),
+        lower_is_better=_lower_is_better(metrics, lower_is_better),
+        input_columns=_as_names("inputs", inputs),
         target=target,
         outputs=outputs,
     )
@@ -107,7 +107,7 @@ def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
         )
 
 
-def _names(what: str, given: Any) -> tuple[str, ...]:
+def _as_names(what: str, given: Any) -> tuple[str, ...]:
     """Names, which one text is too."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
@@ -115,7 +115,7 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _lower(metrics: Mapping[str, Metric] | None, told: Any) -> frozenset[str]:
+def _lower_is_better(metrics: Mapping[str, Metric] | None, told: Any) -> frozenset[str]:
     if metrics is None:
         if told not in (None, True):
             raise ConfigError(

@@ -10,7 +10,7 @@ import torch
 
 from vergence.api.finished_run import FinishedRun, ScratchFolder
 from vergence.api.from_objects import experiment_from, plan_from, with_local
-from vergence.api.reopened import rebuilt
+from vergence.api.reopened import rebuild_experiment
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -28,7 +28,7 @@ from vergence.experiment.run import (
     start,
 )
 from vergence.experiment.schema import Experiment, load
-from vergence.experiment.trust import approved, opening, training, under
+from vergence.experiment.trust import trust_for_opening, trust_for_training, trust_with_code, under
 from vergence.privacy.config import Privacy
 from vergence.studies import split_runs
 
@@ -89,7 +89,7 @@ def train(
     """
     who = {"presence": participation, "privacy": privacy}
     how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
-    with under(training()):
+    with under(trust_for_training()):
         chosen = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
         made = experiment_from(with_local(method, local), task, people, chosen, label, root)
     return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]
@@ -185,7 +185,7 @@ def _follower(folder: Path, stays: bool, on_round: OnRound | None, progress: boo
         "another out"
     )
     words = (lambda _: kept, lambda _: taken, lambda _: unlearned)
-    return RoundCallback(on_round, progress, *words, lasting=stays)
+    return RoundCallback(on_round, progress, *words, folder_stays=stays)
 
 
 def run_into(
@@ -217,7 +217,7 @@ def run_into(
             if not resumed:
                 check_vacant(folder)
             if experiment.plan.split_seeds:
-                with under(approved(experiment.code)):  # read again for every split
+                with under(trust_with_code(experiment.code)):  # read again for every split
                     experiment = split_runs.listed(experiment, folder)
                     loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
             elif resumed:
@@ -227,7 +227,7 @@ def run_into(
     finally:
         torch.set_num_threads(threads)
     return {
-        label: FinishedRun(path, experiment.alone(label), loaded, keeper)
+        label: FinishedRun(path, experiment.with_method(label), loaded, keeper)
         for label, path in folders_of(experiment, folder).items()
     }
 
@@ -259,6 +259,6 @@ def open_run(
     found = FinishedRun(path, trust_code=trust_code)
     if task is None and people is None and method is None:
         return found
-    with under(opening(trust_code)):
-        made = rebuilt(found, task, people, method)
+    with under(trust_for_opening(trust_code)):
+        made = rebuild_experiment(found, task, people, method)
     return FinishedRun(path, made, trust_code=trust_code)

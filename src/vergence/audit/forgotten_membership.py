@@ -74,15 +74,15 @@ def shadow_run(
 ) -> TrainedRun:
     """Run one method and seed on part of the data; the result is evaluated on all data."""
     plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
-    alone, folder = replace(experiment.alone(label), plan=plan), RunDirectory(scratch, {})
+    alone, folder = replace(experiment.with_method(label), plan=plan), RunDirectory(scratch, {})
     folder.open()
     run_rounds(alone.methods[label], alone.task(seed), some, plan, folder)
-    return read_run(scratch, seed, alone).on(ready)
+    return read_run(scratch, seed, alone).on_data(ready)
 
 
 def refusal(trained: TrainedRun) -> str:
     """Reason why there is no shared model to attack, "" if there is one."""
-    whole = trained.shares(whole=True)
+    whole = trained.offers_newcomer(whole=True)
     return (
         "" if whole else "its server offers unseen clients no whole model, which could be attacked"
     )

@@ -84,10 +84,10 @@ def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tic
     plan = saved.experiment.plan
     start = saved.experiment.model.start
     reasons = (
-        refusal(saved.on(data)),
+        refusal(saved.on_data(data)),
         "four people at least are needed, two in and two out" if len(data.people) < 4 else "",
         "model.start was trained on these people: no run would be without them"
-        if starting_model.known(start, data.name, data.clients)
+        if starting_model.people_learned_from(start, data.name, data.clients)
         else "",
         "task.personal_prior is made of all of a person's frames, also of those left out"
         if saved.task.own_prior

@@ -50,7 +50,7 @@ def audit(
     saved = read_run(folder)
     checksums.check(folder)
     data = saved.trained_on
-    saved.refuse_stranger(person, data.clients)
+    saved.refuse_unknown_person(person, data.clients)
     with progress_bar() as bar:
         if smashed_data.sends_smashed(saved.method):
             findings = smashed_data.audit_smashed_data(saved, data, person, quick, bar)

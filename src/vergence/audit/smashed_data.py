@@ -183,7 +183,7 @@ def attack_setup(
     if len(ready.people) < 2 or not gray(ready.people[who].test):
         raise ConfigError(f"{saved.folder}: audit needs gray images and at least two people")
     image = ready.people[who].test.columns[IMAGE]
-    params = saved.on(ready).model(who, known=False)
+    params = saved.on_data(ready).model(who, known=False)
     network = built(task.module(), params)
     piece = method.front(task)
     assert isinstance(network, Staged)

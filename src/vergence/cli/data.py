@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vergence.console import out
 from vergence.core.naming import plural
-from vergence.experiment.trust import asking
+from vergence.experiment.trust import ask_for_trust
 
 data = App(
     name="data", help="Data sets: what there is, whether yours is whole, how people's data differ."
@@ -49,7 +49,7 @@ def import_data(
 
 
 @data.command
-@asking
+@ask_for_trust
 def check(name: str, *, root: str | None = None) -> None:
     """Count, verify, and say what is missing and where a licence holder gets it.
 
@@ -67,7 +67,7 @@ def check(name: str, *, root: str | None = None) -> None:
 
 
 @data.command
-@asking
+@ask_for_trust
 def skew(
     target: str,
     *,
@@ -89,7 +89,7 @@ def skew(
 
 
 @data.command
-@asking
+@ask_for_trust
 def partition(
     target: str,
     *,

@@ -15,7 +15,7 @@ from vergence.data.io.finite_values import check_finite
 from vergence.errors import DataError
 from vergence.experiment.registry import find
 from vergence.experiment.schema import data_root, load
-from vergence.experiment.trust import typed, under
+from vergence.experiment.trust import trust_in_own_file, under
 
 
 def check(name: str, root: str | None, console: Console) -> int:
@@ -25,7 +25,7 @@ def check(name: str, root: str | None, console: Console) -> int:
         experiment = load(name)
         dataset, kind, root = experiment.dataset, type(experiment.dataset), root or experiment.root
     else:
-        with under(typed()):
+        with under(trust_in_own_file()):
             kind = find("data", name, Dataset)
     module = importlib.import_module(kind.__module__)
     folder = data_root(root)

@@ -8,14 +8,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from vergence.console import note, out
-from vergence.experiment.trust import deployed, starting, under
+from vergence.experiment.trust import allow_own_code, trust_in_deployment, under
 
 deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
 Insecure = Annotated[bool, Parameter(negative="")]
 
 
 @deploy.command
-@starting
+@allow_own_code
 def init(
     config: Path,
     *,
@@ -93,7 +93,7 @@ def app(
     from vergence.experiment.schema import load
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
-    with under(deployed()):
+    with under(trust_in_deployment()):
         write_app(load(config, set_), names, out_)
     out.print(f"{out_ / 'README.md'} says how it is run", soft_wrap=True, highlight=False)
 

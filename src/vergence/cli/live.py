@@ -9,12 +9,12 @@ from cyclopts import Parameter
 
 from vergence.console import out
 from vergence.errors import ConfigError
-from vergence.experiment.trust import asking
+from vergence.experiment.trust import ask_for_trust
 
 Flag = Annotated[bool, Parameter(negative="")]
 
 
-@asking
+@ask_for_trust
 def live(
     model: Path,
     *,

@@ -8,13 +8,13 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from vergence.console import out
-from vergence.experiment.trust import asking
+from vergence.experiment.trust import ask_for_trust
 
 model = App(name="model", help="Smaller networks, where to cut one, which layers became personal.")
 
 
 @model.command
-@asking
+@ask_for_trust
 def prune(
     folder: Path,
     *,
@@ -48,7 +48,7 @@ def prune(
 
 
 @model.command(name="split-plan")
-@asking
+@ask_for_trust
 def split_plan(
     config: Path,
     *,

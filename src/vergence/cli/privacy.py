@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from vergence.console import out
-from vergence.experiment.trust import asking
+from vergence.experiment.trust import ask_for_trust
 
 privacy = App(
     name="privacy", help="What a run gives away, who is forgotten, what an ethics board reads."
@@ -16,7 +16,7 @@ privacy = App(
 
 
 @privacy.command
-@asking
+@ask_for_trust
 def audit(
     folder: Path,
     *,
@@ -36,7 +36,7 @@ def audit(
 
 
 @privacy.command
-@asking
+@ask_for_trust
 def forget(
     folder: Path,
     person: str,
@@ -66,7 +66,7 @@ def forget(
 
 
 @privacy.command
-@asking
+@ask_for_trust
 def ethics(
     folder: Path,
     *,
@@ -94,7 +94,7 @@ def ethics(
 
 
 @privacy.command
-@asking
+@ask_for_trust
 def matrix(
     config: Path,
     *,
@@ -115,7 +115,7 @@ def matrix(
 
 
 @privacy.command
-@asking
+@ask_for_trust
 def share(
     folder: Path,
     *,

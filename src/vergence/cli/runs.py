@@ -18,12 +18,12 @@ from vergence.cli.profile import profiled
 from vergence.console import note, out
 from vergence.core.options import option_texts
 from vergence.errors import ConfigError
-from vergence.experiment.trust import asking, asking_exactly, starting
+from vergence.experiment.trust import allow_own_code, ask_for_exact_code, ask_for_trust
 
 Flag = Annotated[bool, Parameter(negative="")]
 
 
-@starting
+@allow_own_code
 def run(
     config: Path,
     *,
@@ -48,7 +48,7 @@ def run(
         _present(folder)
 
 
-@asking_exactly
+@ask_for_exact_code
 def resume(folder: Path) -> None:
     """Go on with an interrupted run, to the same bits as if it had never stopped."""
     from vergence.api.train import load_experiment, run_into
@@ -65,7 +65,7 @@ def resume(folder: Path) -> None:
     _present(folder)
 
 
-@asking_exactly
+@ask_for_exact_code
 def verify(folder: Path) -> None:
     """Recompute every fingerprint of a finished run; fails on one flipped byte.
 
@@ -173,7 +173,7 @@ def compare(
     """
     from vergence.experiment import checksums
     from vergence.monitoring.unfinished import told_unfinished
-    from vergence.results.divergence import told_without_number
+    from vergence.results.divergence import divergence_notes
     from vergence.studies import compare as tables
 
     study = tables.gather(folders, allow)
@@ -183,7 +183,7 @@ def compare(
     if unseen:
         study, left_out = tables.unseen(study)
         notes.append(left_out)
-    notes += dict.fromkeys(line for run in study.runs for line in told_without_number(run))
+    notes += dict.fromkeys(line for run in study.runs for line in divergence_notes(run))
     parts = tables.blocks(study, metric, reference, margin, unit)
     if style == "table":
         tables.print_parts(parts, out, table, notes)
@@ -192,7 +192,7 @@ def compare(
     checksums.notice([*folders, *(run.folder for run in study.runs)])
 
 
-@asking
+@ask_for_trust
 def report(
     folder: Path,
     *,
@@ -226,7 +226,7 @@ def report(
     checksums.notice([folder, *(run.folder for run in study.runs)])
 
 
-@asking
+@ask_for_trust
 def explain(
     config: Path,
     *,
@@ -244,7 +244,7 @@ def explain(
     tell(load(config, set_), out)
 
 
-@asking
+@ask_for_trust
 def predict(
     model: Path,
     source: Path,
@@ -305,7 +305,7 @@ def _predict_private(folder: Path, file: Path, table: Path, person: str | None) 
     out.print(f"table:   {table} ({told}, {cost})", soft_wrap=True, highlight=False)
 
 
-@asking
+@ask_for_trust
 def adapt(
     folder: Path,
     *,
@@ -334,7 +334,7 @@ def adapt(
     show(make(folder, data, out_, person, samples, seed), out)
 
 
-@asking
+@ask_for_trust
 def export(
     folder: Path,
     *,
@@ -419,8 +419,8 @@ def _one_method(kind: type, name: str) -> None:
 
 
 def _present(folder: Path) -> None:
-    from vergence.experiment.privacy.spent import lines
-    from vergence.results.divergence import told_without_number
+    from vergence.experiment.privacy.spent import screen_lines
+    from vergence.results.divergence import divergence_notes
     from vergence.studies import compare as tables
 
     with profiling.phase("statistics"):
@@ -428,10 +428,10 @@ def _present(folder: Path) -> None:
         notes = tables.agree(study.runs, tables.ANYTHING)
         tables.print_summary(study, folder, out, notes)
         for each in study.runs:
-            for line in told_without_number(each):
+            for line in divergence_notes(each):
                 out.print(line, soft_wrap=True, highlight=False, markup=False)
             tuned = "tuning" in tomllib.loads(each.config)
-            for line in lines(each.label, each.results.get("privacy", {}), tuned):
+            for line in screen_lines(each.label, each.results.get("privacy", {}), tuned):
                 out.print(line, soft_wrap=True, highlight=False, markup=False)
     with profiling.phase("report"):
         from vergence.reports.html import report as page

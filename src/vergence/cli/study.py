@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from vergence.console import out
-from vergence.experiment.trust import asking, starting
+from vergence.experiment.trust import allow_own_code, ask_for_trust
 
 Flag = Annotated[bool, Parameter(negative="")]
 study = App(
@@ -18,7 +18,7 @@ study = App(
 
 
 @study.command
-@starting
+@allow_own_code
 def sweep(
     config: Path,
     *,
@@ -41,7 +41,7 @@ def sweep(
 
 
 @study.command
-@starting
+@allow_own_code
 def evaluate(
     protocol: str,
     config: Path,
@@ -75,7 +75,7 @@ def evaluate(
 
 
 @study.command
-@asking
+@ask_for_trust
 def calibrate(
     *sources: Path,
     out_: Annotated[Path, Parameter(name="--out")] = Path("calibration.png"),
@@ -129,7 +129,7 @@ def calibrate(
 
 
 @study.command
-@asking
+@ask_for_trust
 def cross(
     *folders: Path, out_: Annotated[Path, Parameter(name="--out")] = Path("runs/cross")
 ) -> None:
@@ -145,7 +145,7 @@ def cross(
 
 
 @study.command
-@asking
+@ask_for_trust
 def unlabelled(
     *folders: Path,
     out_: Annotated[Path, Parameter(name="--out")] = Path("unlabelled.csv"),
@@ -175,7 +175,7 @@ def unlabelled(
 
 
 @study.command
-@asking
+@ask_for_trust
 def swaps(
     folder: Path,
     *,

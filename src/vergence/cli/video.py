@@ -8,13 +8,13 @@ from cyclopts import App
 
 from vergence.console import out
 from vergence.errors import ConfigError
-from vergence.experiment.trust import asking
+from vergence.experiment.trust import ask_for_trust
 
 video = App(name="video", help="Videos made from videos.")
 
 
 @video.command
-@asking
+@ask_for_trust
 def summarise(
     video: Path,
     summary: Path,

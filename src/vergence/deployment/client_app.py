@@ -18,7 +18,7 @@ from vergence.deployment.keys import BOX, SealedBox, known_keys, party_identity
 from vergence.deployment.teacher_quota import TeacherQuota
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.errors import DataError, StateError, VergenceError
-from vergence.experiment.validation import prepared
+from vergence.experiment.validation import prepare_data
 
 
 class AnsweringClient(JoinedNode):
@@ -42,7 +42,7 @@ class AnsweringClient(JoinedNode):
                     f"{few}); give {option}, or the right --data"
                 )
         task = self.experiment.task(self.experiment.plan.seeds[0])
-        ready = prepared(self.experiment, task, whole.only(tuple(names.values())))
+        ready = prepare_data(self.experiment, task, whole.only(tuple(names.values())))
         return replace(ready, people={own: ready.people[name] for own, name in names.items()})
 
     def names_in_data(self, whole: Federation) -> dict[str, str]:

@@ -29,9 +29,9 @@ from vergence.engine.secure_sums import SecureSum, server_deals
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.errors import ConfigError, StateError, VergenceError
 from vergence.experiment.public_data import ReleasedSamples
-from vergence.experiment.run import one_split
+from vergence.experiment.run import refuse_several_splits
 from vergence.experiment.schema import Experiment, load
-from vergence.experiment.trust import deployed, under
+from vergence.experiment.trust import trust_in_deployment, under
 from vergence.privacy.secure_aggregation.session import FEWEST
 
 
@@ -41,7 +41,7 @@ def deployable(experiment: Experiment) -> Experiment:
     Raises:
         ConfigError: the experiment needs what a deployment does not have; names the option.
     """
-    one_split(experiment, "a deployment")
+    refuse_several_splits(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
     if plan.delivery != type(plan.delivery)():
         raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
@@ -108,7 +108,7 @@ class JoinedNode:
         torch.set_num_threads(1)
         self.folder, self.side = folder, side
         sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
-        with under(deployed(folder, side.accepted)):
+        with under(trust_in_deployment(folder, side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT, sets))
         self.sign = self.signer()
         own = own_code.combined_digest(self.experiment.files(self.experiment.table))

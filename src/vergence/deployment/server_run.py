@@ -59,7 +59,7 @@ from vergence.experiment.nothing_learned import refuse_unlearned
 from vergence.experiment.privacy.spent import noise_outlook
 from vergence.experiment.run import RoundCallback, RoundReport, folders_of, run_methods
 from vergence.experiment.schema import TableOrigin, load
-from vergence.experiment.trust import deployed, under
+from vergence.experiment.trust import trust_in_deployment, under
 from vergence.experiment.validation import Loaded
 from vergence.results import baselines
 from vergence.results import write as results
@@ -111,7 +111,7 @@ class ServerRun:
     def __init__(self, folder: Path, line: flower.GridTransport) -> None:
         self.folder, self.line = folder, line
         self.side = settings(folder, ServerSide)
-        with under(deployed(folder, self.side.accepted)):
+        with under(trust_in_deployment(folder, self.side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
         self.guesses: dict[str, dict[str, float]] = {}
@@ -151,7 +151,7 @@ class ServerRun:
         out, origin = self.folder / "run", TableOrigin({"deployment": self.transport()})
         experiment = replace(self.experiment, origin=origin)
         follower = RoundCallback(
-            self.round_done, bar=False, warn=self.warn, finished=self.finished, lasting=False
+            self.round_done, bar=False, warn=self.warn, finished=self.finished, folder_stays=False
         )
         self.registry.open()
         try:
@@ -185,7 +185,7 @@ class ServerRun:
             if changed := changed_data(counts[client], about):
                 self.tell(f"'{client}' is not asked: {changed}", "refused", client=client)
         people = remote_people(self.experiment.table["federation"]["name"], counts)
-        return self.experiment.proxied(people)
+        return self.experiment.with_public_data(people)
 
     def pool(self, label: str, seed: int) -> PoolFactory:
         """Return the worker pool of this deployment's clients, for one method and seed."""
@@ -297,7 +297,7 @@ def compare_with_constant(mean: float, constants: Sequence[float], lower_is_bett
     constant = sum(constants) / len(constants)
     better = mean < constant if lower_is_better else mean > constant
     end = "" if better else ": WORSE THAN A CONSTANT, this model is of no use"
-    return f"; {baselines.words(OWN_CONSTANT)}, has {constant:.3f}{end}"
+    return f"; {baselines.description(OWN_CONSTANT)}, has {constant:.3f}{end}"
 
 
 def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:

@@ -54,15 +54,15 @@ def default_label(name: str) -> str:
     return code.kind if code and code.kind else Path(name).stem
 
 
-def beside(value: Any, folder: Path) -> Any:
+def resolve_code_paths(value: Any, folder: Path) -> Any:
     """A table of an experiment file, with the folder before the files that lie there.
 
     Other names stay as they are: files are then looked for from the working directory.
     """
     if isinstance(value, Mapping):
-        return {key: beside(part, folder) for key, part in value.items()}
+        return {key: resolve_code_paths(part, folder) for key, part in value.items()}
     if isinstance(value, list):
-        return [beside(part, folder) for part in value]
+        return [resolve_code_paths(part, folder) for part in value]
     code = parse(value) if isinstance(value, str) else None
     if code is None or not code.place.endswith(SUFFIX) or not is_file(folder / code.place):
         return value

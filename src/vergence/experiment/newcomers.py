@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vergence.core.federation import Dataset, Federation
 from vergence.errors import ConfigError, nearest
-from vergence.experiment.trained_run import TrainedRun, one_run, read_run, taken_part
+from vergence.experiment.trained_run import TrainedRun, one_run, participants_data, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.read import read
 
@@ -46,7 +46,7 @@ class HeldOut:
             raise ConfigError(f"{first}: '{person}' was not left out{near}")
         return HeldOut(self.loaded, {person: self.folders[person]})
 
-    def known(self, person: str) -> tuple[str, ...]:
+    def others_in_training(self, person: str) -> tuple[str, ...]:
         """Those of the others left out who took part in the run without this person."""
         took_part = read(self.folders[person]).runs[0].people
         return tuple(who for who in self.folders if who in took_part)
@@ -54,10 +54,10 @@ class HeldOut:
     def run(self, person: str, seed: int | None = None) -> TrainedRun:
         """One seed of the run without this person."""
         folder, ready = self.folders[person], self.loaded.ready
-        return read_run(folder, seed).on(ready, ready.only(read(folder).runs[0].people))
+        return read_run(folder, seed).on_data(ready, ready.only(read(folder).runs[0].people))
 
 
-def unseen(folder: Path, person: str = "all") -> HeldOut:
+def find_held_out(folder: Path, person: str = "all") -> HeldOut:
     """Find who was left out of a run directory, or of those a leave-one-out directory names.
 
     Raises:
@@ -68,7 +68,7 @@ def unseen(folder: Path, person: str = "all") -> HeldOut:
     folders = {who: folder / at for who, at in run.results.get("folds", {}).items()}
     first = next(iter(folders.values()), folder)
     loaded = validate(one_run(first))
-    trained = taken_part(first, loaded).clients
+    trained = participants_data(first, loaded).clients
     if not folders:
         folders = {who: folder for who in loaded.ready.clients if who not in trained}
     if not folders:

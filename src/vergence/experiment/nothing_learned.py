@@ -13,13 +13,13 @@ from vergence.privacy.release_log import FOLDER
 from vergence.results.read import table, text_rows
 
 
-def mended(folder: Path) -> str:
+def command_line_advice(folder: Path) -> str:
     """Advice of the command line on a run in which nothing was learned."""
     return f"they are kept in {folder}: mend this, and run it into another --out"
 
 
 def refuse_unlearned(
-    folders: Mapping[str, Path], plan: Plan, advice: Callable[[Path], str] = mended
+    folders: Mapping[str, Path], plan: Plan, advice: Callable[[Path], str] = command_line_advice
 ) -> None:
     """Look for training that counted in the tables of finished methods.
 
@@ -35,7 +35,7 @@ def refuse_unlearned(
     found = [
         (f"{label}, seed {seed}", folder, why)
         for label, folder in folders.items()
-        for seed, why in unlearned(folder, plan).items()
+        for seed, why in seeds_without_training(folder, plan).items()
     ]
     if found:
         where, folder, why = found[0]
@@ -46,7 +46,7 @@ def refuse_unlearned(
         )
 
 
-def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
+def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
     """The seeds of one method in which no training of any round counted, and why not.
 
     Training is what took steps. Where nothing did in any round, all replies of the rounds are
@@ -57,7 +57,7 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
         return {}
     turns, found = table(folder / "turns.csv"), {}
     for seed in plan.seeds:
-        own, zeros = turns[turns.seed == seed], _zeros(folder / "state", seed)
+        own, zeros = turns[turns.seed == seed], _zeroed_replies(folder / "state", seed)
         replies = zip(own.client, own["round"], own.status, strict=True)
         why = own.status.where(
             own.status != "ok", [zeros.get((c, at - 1), status) for c, at, status in replies]
@@ -70,7 +70,7 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
     return found
 
 
-def _zeros(state: Path, seed: int) -> dict[tuple[str, int], str]:
+def _zeroed_replies(state: Path, seed: int) -> dict[tuple[str, int], str]:
     """Turns whose replies were replaced by zeros on this machine, and why."""
     path = state / FOLDER / covered_in(seed)
     try:

@@ -14,7 +14,7 @@ import tomli_w
 from vergence.core.files import parse_json
 from vergence.engine.code_digest import code_digest
 from vergence.errors import StateError
-from vergence.experiment.trust import now, python_files
+from vergence.experiment.trust import current_trust, python_files
 from vergence.results import write as results
 from vergence.results.run_files import read_config
 
@@ -52,9 +52,9 @@ def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
     kept["run"] = {k: v for k, v in table.get("run", {}).items() if f"run.{k}" not in FREE}
     whole = hashlib.sha256(tomli_w.dumps(kept).encode())
     for name in python_files({k: v for k, v in kept.items() if k not in table.get("python", [])}):
-        if name in now().ran:
-            whole.update(now().ran[name].text)
-        elif file := now().file(name):
+        if name in current_trust().loaded_code:
+            whole.update(current_trust().loaded_code[name].text)
+        elif file := current_trust().file(name):
             whole.update(file.read_bytes())
     if named := table.get("presence", {}).get("trace"):
         path = Path(trace or named)

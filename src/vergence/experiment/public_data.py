@@ -27,7 +27,7 @@ class ReleasedSamples(NamedOptions, label="proxy"):
     share: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     seed: int = 0
 
-    def moved(self, federation: Federation) -> Federation:
+    def move_to_server(self, federation: Federation) -> Federation:
         """Return the federation with these samples moved to its server."""
         federation.refuse_many("giving up samples")
         people: dict[str, Splits] = {}
@@ -35,13 +35,13 @@ class ReleasedSamples(NamedOptions, label="proxy"):
         for person, splits in federation.people.items():
             kept = {}
             for part, gifts in given.items():
-                gift, kept[part] = self.apart(getattr(splits, part), person, part)
+                gift, kept[part] = self.split_samples(getattr(splits, part), person, part)
                 gifts.append(gift)
             people[person] = replace(splits, **kept)
         held = PublicData(*(Samples.concatenate(gifts) for gifts in given.values()))
         return replace(federation, people=people, proxies=held)
 
-    def apart(self, samples: Samples, person: str, part: str) -> tuple[Samples, Samples]:
+    def split_samples(self, samples: Samples, person: str, part: str) -> tuple[Samples, Samples]:
         """Samples of a part that a person gives up, and the rest, in its order."""
         draw = RandomStream("proxy", self.seed, person, part).torch()
         count = max(1, round(self.share * len(samples)))
@@ -50,7 +50,7 @@ class ReleasedSamples(NamedOptions, label="proxy"):
         return samples.subset(given.nonzero()[:, 0]), samples.subset((~given).nonzero()[:, 0])
 
 
-def of_another(dataset: Dataset, root: str | None, model: Model) -> PublicData:
+def public_data_of(dataset: Dataset, root: str | None, model: Model) -> PublicData:
     """Return everybody's training and validation data of a data set, as a network wants it."""
     (data,) = model.prepare(dataset.load(root).pooled()).people.values()
     return PublicData(data.train, data.val)

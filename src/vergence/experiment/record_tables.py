@@ -26,7 +26,7 @@ TABLES = {
     "pruning": Gradual(0.0),
 }
 """The fields of a plan that have tables of their own, with what they are where nothing is said."""
-BESIDE = (*TABLES, "privacy", "poison", "silos")
+OWN_TABLES = (*TABLES, "privacy", "poison", "silos")
 
 
 class NotWritable(Exception):
@@ -45,7 +45,7 @@ def table_of(record: Any, *leave: str) -> Table:
     """
     parts = [part for part in fields(record) if part.init and part.name not in leave]
     found = {part.name: getattr(record, part.name) for part in parts}
-    return {p.name: written(found[p.name]) for p in parts if found[p.name] != _default(p)}
+    return {p.name: toml_value(found[p.name]) for p in parts if found[p.name] != _default(p)}
 
 
 def _default(part: Field[Any]) -> Any:
@@ -54,7 +54,7 @@ def _default(part: Field[Any]) -> Any:
     return part.default_factory() if part.default_factory is not MISSING else MISSING
 
 
-def written(value: Any) -> Any:
+def toml_value(value: Any) -> Any:
     """A value as TOML holds it.
 
     Raises:
@@ -67,9 +67,9 @@ def written(value: Any) -> Any:
     if isinstance(value, StartingModel):
         return value.run
     if isinstance(value, tuple | list | frozenset):
-        return [written(v) for v in (sorted(value) if isinstance(value, frozenset) else value)]
+        return [toml_value(v) for v in (sorted(value) if isinstance(value, frozenset) else value)]
     if isinstance(value, Mapping):
-        return {str(k): written(v) for k, v in value.items()}
+        return {str(k): toml_value(v) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return table_of(value)
     raise NotWritable(f"a {type(value).__name__}")
@@ -88,7 +88,7 @@ def method_table(method: Method, local: LocalTraining) -> Table:
     if method.local != local:
         own = {f.name: getattr(method.local, f.name) for f in fields(LocalTraining)}
         entry["local"] = {
-            name: written(value) for name, value in own.items() if value != getattr(local, name)
+            name: toml_value(value) for name, value in own.items() if value != getattr(local, name)
         }
     return entry
 
@@ -99,7 +99,7 @@ def plan_tables(plan: Plan) -> Table:
     Raises:
         NotWritable: an option is none of an experiment file.
     """
-    run = {"rounds": plan.rounds, "seeds": list(plan.seeds), **table_of(plan, *BESIDE)}
+    run = {"rounds": plan.rounds, "seeds": list(plan.seeds), **table_of(plan, *OWN_TABLES)}
     found: Table = {"run": run}
     for name, nothing in TABLES.items():
         record = getattr(plan, name)

@@ -22,8 +22,8 @@ from vergence.core.options import check_ranges
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import SUFFIX, parse
 from vergence.experiment.same_module import ModuleComparison
-from vergence.experiment.trust import Code, now
-from vergence.experiment.user_code_files import another_kind, running, wrapper
+from vergence.experiment.trust import Code, current_trust
+from vergence.experiment.user_code_files import one_class_error, running, wrong_kind_text
 from vergence.experiment.values import fitting
 
 T = TypeVar("T")
@@ -42,16 +42,18 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
     if not isinstance(name, str):
         raise ConfigError(f"a name must be text, like those in {kind}; got {name!r}")
     if code := parse(name):
-        module = _own_module(kind, code.place) if code.packaged else _module(code.place)
-        return chosen(module, code.kind, name, base) if code.kind else only(module, base)
+        module = _packaged_module(kind, code.place) if code.packaged else _user_module(code.place)
+        return (
+            class_by_name(module, code.kind, name, base) if code.kind else only_class(module, base)
+        )
     # Importing all of a kind, to list their names, takes a third of a second.
     where = modules(kind).get(name)
     module = importlib.import_module(where) if where else None
-    if module is None or not offered(module, base):
+    if module is None or not concrete_subclasses(module, base):
         known = names(kind, base)
         what = "data set" if kind == "data" else kind.removesuffix("s")
         raise ConfigError(f"no {what} named '{name}'{nearest(name, known)}")
-    return only(module, base)
+    return only_class(module, base)
 
 
 class AdmittedSource(SourceLoader):
@@ -90,21 +92,21 @@ class OneModule(MetaPathFinder):
         )
 
 
-def _module(place: str) -> types.ModuleType:
+def _user_module(place: str) -> types.ModuleType:
     """The module of a Python file, or with this name: run once for a command."""
-    trust = now()
-    if place not in trust.ran:
+    trust = current_trust()
+    if place not in trust.loaded_code:
         file, text = trust.admit(place)
         run = _from_file if place.endswith(SUFFIX) else _imported
-        trust.ran[place] = Code(text, run(place, file, text))
-    return trust.ran[place].module
+        trust.loaded_code[place] = Code(text, run(place, file, text))
+    return trust.loaded_code[place].module
 
 
 def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
     """The module that a Python file makes."""
     loader = AdmittedSource(str(file.absolute()), text)
     name = f"{FROM_FILE}{file.stem}"
-    if name in {code.module.__name__ for code in now().ran.values()}:
+    if name in {code.module.__name__ for code in current_trust().loaded_code.values()}:
         name += f"_{hashlib.sha256(place.encode()).hexdigest()[:8]}"  # another folder's
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
@@ -134,7 +136,7 @@ def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
     """
     there = sys.modules.get(place)
     if there is not None and not isinstance(_loader(there), AdmittedSource):
-        anew = _beside(place, file, text)
+        anew = _run_under_new_name(place, file, text)
         return there if ModuleComparison(there, anew).alike else anew
     finder = OneModule(place, file, text)
     sys.meta_path.insert(0, finder)
@@ -158,7 +160,7 @@ def _loader(module: types.ModuleType) -> Any:
     return spec.loader if spec else None
 
 
-def _beside(place: str, file: Path, text: bytes) -> types.ModuleType:
+def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType:
     """The module that this text makes, under a name of its own; its package is as it was."""
     package, _, last = place.rpartition(".")
     mark = hashlib.sha256(place.encode() + text).hexdigest()[:8]
@@ -171,7 +173,7 @@ def _beside(place: str, file: Path, text: bytes) -> types.ModuleType:
     return _run(place, module, loader)
 
 
-def _own_module(kind: str, place: str) -> types.ModuleType:
+def _packaged_module(kind: str, place: str) -> types.ModuleType:
     """A module of this package, by its whole name."""
     if place not in modules(kind).values():
         known = [Path(where).suffix[1:] for where in modules(kind).values()]
@@ -180,7 +182,7 @@ def _own_module(kind: str, place: str) -> types.ModuleType:
     return importlib.import_module(place)
 
 
-def chosen(module: types.ModuleType, name: str, whole: str, base: type[T]) -> type[T]:
+def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]) -> type[T]:
     """The class of a module that is named, if it is of the kind that is wanted.
 
     Raises:
@@ -188,32 +190,32 @@ def chosen(module: types.ModuleType, name: str, whole: str, base: type[T]) -> ty
     """
     found = getattr(module, name, None)
     if found is None:
-        known = [kind.__name__ for kind in offered(module, base)]
+        known = [kind.__name__ for kind in concrete_subclasses(module, base)]
         near = nearest(name, known) if known else f", and no {base.__name__} at all"
         raise ConfigError(f"{module.__file__} has no class '{name}'{near} ('{whole}')")
     if not isinstance(found, type) or not issubclass(found, base):
-        raise ConfigError(f"'{whole}' {another_kind(found, base)}")
+        raise ConfigError(f"'{whole}' {wrong_kind_text(found, base)}")
     if found.__module__ != module.__name__:
         raise ConfigError(
             f"'{whole}' is defined in another module, whose file would not be recorded: write "
             f"'{found.__module__}:{found.__name__}'"
         )
     if inspect.isabstract(found):
-        raise ConfigError(f"'{whole}': {undefined(found)}")
+        raise ConfigError(f"'{whole}': {missing_methods_text(found)}")
     return found
 
 
-def undefined(kind: type) -> str:
+def missing_methods_text(kind: type) -> str:
     """Error text: the methods that an abstract class has yet to define."""
     lacks = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
     return f"{kind.__name__} is abstract, it does not define {lacks}: write that too"
 
 
-def lacking(module: types.ModuleType, base: type) -> str | None:
+def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
     """Error text where a module's one class of a kind is abstract, else None."""
     own = [kind for kind in vars(module).values() if isinstance(kind, type)]
     own = [kind for kind in own if issubclass(kind, base) and kind.__module__ == module.__name__]
-    return undefined(own[0]) if len(own) == 1 and inspect.isabstract(own[0]) else None
+    return missing_methods_text(own[0]) if len(own) == 1 and inspect.isabstract(own[0]) else None
 
 
 @functools.cache
@@ -237,7 +239,7 @@ def _raise(_: str) -> None:
     raise  # the fault of a package that cannot be imported: else its names would be lost
 
 
-def offered(module: types.ModuleType, base: type[T]) -> list[type[T]]:
+def concrete_subclasses(module: types.ModuleType, base: type[T]) -> list[type[T]]:
     """Subclasses of `base` that a module defines and that can be made."""
     return [
         value
@@ -250,23 +252,25 @@ def offered(module: types.ModuleType, base: type[T]) -> list[type[T]]:
     ]
 
 
-def only(module: types.ModuleType, base: type[T]) -> type[T]:
+def only_class(module: types.ModuleType, base: type[T]) -> type[T]:
     """Return the one subclass of `base` that a module defines."""
-    found = offered(module, base)
-    if not found and (lacks := lacking(module, base)):
+    found = concrete_subclasses(module, base)
+    if not found and (lacks := abstract_class_error(module, base)):
         raise ConfigError(f"{module.__file__}: {lacks}")
     if len(found) != 1:
-        raise ConfigError(wrapper(module, base, [kind.__name__ for kind in found]))
+        raise ConfigError(one_class_error(module, base, [kind.__name__ for kind in found]))
     return found[0]
 
 
 def names(kind: str, base: type) -> list[str]:
     """Names of one kind: the modules that define a `base` subclass."""
     known = sorted(modules(kind).items())
-    return [name for name, where in known if offered(importlib.import_module(where), base)]
+    return [
+        name for name, where in known if concrete_subclasses(importlib.import_module(where), base)
+    ]
 
 
-def _untyped(record: type, key: str) -> str:
+def _untyped_hint(record: type, key: str) -> str:
     """The mend where a dataclass has a plain attribute of this name, which is no field."""
     value = vars(record).get(key)
     if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
@@ -294,7 +298,7 @@ def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
     values = dict(given)
     for key, value in as_table(table, where).items():
         if key not in known:
-            untyped = _untyped(record, key)
+            untyped = _untyped_hint(record, key)
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")
         if isinstance(hints[key], type) and is_dataclass(hints[key]):
             values[key] = bind(hints[key], value, f"{where}.{key}")

@@ -43,14 +43,14 @@ from vergence.experiment import (
     starting_model,
 )
 from vergence.experiment import provenance as stamp
-from vergence.experiment.nothing_learned import mended, refuse_unlearned
+from vergence.experiment.nothing_learned import command_line_advice, refuse_unlearned
 from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.sample_maps import write_maps
 from vergence.experiment.schema import Experiment, Table, short
 from vergence.experiment.trained_run import TrainedRun, read_run
-from vergence.experiment.trust import approved, under
+from vergence.experiment.trust import trust_with_code, under
 from vergence.experiment.user_code_errors import FILE as TRACEBACK
-from vergence.experiment.user_code_errors import Listener, own_faults
+from vergence.experiment.user_code_errors import Listener, report_user_errors
 from vergence.experiment.validation import Loaded, digest, validate
 from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
@@ -93,10 +93,14 @@ class RoundCallback:
 
     on_round: Callable[[RoundReport], object] | None = None
     bar: bool = True
-    kept: Callable[[Path], str] = lambda out: f"the rounds done are kept: `vergence resume {out}`"
-    taken: Callable[[Path], str] = lambda out: f"`vergence resume {out}`, or choose another --out"
-    unlearned: Callable[[Path], str] = mended
-    lasting: bool = True
+    advice_interrupted: Callable[[Path], str] = lambda out: (
+        f"the rounds done are kept: `vergence resume {out}`"
+    )
+    advice_exists: Callable[[Path], str] = lambda out: (
+        f"`vergence resume {out}`, or choose another --out"
+    )
+    advice_nothing_learned: Callable[[Path], str] = command_line_advice
+    folder_stays: bool = True
     warn: Callable[[str], None] = warn
     finished: Callable[[str, Path], object] = lambda *_: None
 
@@ -114,14 +118,14 @@ def start(
             method; what is done is kept.
     """
     out = Path(out)
-    one_split(experiment, "a single run")
-    with locked(out), under(approved(experiment.code)):
+    refuse_several_splits(experiment, "a single run")
+    with locked(out), under(trust_with_code(experiment.code)):
         if (out / "config.toml").exists():
-            raise StateError(f"{out} holds a run already: {follower.taken(out)}")
-        with own_faults(experiment, out, follower.lasting):
+            raise StateError(f"{out} holds a run already: {follower.advice_exists(out)}")
+        with report_user_errors(experiment, out, follower.folder_stays):
             loaded = validate(experiment)
         if experiment.several:  # first: a config without its stamp could not be resumed
-            stamp.write(out, stamped(experiment, experiment.table, loaded))
+            stamp.write(out, run_stamp(experiment, experiment.table, loaded))
         plan = experiment.plan
         cohort, people = plan.presence.cohort, plan.silos.count(len(loaded.raw.clients))
         if isinstance(cohort, int) and cohort > people:
@@ -129,10 +133,10 @@ def start(
             note(f"presence: cohort asks {cohort} of {people} {who}: everybody is asked")
         for line in privacy_spent.noise_outlook(experiment, loaded.ready):
             note(line)
-        starting_model.keep(experiment.model.start, out)
+        starting_model.write_copy(experiment.model.start, out)
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         _run_here(experiment, loaded, out, follower)
-    refuse_unlearned(folders_of(experiment, out), experiment.plan, follower.unlearned)
+    refuse_unlearned(folders_of(experiment, out), experiment.plan, follower.advice_nothing_learned)
     return loaded
 
 
@@ -151,12 +155,12 @@ def start_or_resume(
     if not (folder / "config.toml").exists():
         return start(experiment, folder, follower)
     config = stamp.config_digest(experiment.table, experiment.plan.presence.trace)
-    made = {"config": config, "data": digest(ready), **_begins(experiment)}
+    made = {"config": config, "data": digest(ready), **_starting_stamp(experiment)}
     stamp.check(folder, made)  # a finished run does not look
     return resume(experiment, folder, follower)
 
 
-def one_split(experiment: Experiment, what: str) -> None:
+def refuse_several_splits(experiment: Experiment, what: str) -> None:
     """Refuse an experiment on several splits, for what takes one.
 
     Raises:
@@ -177,10 +181,10 @@ def check_vacant(out: Path) -> None:
     """
     with suppress(OSError):  # a name that no folder can have is refused where it is made
         if out.is_dir() and not (out / "config.toml").exists():
-            _refuse_others(out)
+            _refuse_foreign_files(out)
 
 
-def _refuse_others(out: Path) -> None:
+def _refuse_foreign_files(out: Path) -> None:
     # A run that was killed before its config was written leaves its stamp, the model that it
     # starts from, a person's own samples, and locks of methods.
     left = (".", stamp.FILE, starting_model.FILE, own_samples.FILE, "config.toml.", TRACEBACK)
@@ -223,7 +227,7 @@ def resume(
         PartialRun: as of `start`.
     """
     folders, loaded = folders_of(experiment, out), None
-    with locked(out), under(approved(experiment.code)):
+    with locked(out), under(trust_with_code(experiment.code)):
         every = list(dict.fromkeys([out, *folders.values()]))
         for folder in filter(checksums.sealed, every):
             checksums.check(folder)
@@ -234,15 +238,17 @@ def resume(
             _check_stamp(experiment, loaded, out)
         if loaded is not None and not finished:
             _run_here(experiment, loaded, out, follower)
-    refuse_unlearned(folders, experiment.plan, follower.unlearned)
+    refuse_unlearned(folders, experiment.plan, follower.advice_nothing_learned)
     return loaded
 
 
 def _check_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     if experiment.several:
-        stamp.check(out, stamped(experiment, experiment.table, loaded))
+        stamp.check(out, run_stamp(experiment, experiment.table, loaded))
     elif (out / "state" / "checkpoint.json").exists():  # a run directory has its stamp in it
-        made = stamped(experiment, experiment.one(next(iter(experiment.methods))), loaded)
+        made = run_stamp(
+            experiment, experiment.method_config(next(iter(experiment.methods))), loaded
+        )
         check_stamp(out, read_manifest(out)["stamp"], made)
 
 
@@ -251,13 +257,13 @@ def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
     return {label: out / label if experiment.several else out for label in experiment.methods}
 
 
-def stamped(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
+def run_stamp(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
     """Facts that the bits of a run of this table depend on."""
     made = stamp.stamp(table, loaded.sha, experiment.plan.presence.trace)
-    return {**made, **_begins(experiment)}
+    return {**made, **_starting_stamp(experiment)}
 
 
-def _begins(experiment: Experiment) -> dict[str, str]:
+def _starting_stamp(experiment: Experiment) -> dict[str, str]:
     start = experiment.model.start
     return {**({} if start is None else {"start": start.sha}), **experiment.origin.stamp}
 
@@ -304,13 +310,13 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
             names = {label: called(m) for label, m in experiment.methods.items()}
             alone = [label for label, name in names.items() if name == "local_only"]
             for label in names if experiment.several else ():
-                if alone and not results.judged(out / label):
+                if alone and not results.has_harm(out / label):
                     checksums.unseal(out / label)
                     results.write_harm(out / label, out / alone[0])
                 checksums.seal(out / label)
             checksums.seal(out)
     except KeyboardInterrupt:
-        raise PartialRun(f"interrupted; {follower.kept(out)}") from None
+        raise PartialRun(f"interrupted; {follower.advice_interrupted(out)}") from None
 
 
 def run_methods(
@@ -345,10 +351,10 @@ def run_methods(
             # Its own lock too: somebody may resume this one method's directory by itself.
             alone = locked(folder) if experiment.several else nullcontext()
             heard = Listener(follower.on_round) if follower.on_round else None
-            faults = own_faults(experiment, folder, follower.lasting, heard)
+            faults = report_user_errors(experiment, folder, follower.folder_stays, heard)
             with alone, faults, profiling.method(label):
                 told = replace(follower, on_round=heard)
-                _one_method(experiment, loaded, label, folder, (bar, line), told, pool)
+                _run_method(experiment, loaded, label, folder, (bar, line), told, pool)
             if experiment.several:
                 task = experiment.task(experiment.plan.seeds[0])
                 runs = [
@@ -378,7 +384,7 @@ def progress_bar(shown: bool = True) -> Progress:
     )
 
 
-def _one_method(
+def _run_method(
     experiment: Experiment,
     loaded: Loaded,
     label: str,
@@ -387,16 +393,16 @@ def _one_method(
     follower: RoundCallback,
     pool: SeedPool | None,
 ) -> None:
-    table, plan, origin = experiment.one(label), experiment.plan, experiment.origin
-    made = stamped(experiment, table, loaded)
+    table, plan, origin = experiment.method_config(label), experiment.plan, experiment.origin
+    made = run_stamp(experiment, table, loaded)
     folder = RunDirectory(path, made, elsewhere=pool is not None)
     folder.open()
-    starting_model.keep(experiment.model.start, path)
+    starting_model.write_copy(experiment.model.start, path)
     results.write_toml(path / "config.toml", table, experiment.remarks)
     if pool is not None or not (path / "provenance.json").exists():
-        starting = starting_model.told(experiment.model.start)
+        starting = starting_model.provenance_entry(experiment.model.start)
         told = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
-        results.write_json(path / "provenance.json", {**told, **starting, **origin.told})
+        results.write_json(path / "provenance.json", {**told, **starting, **origin.provenance})
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
@@ -422,10 +428,12 @@ def _one_method(
                         begin=origin.begin and partial(origin.begin, label, seed, folder.state),
                     )
     with profiling.phase("statistics"):
-        _leave_behind(experiment, loaded, label, folder)
+        _write_final_files(experiment, loaded, label, folder)
 
 
-def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory) -> None:
+def _write_final_files(
+    experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory
+) -> None:
     """Write masks, maps and results from the saved states, so that a resumed run has them all.
 
     Of clients that are elsewhere the results alone.
@@ -437,7 +445,9 @@ def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: Ru
         not folder.elsewhere,
     )
     finals = [
-        read_run(path, seed, experiment.alone(label)).on(loaded.ready, stream=RandomStream("show"))
+        read_run(path, seed, experiment.with_method(label)).on_data(
+            loaded.ready, stream=RandomStream("show")
+        )
         for seed in (plan.seeds if here else ())
     ]
     for run in finals:
@@ -447,7 +457,7 @@ def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: Ru
         group_table.write(path / group_table.FILE, finals, who)
         class_accuracy.write(path / class_accuracy.FILE, finals, who)
         sample_scores.write(path / sample_scores.SAMPLES, finals, who)
-    shares = [share for run in finals if (share := _share(method, run)) is not None]
+    shares = [share for run in finals if (share := _mean_personal_share(method, run)) is not None]
     assert folder.solving is not None
     results.write_results(
         path,
@@ -460,13 +470,13 @@ def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: Ru
         {seed: folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds},
         float(np.mean(shares)) if shares else None,
         plan.rounds,
-        privacy_spent.spent(
+        privacy_spent.spent_block(
             plan, ProtectedRun(method, task, loaded.raw, plan.rounds, folder.state, here)
         ),
     )
 
 
-def _share(method: Method, saved: TrainedRun) -> float | None:
+def _mean_personal_share(method: Method, saved: TrainedRun) -> float | None:
     masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None

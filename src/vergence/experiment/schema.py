@@ -31,11 +31,11 @@ from vergence.engine.plan import Plan
 from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.errors import BuiltInPython, ConfigError, nearest
-from vergence.experiment.code_names import beside, default_label, is_file
+from vergence.experiment.code_names import default_label, is_file, resolve_code_paths
 from vergence.experiment.packaged import locate
-from vergence.experiment.privacy.schema import build_poison, build_privacy, poisoned
+from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
-from vergence.experiment.public_data import ReleasedSamples, of_another
+from vergence.experiment.public_data import ReleasedSamples, public_data_of
 from vergence.experiment.registry import as_table, bind, find
 from vergence.experiment.search_space import (
     ROOTS,
@@ -48,7 +48,14 @@ from vergence.experiment.search_space import (
     setting,
 )
 from vergence.experiment.starting_model import starting_model
-from vergence.experiment.trust import Code, in_run_folder, now, python_files, receive, under
+from vergence.experiment.trust import (
+    Code,
+    current_trust,
+    in_run_folder,
+    note_recorded_code,
+    python_files,
+    under,
+)
 from vergence.privacy.poisoning.data import DataPoison
 from vergence.privacy.poisoning.updates import Poison
 from vergence.training.device import pick
@@ -96,7 +103,7 @@ class TableOrigin:
         begin: puts these states (of a label and seed) into a folder; None: fresh ones.
     """
 
-    told: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     stamp: Mapping[str, str] = field(default_factory=dict)
     begin: Callable[[str, int, Path], Checkpoint] | None = None
 
@@ -143,30 +150,34 @@ class Experiment:
         Raises:
             DataError: a file is unusable, or a number is NaN or infinite.
         """
-        loaded = self.recorded()
+        loaded = self.load_data()
         check_finite(loaded, tested=tested)
         whole = self.noise.apply(loaded)
-        return self.proxied(whole if self.poison is None else poisoned(whole, self.poison))
+        return self.with_public_data(
+            whole if self.poison is None else apply_poison(whole, self.poison)
+        )
 
-    def recorded(self) -> Federation:
+    def load_data(self) -> Federation:
         """Load the data, with as many training samples as the experiment gives people."""
         return self.few_data.apply(self.dataset.load(data_root(self.root)))
 
-    def proxied(self, federation: Federation) -> Federation:
+    def with_public_data(self, federation: Federation) -> Federation:
         """Give the server its samples of nobody's, where the experiment names some."""
         if self.proxy is None:
             return federation
         if isinstance(self.proxy, ReleasedSamples):
-            whole = self.proxy.moved(federation)
+            whole = self.proxy.move_to_server(federation)
             told = f"{self.proxy.share:g} of everybody's training samples, given up"
         else:
-            held = of_another(self.proxy, data_root(self.table["proxy"].get("root")), self.model)
+            held = public_data_of(
+                self.proxy, data_root(self.table["proxy"].get("root")), self.model
+            )
             whole = replace(federation, proxies=held)
             told = f"training samples of {self.table['proxy']['name']}"
         about = {**federation.about, "proxies": f"{told}; their labels are not looked at"}
         return replace(whole, about=about)
 
-    def on(self, dataset: Dataset) -> Experiment:
+    def on_dataset(self, dataset: Dataset) -> Experiment:
         """Return the same experiment on data as loaded, with noise and spoiled data in it."""
         poison = None if isinstance(self.poison, DataPoison) else self.poison
         clean = {"noise": Noise(), "few_data": FewSamples(), "poison": poison}
@@ -177,15 +188,15 @@ class Experiment:
         """True if the file lists `methods` (one run directory each), False if one `method`."""
         return "methods" in self.table
 
-    def one(self, label: str) -> Table:
+    def method_config(self, label: str) -> Table:
         """Return the resolved table of a single method's run."""
         table = {k: v for k, v in self.table.items() if k != "methods"}
         named = dict(zip(self.methods, method_tables(self.table), strict=True))
         return {**table, "method": named[label]}
 
-    def alone(self, label: str) -> Experiment:
+    def with_method(self, label: str) -> Experiment:
         """The same experiment with one of its methods."""
-        return replace(self, table=self.one(label), methods={label: self.methods[label]})
+        return replace(self, table=self.method_config(label), methods={label: self.methods[label]})
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -220,7 +231,7 @@ def load(
         raise ConfigError(f"sets must be a list of key=value texts, got the text '{sets}'")
     path = locate(Path(path))
     try:
-        with under(replace(now(), given=True) if trust_code else now()):
+        with under(replace(current_trust(), trust_code=True) if trust_code else current_trust()):
             table = read(path)
             for item in sets:
                 override(table, item)
@@ -255,9 +266,9 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
     if in_run_folder(path):
         sender = path
     else:  # there names are as the run recorded them
-        table = beside(table, path.parent)
+        table = resolve_code_paths(table, path.parent)
     if sender is not None:
-        receive(sender, table)
+        note_recorded_code(sender, table)
     merged: Table = {}
     below = table.pop("extends", [])
     if not isinstance(below, list) or not all(isinstance(other, str) for other in below):
@@ -328,7 +339,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     plan = build_plan(table, home)
     dataset, root = build_dataset(table["federation"], "federation", home)
     tasks = find("tasks", table["task"]["name"], Task)
-    table = named(table, dataset, tasks)
+    table = with_class_names(table, dataset, tasks)
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
     model = build_model(table["model"], home)
     pick(plan.device)  # before anything is written
@@ -340,9 +351,13 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         methods[label] = method
     sweep = build_sweep(table, list(methods))
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
-    code = {name: it for name in python_files(table) if (it := now().ran.get(name)) is not None}
+    code = {
+        name: it
+        for name in python_files(table)
+        if (it := current_trust().loaded_code.get(name)) is not None
+    }
     poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
-    return agreed(
+    return check_combinations(
         Experiment(
             table,
             dataset,
@@ -391,7 +406,7 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
     )
 
 
-def agreed(experiment: Experiment) -> Experiment:
+def check_combinations(experiment: Experiment) -> Experiment:
     """The experiment, if its settings can be combined with each of its methods.
 
     Raises:
@@ -425,7 +440,7 @@ def python_parts(table: Mapping[str, Any]) -> str:
     return f"the {', '.join(map(str, parts))} of this run {objects}"
 
 
-def named(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
+def with_class_names(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
     """Return the table with the data's class names, where the task takes `names` and has none."""
     takes = "names" in {known.name for known in fields(kind)}
     classes = getattr(dataset, "classes", ())

@@ -128,7 +128,10 @@ class SweepSettings:
                     f"sweep: {self.trials} different trials of every method are asked for, and "
                     f"the spaces have {told} points; give fewer trials, or more values"
                 )
-            return {label: self._drawn(space, self.trials) for label, space in self.spaces.items()}
+            return {
+                label: self._random_points(space, self.trials)
+                for label, space in self.spaces.items()
+            }
         ranged = [
             (m, key) for m, s in self.spaces.items() for key in s if isinstance(s[key], SearchRange)
         ]
@@ -145,7 +148,7 @@ class SweepSettings:
             )
         return {label: grid(space) for label, space in self.spaces.items()}
 
-    def _drawn(self, space: Space, trials: int) -> list[Point]:
+    def _random_points(self, space: Space, trials: int) -> list[Point]:
         """Draw different points; methods that share a setting and its values share the draws."""
         found: dict[str, Point] = {}
         for number in itertools.count():
@@ -163,7 +166,7 @@ class SweepSettings:
                 )
         return list(found.values())
 
-    def chosen(self, clients: Sequence[str]) -> list[str]:
+    def participants(self, clients: Sequence[str]) -> list[str]:
         """People who are trained and scored, in client order.
 
         Raises:

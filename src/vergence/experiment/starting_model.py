@@ -44,7 +44,7 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
         raise ConfigError(f"model.start must be the folder of a run, as text; got {run!r}")
     for folder in () if home is None else (home, home.parent):
         if in_run_folder(folder / "config.toml") and (folder / FILE).is_file():
-            return _kept(folder / FILE, run)
+            return _copy_in_run(folder / FILE, run)
     if not (Path(run) / "results.json").is_file():
         raise ConfigError(
             f"model.start: there is no finished run of one method at '{run}'; give its folder, as "
@@ -87,11 +87,11 @@ def common_model(run: str, experiment: Any) -> StartingModel:
     took_part = dict.fromkeys(table(Path(run) / "turns.csv", "client").client)
     earlier = experiment.model.start
     before = () if earlier is None else earlier.learned_from
-    sha, split = digest(pack(sent)), split_of(experiment.dataset)
+    sha, split = digest(pack(sent)), split_seed_of(experiment.dataset)
     return StartingModel(run, sha, told["federation"], tuple(took_part), sent, split, before)
 
 
-def _kept(path: Path, run: str) -> StartingModel:
+def _copy_in_run(path: Path, run: str) -> StartingModel:
     """A run's own copy of the model of the run that its experiment names.
 
     Raises:
@@ -108,7 +108,7 @@ def _kept(path: Path, run: str) -> StartingModel:
     return start
 
 
-def keep(start: StartingModel | None, folder: Path) -> None:
+def write_copy(start: StartingModel | None, folder: Path) -> None:
     """Leave a copy of the model that a run started from beside its config."""
     if start is not None:
         with saving(folder):
@@ -116,7 +116,7 @@ def keep(start: StartingModel | None, folder: Path) -> None:
             write_whole(folder / FILE, pack(start))
 
 
-def told(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
+def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
     """Entry of provenance.json about the model that a run started from."""
     if start is None:
         return {}
@@ -124,7 +124,7 @@ def told(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
     return {"start": {**about, "people": len(start.people)}}
 
 
-def split_of(dataset: Dataset) -> int | None:
+def split_seed_of(dataset: Dataset) -> int | None:
     """The seed of a data set's split; None where it has one split, or is loaded already."""
     return getattr(dataset, "split_seed", None)
 
@@ -137,10 +137,10 @@ def refuse_other_split(
     Raises:
         ConfigError: names the splits.
     """
-    here = split_of(dataset)
+    here = split_seed_of(dataset)
     if start is None or None in (here, start.split) or here == start.split:
         return
-    refuse_known(
+    refuse_overlap(
         start,
         data,
         people,
@@ -149,14 +149,14 @@ def refuse_other_split(
     )
 
 
-def known(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:
+def people_learned_from(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:
     """Those of some people that a starting model has learned from, itself or by its own start."""
     seen = () if start is None else start.learned_from
     taught = {who for name, those in seen if name == data for who in those}
     return sorted(taught.intersection(people))
 
 
-def refuse_known(
+def refuse_overlap(
     start: StartingModel | None,
     data: str,
     people: Iterable[str],
@@ -167,7 +167,7 @@ def refuse_known(
     Raises:
         ConfigError: names one of them, and says why.
     """
-    if start is not None and (found := known(start, data, people)):
+    if start is not None and (found := people_learned_from(start, data, people)):
         raise ConfigError(
             f"model.start: {start.run} was trained on '{found[0]}' of {data}, who {why}"
         )

@@ -78,18 +78,18 @@ class TrainedRun:
     clients: ClientStateIndex
     fingerprint: str
     solving: SolverChoice
-    given: Federation | None = None
+    evaluation_data: Federation | None = None
     participants: Federation | None = None
     stream: RandomStream | None = None
 
-    def on(
+    def on_data(
         self,
         ready: Federation,
         participants: Federation | None = None,
         stream: RandomStream | None = None,
     ) -> TrainedRun:
         """The same run, predicting and measured on these data."""
-        return replace(self, given=ready, participants=participants, stream=stream)
+        return replace(self, evaluation_data=ready, participants=participants, stream=stream)
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -108,7 +108,7 @@ class TrainedRun:
     @property
     def ready(self) -> Federation:
         """Data to predict and measure on, as the network wants them."""
-        return self.loaded.ready if self.given is None else self.given
+        return self.loaded.ready if self.evaluation_data is None else self.evaluation_data
 
     @cached_property
     def trained_on(self) -> Federation:
@@ -117,7 +117,7 @@ class TrainedRun:
         Raises:
             StateError: what is read now is something else.
         """
-        return taken_part(self.folder, self.loaded)
+        return participants_data(self.folder, self.loaded)
 
     @cached_property
     def executor(self) -> ClientExecutor:
@@ -143,7 +143,7 @@ class TrainedRun:
             return None
         return Samples.concatenate([splits.val for splits in self.participants.people.values()])
 
-    def lent(self, samples: Samples, person: str | None) -> Samples:
+    def with_personal_prior(self, samples: Samples, person: str | None) -> Samples:
         """Prepared new samples with what the task makes of a person's training data.
 
         Somebody new (None) has what is nobody's.
@@ -159,15 +159,17 @@ class TrainedRun:
         """A person's data as they are predicted on with these parameters."""
         return self.task.suited(self.ready.people[person], partial(self.outputs, params))
 
-    def unknown(self, person: str) -> TrainedRun:
+    def without_own_prior(self, person: str) -> TrainedRun:
         """The run with data of a person of whom it knows nothing: no prior of their own."""
         if not self.task.own_prior:
             return self
         own = self.ready.people[person]
         parts = Splits(*(self.task.lent(part, None) for part in (own.train, own.val, own.test)))
-        return replace(self, given=replace(self.ready, people={**self.ready.people, person: parts}))
+        return replace(
+            self, evaluation_data=replace(self.ready, people={**self.ready.people, person: parts})
+        )
 
-    def shares(self, whole: bool = False) -> bool:
+    def offers_newcomer(self, whole: bool = False) -> bool:
         """True if a newcomer is offered anything; with `whole`, all of a network."""
         offered = self.method.predicting(self.server, NEWCOMER)
         if not whole:
@@ -175,7 +177,7 @@ class TrainedRun:
         there = {name for params in offered.values() for name in params.layout.names}
         return there.issuperset(self.executor.solver.layout.names)
 
-    def asked(self, person: str) -> Message:
+    def evaluation_message(self, person: str) -> Message:
         """Message of a person's evaluation at the end."""
         home = self.experiment.plan.silos.home(person)
         offered = self.method.predicting(self.server, home)
@@ -186,7 +188,7 @@ class TrainedRun:
 
         `train`, where given, is all of the person's training data that it looks at.
         """
-        worker, message = self.executor, self.asked(person)
+        worker, message = self.executor, self.evaluation_message(person)
         state = worker.state(ClientState(self.clients.get(person) if known else None))
         site = worker.site(worker.people, person, message)
         return worker.predicting(
@@ -216,7 +218,7 @@ class TrainedRun:
         """Score any network's outputs on a person's test data."""
         return scored(self.task, outputs, self.ready.people[person], self.validation)
 
-    def refuse_stranger(self, person: str | None, people: Collection[str]) -> None:
+    def refuse_unknown_person(self, person: str | None, people: Collection[str]) -> None:
         """Refuse a person who is none of these people.
 
         Raises:
@@ -237,7 +239,7 @@ class TrainedRun:
             for person in people:
                 yield owner, person, rows[person]
 
-    def stranger(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
+    def unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
         """Score somebody who took no part: evaluation -> metrics.
 
         `newcomer` is the method's own, where it offers anything; `others` the mean over the final
@@ -246,21 +248,21 @@ class TrainedRun:
         """
         if self.participants is None:
             owned = replace(self, participants=self.ready.only(owners))
-            return owned.stranger(person, owners)
-        return self.unknown(person)._stranger(person, owners)
+            return owned.unseen_client(person, owners)
+        return self.without_own_prior(person)._score_unseen_client(person, owners)
 
-    def _stranger(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
+    def _score_unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
         rows = [metrics for _, _, metrics in self.matrix(owners, [person])]
         found: dict[str, Metrics] = {
             OTHERS: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         }
-        if self.shares():
+        if self.offers_newcomer():
             found[NEWCOMER] = self.measure(self.model(person, known=False), person)
-        found["P0"] = found[NEWCOMER] if self.shares(whole=True) else found[OTHERS]
+        found["P0"] = found[NEWCOMER] if self.offers_newcomer(whole=True) else found[OTHERS]
         return found
 
 
-def taken_part(folder: Path, loaded: Loaded) -> Federation:
+def participants_data(folder: Path, loaded: Loaded) -> Federation:
     """Prepared data of the people who took part in a run: all that are read, or those it measured.
 
     Raises:
@@ -306,7 +308,7 @@ def read_run(
     Raises:
         StateError: it is not finished, or a file of it is damaged.
     """
-    if (folder / "results.json").is_file() and (parts := _merged(folder)):
+    if (folder / "results.json").is_file() and (parts := _part_folders(folder)):
         raise StateError(
             f"{folder} is merged over runs and has no models of its own; name one of "
             f"{', '.join(map(str, parts.values()))}"
@@ -332,20 +334,22 @@ def read_run(
     )
 
 
-def _merged(folder: Path) -> dict[str, Path]:
+def _part_folders(folder: Path) -> dict[str, Path]:
     """Runs that a merged directory is made of: by split seed, or by the person left out.
 
     Raises:
         StateError: they are merged in turn, which no run is, and could go on for ever.
     """
-    parts = {name: Path(os.path.normpath(folder / at)) for name, at in _parts_of(folder).items()}
+    parts = {
+        name: Path(os.path.normpath(folder / at)) for name, at in _recorded_parts(folder).items()
+    }
     for part in parts.values():
-        if (part / "results.json").is_file() and _parts_of(part):
+        if (part / "results.json").is_file() and _recorded_parts(part):
             raise StateError(f"{folder / 'results.json'} is damaged: {part} is merged itself")
     return parts
 
 
-def _parts_of(folder: Path) -> dict[str, str]:
+def _recorded_parts(folder: Path) -> dict[str, str]:
     told = read_json(folder / "results.json")
     return told.get("split_folders") or told.get("folds") or {}
 
@@ -361,7 +365,7 @@ def verify_digests(folder: Path) -> list[int]:
     """
     checksums.check(folder)
     results = read(folder).runs[0].results
-    if parts := _merged(folder):
+    if parts := _part_folders(folder):
         for part in parts.values():
             verify_digests(part)
         return results["seeds"]
@@ -398,7 +402,7 @@ def verify(folder: Path, experiment: Experiment | None = None) -> list[tuple[int
     checksums.check(folder)
     experiment = experiment or one_run(folder)
     recorded = read(folder).runs[0].results["fingerprint"]
-    parts = [dict(verify(part)) for part in _merged(folder).values()]
+    parts = [dict(verify(part)) for part in _part_folders(folder).values()]
     found = []
     for seed in experiment.plan.seeds:
         if parts:

@@ -84,14 +84,14 @@ class Trust:
         folder: of the end.
     """
 
-    started: bool = False
-    given: bool = False
+    own_experiment: bool = False
+    trust_code: bool = False
     exact: bool = False
-    how: str = IN_PYTHON
-    never: str = ""
-    ran: dict[str, Code] = field(default_factory=dict)
-    received: dict[str, Recorded] = field(default_factory=dict)
-    accepted: Mapping[str, str] = field(default_factory=dict)
+    hint: str = IN_PYTHON
+    ban_reason: str = ""
+    loaded_code: dict[str, Code] = field(default_factory=dict)
+    recorded_code: dict[str, Recorded] = field(default_factory=dict)
+    accepted_digests: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path()
 
     def admit(self, name: str) -> tuple[Path, bytes]:
@@ -102,17 +102,17 @@ class Trust:
             UntrustedCode: it may not run; the line says what would have, and how to allow it.
             StateError: it is not the file that the run was begun with.
         """
-        if name in self.accepted:
+        if name in self.accepted_digests:
             return self._admit_accepted(name)
-        if self.never:
-            raise UntrustedCode(f"{name} is Python code: {self.never}")
-        if not (self.given or (self.started and name not in self.received)):
+        if self.ban_reason:
+            raise UntrustedCode(f"{name} is Python code: {self.ban_reason}")
+        if not (self.trust_code or (self.own_experiment and name not in self.recorded_code)):
             raise UntrustedCode(self.refusal(name))
         here = self.file(name)
         if here is None:
-            raise ConfigError(missing(name))
+            raise ConfigError(missing_code_text(name))
         text = here.read_bytes()
-        now, then = hashlib.sha256(text).hexdigest(), self.received.get(name, Recorded()).sha
+        now, then = hashlib.sha256(text).hexdigest(), self.recorded_code.get(name, Recorded()).sha
         if then and then != now:
             said = (
                 f"{name} is not the file that the run was begun with: its SHA-256 is {now}, "
@@ -127,12 +127,12 @@ class Trust:
         """The file of an end's folder, and its text, if it is the one that was accepted."""
         here = self.folder / name
         if not is_file(here):
-            raise ConfigError(missing(str(here)))
+            raise ConfigError(missing_code_text(str(here)))
         text = here.read_bytes()
-        if (sha := hashlib.sha256(text).hexdigest()) != self.accepted[name]:
+        if (sha := hashlib.sha256(text).hexdigest()) != self.accepted_digests[name]:
             raise StateError(
                 f"{here} is not the code that was accepted here: its SHA-256 is {sha}, accepted "
-                f"was {self.accepted[name]}; restore it, or read it and accept it"
+                f"was {self.accepted_digests[name]}; restore it, or read it and accept it"
             )
         return here, text
 
@@ -144,7 +144,7 @@ class Trust:
         """
         if not name.endswith(SUFFIX):
             return module_file(name)
-        then = self.received.get(name, Recorded())
+        then = self.recorded_code.get(name, Recorded())
         there = [Path(name), *([Path(then.directory, name)] if then.directory else [])]
         found = [path for path in there if is_file(path)]
         same = [p for p in found if hashlib.sha256(p.read_bytes()).hexdigest() == then.sha]
@@ -152,7 +152,7 @@ class Trust:
 
     def refusal(self, name: str) -> str:
         """Reason why code does not run, its digest, and the way to allow it."""
-        here, then = self.file(name), self.received.get(name, Recorded()).sha
+        here, then = self.file(name), self.recorded_code.get(name, Recorded()).sha
         now = hashlib.sha256(here.read_bytes()).hexdigest() if here else ""
         what = "file" if name.endswith(SUFFIX) else "module"
         sha = f"SHA-256 {now}" if now else f"there is no such {what} here"
@@ -162,14 +162,14 @@ class Trust:
         told = f"{sha}, as the run recorded" if then and then == now else f"{sha}; {record}"
         return (
             f"{name} is Python code and would run here ({told}); where you trust whoever wrote "
-            f"it: {self.how}"
+            f"it: {self.hint}"
         )
 
 
 _NOW: ContextVar[Trust | None] = ContextVar("trust", default=None)
 
 
-def now() -> Trust:
+def current_trust() -> Trust:
     """Return the trust of the command at hand; without one, nothing may run."""
     return _NOW.get() or Trust()
 
@@ -184,42 +184,44 @@ def under(trust: Trust) -> Iterator[Trust]:
         _NOW.reset(before)
 
 
-def typed() -> Trust:
+def trust_in_own_file() -> Trust:
     """Return the trust in a file that the user named on the command line itself."""
-    return Trust(started=True)
+    return Trust(own_experiment=True)
 
 
-def opening(trust_code: bool) -> Trust:
+def trust_for_opening(trust_code: bool) -> Trust:
     """Return the trust in what the config of an opened run names, within a command its own."""
-    trust = now()
-    how = OPENED if trust.how == IN_PYTHON else trust.how
-    return replace(trust, given=trust.given or trust_code, how=how)
+    trust = current_trust()
+    hint = OPENED if trust.hint == IN_PYTHON else trust.hint
+    return replace(trust, trust_code=trust.trust_code or trust_code, hint=hint)
 
 
-def training() -> Trust:
+def trust_for_training() -> Trust:
     """Return the trust at hand, with what to do about code that a call of `train` names."""
-    trust = now()
-    return replace(trust, how=IN_TRAINING) if trust.how == IN_PYTHON else trust
+    trust = current_trust()
+    return replace(trust, hint=IN_TRAINING) if trust.hint == IN_PYTHON else trust
 
 
-def deployed(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:
+def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:
     """Return the trust in a deployment's experiment, which its operator wrote.
 
     An end runs those files of its folder alone whose SHA-256 its own operator accepted.
     """
     return Trust(
-        never="a deployment runs none that its end has not accepted (`vergence deploy join` and "
-        "`serve` show it), and a Flower app none at all; or put it into the installed package at "
-        "every end",
-        accepted=accepted or {},
+        ban_reason="a deployment runs none that its end has not accepted (`vergence deploy join` "
+        "and `serve` show it), and a Flower app none at all; or put it into the installed package "
+        "at every end",
+        accepted_digests=accepted or {},
         folder=folder,
     )
 
 
-def approved(code: Mapping[str, Code]) -> Trust:
+def trust_with_code(code: Mapping[str, Code]) -> Trust:
     """Return the trust at hand, and that what an experiment was built from may be used again."""
-    trust = now()
-    trust.ran.update({name: it for name, it in code.items() if name not in trust.ran})
+    trust = current_trust()
+    trust.loaded_code.update(
+        {name: it for name, it in code.items() if name not in trust.loaded_code}
+    )
     return trust
 
 
@@ -230,11 +232,11 @@ def in_run_folder(path: Path) -> bool:
     return any((folder / left).exists() for folder in folders for left in LEFT)
 
 
-def receive(path: Path, table: Mapping[str, Any]) -> None:
+def note_recorded_code(path: Path, table: Mapping[str, Any]) -> None:
     """Take note of the code that a run folder's config names, or a file that it extends."""
     if names := python_files(table):
-        told = recorded(path.resolve().parent)
-        now().received.update({name: told.get(name, Recorded()) for name in names})
+        told = read_recorded_code(path.resolve().parent)
+        current_trust().recorded_code.update({name: told.get(name, Recorded()) for name in names})
 
 
 def python_files(table: Any) -> list[str]:
@@ -250,7 +252,7 @@ def python_files(table: Any) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in python_files(part)))
 
 
-def missing(name: str) -> str:
+def missing_code_text(name: str) -> str:
     """That there is no such file or module, and the mend."""
     if name.endswith(SUFFIX):
         return f"no file at {name}"
@@ -260,7 +262,7 @@ def missing(name: str) -> str:
     )
 
 
-def recorded(folder: Path) -> dict[str, Recorded]:
+def read_recorded_code(folder: Path) -> dict[str, Recorded]:
     """Code that a run, or the runs below it, recorded, by place."""
     from vergence.results.run_files import (
         read_json,  # brings pydantic: `vergence --help` need not wait
@@ -278,22 +280,22 @@ def recorded(folder: Path) -> dict[str, Recorded]:
     return found
 
 
-def starting(command: Callable[..., Any]) -> Callable[..., Any]:
+def allow_own_code(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command run the code that the user's own experiment names."""
-    return _offering(command, Trust(started=True))
+    return _with_trust_option(command, Trust(own_experiment=True))
 
 
-def asking(command: Callable[..., Any]) -> Callable[..., Any]:
+def ask_for_trust(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command run code with `--trust-code` only: it reads what others may have made."""
-    return _offering(command, Trust())
+    return _with_trust_option(command, Trust())
 
 
-def asking_exactly(command: Callable[..., Any]) -> Callable[..., Any]:
+def ask_for_exact_code(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command run, with `--trust-code`, only the very code that a run recorded."""
-    return _offering(command, Trust(exact=True))
+    return _with_trust_option(command, Trust(exact=True))
 
 
-def _offering(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
+def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
     """Give a command the option `--trust-code`, and what it may run for as long as it runs."""
     words = "run the Python code that the folder or file names; read it first."
     option = inspect.Parameter(
@@ -307,7 +309,7 @@ def _offering(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
     @functools.wraps(command)
     def trusting(*args: Any, trust_code: bool = False, **options: Any) -> Any:
         how = f"`{shlex.join(['vergence', *sys.argv[1:]])} --trust-code`"
-        fresh = Trust(trust.started, trust_code, trust.exact, how)
+        fresh = Trust(trust.own_experiment, trust_code, trust.exact, how)
         with under(fresh):
             return command(*args, **options)
 

@@ -16,7 +16,7 @@ from vergence.core.naming import PACKAGE
 from vergence.engine.evaluation import MEASURED
 from vergence.errors import ConfigError, VergenceError
 from vergence.experiment.schema import Experiment
-from vergence.experiment.user_code_files import SAID
+from vergence.experiment.user_code_files import LONGEST_REASON
 
 FILE = "traceback.txt"
 FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
@@ -40,7 +40,7 @@ class Listener:
 
 
 @contextmanager
-def own_faults(
+def report_user_errors(
     experiment: Experiment, folder: Path, keep: bool, listener: Listener | None = None
 ) -> Iterator[None]:
     """A block that runs the experiment's code; `keep` says whether the folder outlives the run.
@@ -55,11 +55,15 @@ def own_faults(
         raise
     except Exception as error:
         text = _text(error)
-        place = _place(text, own_code(experiment))
+        place = _place(text, user_code_paths(experiment))
         if place is None or (listener is not None and listener.fault is error):
             raise
         *_, before, last = text.strip().splitlines()
-        said = f"{before[:SAID]} ({last})" if last.startswith(MEASURED) else last[:SAID]
+        said = (
+            f"{before[:LONGEST_REASON]} ({last})"
+            if last.startswith(MEASURED)
+            else last[:LONGEST_REASON]
+        )
         hint = "; is a `yield from` missing?" if FORGOTTEN in said else ""
         where = ""
         if keep:
@@ -86,7 +90,7 @@ def _place(text: str, own: frozenset[str]) -> str | None:
     return f"{Path(file).name}:{line}, {name}"
 
 
-def own_code(experiment: Experiment) -> frozenset[str]:
+def user_code_paths(experiment: Experiment) -> frozenset[str]:
     """Files with the code of an experiment that is not part of this package."""
     found = {str(code.module.__file__) for code in experiment.code.values()}
     for each in (*experiment.methods.values(), experiment.built, experiment.model):

@@ -14,7 +14,7 @@ from torch import nn
 from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
-SAID = 300
+LONGEST_REASON = 300
 """Characters of an error of somebody's file that are repeated."""
 
 
@@ -32,11 +32,11 @@ def running(name: str, file: str) -> Iterator[None]:
         if isinstance(error, SystemExit):
             what = f"it ends the program ({what}) as soon as it is read; take that out"
         raise ConfigError(
-            f"{name}{_line(error, file)}: {what[:SAID]}{_lacks(error, file)}"
+            f"{name}{_line(error, file)}: {what[:LONGEST_REASON]}{_import_hint(error, file)}"
         ) from error
 
 
-def _lacks(error: BaseException, file: str) -> str:
+def _import_hint(error: BaseException, file: str) -> str:
     """The mend where a module was not found; neighbours of a file are never searched.
 
     Only the file itself is shown, accepted and recorded with its digest: what it would import from
@@ -65,7 +65,7 @@ def _line(error: BaseException, file: str) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def wrapper(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
+def one_class_error(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
     """Error text: what a file lacks to define exactly one class of a kind, and how to write it."""
     kind = base.__name__
     needs = f"{module.__file__} must define exactly one {kind}"
@@ -74,7 +74,7 @@ def wrapper(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
             f"{needs}, and defines {', '.join(found)}: keep one in it, begin the names of the "
             f"others with _, or say which: {module.__file__}:{found[0]}"
         )
-    takes, over = taken(base)
+    takes, over = import_and_name(base)
     plain = [
         name
         for name, value in vars(module).items()
@@ -90,7 +90,7 @@ def wrapper(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
     return f"{needs}, and has none: write {takes} and a `class Own({over}):` with its methods"
 
 
-def taken(base: type) -> tuple[str, str]:
+def import_and_name(base: type) -> tuple[str, str]:
     """The import that a class over `base` needs, and what it calls `base` then."""
     kind = base.__name__
     if getattr(importlib.import_module("vergence"), kind, None) is base:
@@ -98,9 +98,9 @@ def taken(base: type) -> tuple[str, str]:
     return f"`from {base.__module__} import {kind}`", kind
 
 
-def another_kind(thing: object, base: type) -> str:
+def wrong_kind_text(thing: object, base: type) -> str:
     """Text for an object named where a class is wanted: its type, and the wanted kind."""
-    takes, over = taken(base)
+    takes, over = import_and_name(base)
     wanted = f"and a {base.__name__} is wanted here, {over}, by {takes}"
     if not isinstance(thing, type):
         return f"is a {type(thing).__name__}, {wanted}: name a class"

@@ -22,7 +22,7 @@ from vergence.engine.solver_selection import refuse_processor
 from vergence.errors import ConfigError, DataError, VergenceError, first_line
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
-from vergence.experiment.user_code_errors import own_faults
+from vergence.experiment.user_code_errors import report_user_errors
 from vergence.training.pruning import weights
 
 PATIENCE_S = 0.15
@@ -68,12 +68,12 @@ def validate(experiment: Experiment) -> Loaded:
     plan.delivery.check_clients(plan.silos.clients(raw.clients))
     # Refuse a budget on people of whom the starting model tells beside it.
     if experiment.plan.privacy.spends:
-        starting_model.refuse_known(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
+        starting_model.refuse_overlap(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
     starting_model.refuse_other_split(
         experiment.model.start, raw.name, raw.clients, experiment.dataset
     )
     task = experiment.task(plan.seeds[0])
-    ready = prepared(experiment, task, raw)
+    ready = prepare_data(experiment, task, raw)
     for label, method in experiment.methods.items():
         try:
             method.check(task)
@@ -90,7 +90,7 @@ def validate(experiment: Experiment) -> Loaded:
         return Loaded(raw, ready, digest(ready))
 
 
-def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
+def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federation:
     """Data as the experiment's network wants them.
 
     Raises:
@@ -202,7 +202,7 @@ def check_people(
         for name, part in vars(splits).items():
             _check_targets(task, module, output, part, f"person {person!r}, {name}", fine)
         if (now := time.process_time()) < end:
-            with own_faults(experiment, Path(), keep=False), naming(person):
+            with report_user_errors(experiment, Path(), keep=False), naming(person):
                 _check_loss(task, module, splits.train)
                 if now + (time.process_time() - now) * len(splits.test) < end:
                     _check_metrics(task, module, splits)

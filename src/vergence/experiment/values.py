@@ -42,7 +42,7 @@ def fitting(hint: Any, value: Any) -> Any:
         found = TypeAdapter(hint).validate_python(value)
     except (ValidationError, PydanticSchemaGenerationError):
         raise ConfigError(f"must be {wanted(hint)}; got {value!r}{_instead(hint, value)}") from None
-    if _bent(value, found):
+    if _became_number(value, found):
         raise ConfigError(f"must be {wanted(hint)}; got {value!r}")
     for number in _numbers(found):
         if isinstance(number, float) and not math.isfinite(number):
@@ -92,12 +92,12 @@ def _instead(hint: Any, value: Any) -> str:
     return f": write [{text}]" if len(text) < 100 else ""
 
 
-def _bent(given: Any, found: Any) -> bool:
+def _became_number(given: Any, found: Any) -> bool:
     """True if a number was made of a text or of a switch."""
     if isinstance(found, Mapping):
-        return any(_bent(given.get(key), value) for key, value in found.items())
+        return any(_became_number(given.get(key), value) for key, value in found.items())
     if isinstance(found, list | tuple):
-        return any(map(_bent, given, found))
+        return any(map(_became_number, given, found))
     number = isinstance(found, int | float) and not isinstance(found, bool)
     return number and isinstance(given, bool | str)
 

@@ -250,14 +250,14 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedR
     network = trained.task.network
     if type(network).prepare is not Model.prepare and not isinstance(network, FROZEN):
         raise ConfigError(f"{folder}: export cannot put what this network prepares into the graph")
-    trained.refuse_stranger(person, trained.ready.clients)
+    trained.refuse_unknown_person(person, trained.ready.clients)
     return trained, run
 
 
 def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
     """Return a person's parameters, and raw test samples to check the file with."""
     took_part, raw = trained.clients, trained.loaded.raw
-    if (person is None or person not in took_part) and not trained.shares(whole=True):
+    if (person is None or person not in took_part) and not trained.offers_newcomer(whole=True):
         raise ConfigError(
             f"{trained.folder} has no whole model for {person or 'a newcomer'}, who took no "
             f"part; choose --person among {', '.join(took_part)}"

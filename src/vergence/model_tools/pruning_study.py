@@ -23,7 +23,7 @@ from vergence.core.requests import Fit
 from vergence.core.stages import pieces
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.newcomers import HeldOut, find_held_out
 from vergence.experiment.run import progress_bar
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.model_tools.latency import medians
@@ -139,7 +139,7 @@ def subjects(folder: Path, person: str) -> list[PrunedModel]:
     """Return every model to prune, of every seed of a run; one that people share is there once."""
     run = read(folder).runs[0]
     if "folds" in run.results:
-        return strange(unseen(folder, person))
+        return strange(find_held_out(folder, person))
     first = read_run(folder)
     took_part, ready = first.trained_on.clients, first.ready
     others = [p for p in ready.clients if p not in took_part]
@@ -149,7 +149,7 @@ def subjects(folder: Path, person: str) -> list[PrunedModel]:
     people = run.people if person == "all" else [person]
     if not set(people) <= set(ready.clients):
         raise ConfigError(f"{folder}: no person '{person}'; known: {', '.join(run.people)}")
-    return [s for seed in run.seeds for s in known(read_run(folder, seed).on(ready), people)]
+    return [s for seed in run.seeds for s in known(read_run(folder, seed).on_data(ready), people)]
 
 
 def known(trained: TrainedRun, people: Sequence[str]) -> list[PrunedModel]:
@@ -173,7 +173,7 @@ def known(trained: TrainedRun, people: Sequence[str]) -> list[PrunedModel]:
 def strange(left_out: HeldOut) -> list[PrunedModel]:
     """Return the models that people left out predict with, trainable on those who took part."""
     first = left_out.run(next(iter(left_out.folders)))
-    if not first.shares(whole=True):
+    if not first.offers_newcomer(whole=True):
         raise ConfigError(
             f"{first.folder}: this method shares no whole model that a stranger could use"
         )
@@ -181,7 +181,7 @@ def strange(left_out: HeldOut) -> list[PrunedModel]:
     def one(trained: TrainedRun, person: str) -> PrunedModel:
         everybody = trained.participants
         assert everybody is not None
-        trained = trained.unknown(person)
+        trained = trained.without_own_prior(person)
         return PrunedModel(
             trained,
             trained.model(person, known=False),

@@ -18,7 +18,7 @@ from vergence.core.serialization import array_bytes, pack
 from vergence.core.task import Task
 from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
-from vergence.experiment.privacy.spent import foretold, statements
+from vergence.experiment.privacy.spent import forecast_lines, statements
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
 from vergence.privacy.config import Privacy
@@ -85,7 +85,7 @@ def explain(experiment: Experiment, console: Console) -> None:
             console.print(text, highlight=False, markup=False)
         if people is not None:
             seen = people.pooled() if method.pooled else people
-            for line in foretold(experiment.plan, method, task, seen):
+            for line in forecast_lines(experiment.plan, method, task, seen):
                 console.print(f"  {line}", highlight=False, markup=False)
         said = statements(plan, method, task, known)
         for line in (each.text for each in said if each.part == "size"):

@@ -47,7 +47,7 @@ def kind(name: str) -> str:
     return "reference" if plain(name) in REFERENCES else "prior"
 
 
-def words(name: str) -> str:
+def description(name: str) -> str:
     """A predictor in words for any reader."""
     name = plain(name)
     if name in REFERENCES:
@@ -66,7 +66,7 @@ def means(study: StudyResults, metric: str) -> dict[str, float]:
     return found
 
 
-def beside(study: StudyResults, metric: str) -> str:
+def baseline_sentence(study: StudyResults, metric: str) -> str:
     """The sentence on what needs no training, to stand beside the best trained method.
 
     It names the best guess and every upper reference; "" where none was measured.
@@ -85,8 +85,8 @@ def beside(study: StudyResults, metric: str) -> str:
 
 def _listed(found: Mapping[str, float], places: int) -> str:
     return "; ".join(
-        f"{words(name)}, has {number(value, places)}"
+        f"{description(name)}, has {number(value, places)}"
         if kind(name) == "prior"
-        else f"{words(name)} has {number(value, places)}"
+        else f"{description(name)} has {number(value, places)}"
         for name, value in found.items()
     )

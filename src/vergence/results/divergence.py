@@ -13,7 +13,7 @@ SHOWN = 5
 """So many people are named in a line."""
 
 
-def told_without_number(run: Run) -> list[str]:
+def divergence_notes(run: Run) -> list[str]:
     """Lines on people whose headline is infinite at the end, and on those who have no number.
 
     NaN says that a metric is not defined for somebody's samples; the score follows the headline.

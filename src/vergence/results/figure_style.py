@@ -151,7 +151,7 @@ def hover(points: PathCollection, texts: Sequence[str]) -> None:
     points.set_urls([f"{HOVER}{text}" for text in texts])
 
 
-def of_curve(number: int, **artists: Artist) -> None:
+def mark_curve(number: int, **artists: Artist) -> None:
     """Say that artists belong to one curve, which a reader of the page can switch off."""
     for name, artist in artists.items():
         artist.set_gid(f"curve-{number}-{name}")

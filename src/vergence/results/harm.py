@@ -72,17 +72,17 @@ def _harm(study: StudyResults, run: Run) -> Harm:
         other = beside.find(name) or study.find(name)
         if other is None or other.label == run.label or _data(other) != _data(run):
             continue  # blocks are numbered: those of other data may have the same names
-        if scores := of_run(other):
+        if scores := sample_scores(other):
             references[other.title] = scores
     references |= own_prior(run)
     losses: dict[str, Loss] = {}
-    for person, mine in of_run(run).items():
+    for person, mine in sample_scores(run).items():
         same = {
-            name: units(scores[person], mine)
+            name: bootstrap_units(scores[person], mine)
             for name, scores in references.items()
             if scores.get(person, {}).keys() == mine.keys()
         }
-        loss = loss_of(units(mine, mine), same, run.headline in run.lower_is_better)
+        loss = loss_of(bootstrap_units(mine, mine), same, run.headline in run.lower_is_better)
         if loss is not None and person in run.people:
             losses[person] = loss
     return Harm(tuple(references), losses)
@@ -92,13 +92,13 @@ def _data(run: Run) -> object:
     return run.provenance.get("data", {}).get("sha256")
 
 
-def of_run(run: Run) -> Scores:
+def sample_scores(run: Run) -> Scores:
     """Scores of a run's test samples, all seeds together; nothing where it keeps none."""
     path = run.folder / SAMPLES
-    return scores_in(path) if path.exists() else {}
+    return read_sample_scores(path) if path.exists() else {}
 
 
-def scores_in(path: Path, prior: str = "") -> Scores:
+def read_sample_scores(path: Path, prior: str = "") -> Scores:
     """Scores of samples in a file, seeds and splits together; of one prior where it has several."""
     return _read(path, prior, path.stat().st_mtime_ns)
 
@@ -109,7 +109,7 @@ def own_prior(run: Run) -> dict[str, Scores]:
         path = folder / PRIORS
         if path.exists():
             names = table(path).prior.unique()
-            return {name: scores_in(path, name) for name in names}
+            return {name: read_sample_scores(path, name) for name in names}
     return {}
 
 
@@ -128,7 +128,7 @@ def _read(path: Path, prior: str, _: int) -> Scores:
     return found
 
 
-def units(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
+def bootstrap_units(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
     """Sums of what a bootstrap draws as one: a block, or a run of scenes by their numbers."""
     scenes = [block for block in order if block.startswith(SCENE)]
     numbered = sorted(scenes, key=lambda block: int(block.split()[1]))

@@ -63,7 +63,7 @@ def name_inside(name: str) -> str:
 NameInside = Annotated[str, AfterValidator(name_inside)]
 
 
-def run_beside(path: str) -> str:
+def sibling_run_path(path: str) -> str:
     """Path from a merged run to one that it is made of, below the same folder.
 
     Raises:
@@ -77,7 +77,7 @@ def run_beside(path: str) -> str:
     return path
 
 
-RunBeside = Annotated[str, AfterValidator(run_beside)]
+SiblingRunPath = Annotated[str, AfterValidator(sibling_run_path)]
 
 
 class ResultsFile(OpenRecord):
@@ -104,8 +104,8 @@ class ResultsFile(OpenRecord):
     privacy: dict[str, Any] = {}
     solver: dict[str, Any] = {}
     input: dict[str, int] | None = None
-    folds: dict[str, RunBeside] = {}
-    split_folders: dict[str, RunBeside] = {}
+    folds: dict[str, SiblingRunPath] = {}
+    split_folders: dict[str, SiblingRunPath] = {}
 
     @model_validator(mode="after")
     def measured(self) -> Self:

@@ -209,7 +209,7 @@ def rank(study: StudyResults, metric: str | None = None, unit: Unit = "person") 
     return Ranked(tuple(scores), len(shared), ranking)
 
 
-def treatment(study: StudyResults, metric: str | None = None) -> dict[str, Fairness]:
+def fairness_by_run(study: StudyResults, metric: str | None = None) -> dict[str, Fairness]:
     """Return label -> fairness block over people, against local-only where it was run.
 
     Of several local-only runs, each method has that of its own experiment. Methods without the

@@ -116,7 +116,7 @@ def write_results(
     privacy: Mapping[str, Any] | None = None,
 ) -> None:
     """Write results.json from the run's own tables."""
-    scores = scored(folder, task.headline, task.lower_is_better)
+    scores = score_blocks(folder, task.headline, task.lower_is_better)
     write_json(
         folder / "results.json",
         {
@@ -145,13 +145,13 @@ def write_results(
     )
 
 
-def scored(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
+def score_blocks(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
     """Return the blocks of results.json that are made of people.csv; nobody is compared yet."""
     means = person_means(folder)
     return {
         "metrics": {m: summary(p, m in lower_is_better) for m, p in means.items()},
         "harmed_vs_local": None,
-        "fairness": treatment(means[headline], headline in lower_is_better),
+        "fairness": fairness_block(means[headline], headline in lower_is_better),
     }
 
 
@@ -184,7 +184,7 @@ def write_merged(
             **first,
             "people": list(parts if people is None else people),
             "clients": clients,
-            **scored(folder, first["headline"], first["lower_is_better"]),
+            **score_blocks(folder, first["headline"], first["lower_is_better"]),
             "bytes": {
                 way: float(np.mean([t["bytes"][way] for t in told])) for way in ("up", "down")
             },
@@ -208,7 +208,7 @@ def write_erased(run: Run, person: str, fingerprints: Mapping[str, str]) -> None
         {
             **told,
             "people": [who for who in told["people"] if who != person],
-            **scored(run.folder, run.headline, run.lower_is_better),
+            **score_blocks(run.folder, run.headline, run.lower_is_better),
             "fingerprint": dict(fingerprints),
             "erased": told.get("erased", 0) + (person in told["people"]),
         },
@@ -246,12 +246,12 @@ def input_shape(federation: Federation) -> dict[str, int] | None:
     return {"frames": test.columns[bank.by].shape[1], "height": height, "width": width}
 
 
-def judged(folder: Path) -> bool:
+def has_harm(folder: Path) -> bool:
     """True if a run has been compared with local-only."""
     return read_json(folder / "results.json").get("harmed_vs_local") is not None
 
 
-def treatment(
+def fairness_block(
     people: Mapping[str, float], lower_is_better: bool, alone: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """Return the fairness block of person -> headline; without `alone`, harm is null."""
@@ -264,7 +264,7 @@ def write_harm(folder: Path, local: Path) -> None:
     results = read_json(folder / "results.json")
     metric = results["headline"]
     mine, alone = person_means(folder)[metric], person_means(local)[metric]
-    block = treatment(mine, metric in results["lower_is_better"], alone)
+    block = fairness_block(mine, metric in results["lower_is_better"], alone)
     results |= {"harmed_vs_local": block["harmed"], "fairness": block}
     write_json(folder / "results.json", results)
 

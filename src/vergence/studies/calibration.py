@@ -31,7 +31,7 @@ from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import read_npz
 from vergence.errors import ConfigError, DataError, nearest
-from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.newcomers import HeldOut, find_held_out
 from vergence.experiment.run import progress_bar
 from vergence.experiment.schema import data_root
 from vergence.experiment.trained_run import TrainedRun
@@ -157,7 +157,7 @@ def measured(source: Path, options: CalibrationOptions, console: Console) -> Cur
     for name in () if of_a_run else ("steps", "lr", "pulls", "adapt"):
         if getattr(options, name) not in (None, (), False):
             raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
-    everybody = unseen(source) if of_a_run else None
+    everybody = find_held_out(source) if of_a_run else None
     strangers = None if everybody is None else everybody.only(options.person)
     curves = of_predictions(source, options) if everybody is None else of_run(everybody, options)
     for caveat in caveats(curves, strangers):
@@ -175,7 +175,7 @@ def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
     fitted = fitted_on(curves.people, strangers) if "shrunk offset" in curves.values else ""
     if fitted:
         yield PRIORS.format(fitted)
-    if strangers is not None and not strangers.run(curves.people[0]).shares(whole=True):
+    if strangers is not None and not strangers.run(curves.people[0]).offers_newcomer(whole=True):
         yield UNTRAINED
 
 
@@ -328,7 +328,7 @@ def _draw(
 def _accept(trained: TrainedRun, person: str, options: CalibrationOptions) -> None:
     """Refuse a run that cannot be calibrated for this person."""
     task, data = trained.task, trained.ready.people[person]
-    if not trained.shares():
+    if not trained.offers_newcomer():
         raise ConfigError(
             f"{trained.folder}: this method shares no model that a newcomer could start from"
         )

@@ -18,7 +18,7 @@ from vergence.results.baselines import kind, plain
 from vergence.results.harm import Harm, harms
 from vergence.results.layout import DASH, digits, metric_name, number
 from vergence.results.read import Estimate, Frame, Run, StudyResults, read
-from vergence.results.significance import Unit, judge, treatment
+from vergence.results.significance import Unit, fairness_by_run, judge
 from vergence.results.significance import paired as paired
 from vergence.results.text_tables import TextTable, csv_text, markdown_table
 from vergence.results.write import summary
@@ -85,7 +85,7 @@ def harm_counted(study: StudyResults) -> StudyResults:
     """The study; an unfinished one with the people harmed so far, whom its end would count."""
     if study.find("local_only") is None or not unfinished(study.folder):
         return study
-    harm = treatment(study)
+    harm = fairness_by_run(study)
     runs = [_with(r, harmed_vs_local=harm[r.label].harmed) for r in study.runs if r.label in harm]
     return replace(study, runs=tuple(runs))
 
@@ -125,7 +125,7 @@ def unseen(study: StudyResults) -> tuple[StudyResults, str]:
         name: {person: metrics for person, metrics in people.items() if person not in seen}
         for name, people in study.priors.items()
     }
-    harm = treatment(StudyResults(study.folder, tuple(runs), priors))
+    harm = fairness_by_run(StudyResults(study.folder, tuple(runs), priors))
     runs = [_with(run, harmed_vs_local=harm[run.label].harmed) for run in runs]
     dropped = [p for p in seen if any(p in run.people for run in study.runs)]
     who = f"without {', '.join(dropped)}" if dropped else f"{', '.join(seen)} are not in these runs"

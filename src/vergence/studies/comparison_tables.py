@@ -22,10 +22,10 @@ from vergence.results.significance import (
     Paired,
     Unit,
     best,
+    fairness_by_run,
     family,
     judge,
     rank,
-    treatment,
 )
 from vergence.results.text_tables import TextTable
 from vergence.results.verdict_rules import standings
@@ -39,7 +39,7 @@ UNITS = {"person": "people", "person-seed": "pairs of person and seed"}
 
 def fairness_block(study: StudyResults, metric: str) -> TextTable:
     """Fairness of every method to people: worst, p10, p90, best, spread, harm."""
-    found = treatment(study, metric)
+    found = fairness_by_run(study, metric)
     places = digits(v for f in found.values() for v in (f.worst, f.best))
     lines = [
         [
@@ -199,7 +199,7 @@ def best_mean(study: StudyResults, metric: str) -> list[str]:
     many = "Best mean of the trained methods: " if len(study.runs) > 1 else ""
     spread = f" (95 % interval {number(e.lo, places)} to {number(e.hi, places)})"
     told = f"{many}{run.title}, {metric_name(metric)} {number(e.mean, places)}"
-    beside = baselines.beside(study, metric)
+    beside = baselines.baseline_sentence(study, metric)
     return [
         f"{told}{spread if math.isfinite(e.lo) else ''}.",
         *([beside] if beside else []),

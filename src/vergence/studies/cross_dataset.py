@@ -90,16 +90,20 @@ def _own(run: Run) -> list[Row]:
 def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
     rows: list[Row] = []
     for seed in run.seeds:
-        trained = read_run(run.folder, seed).on(loaded.ready, own.ready)
-        if not trained.shares(whole=True):
-            lacks = "shares only a part of its network" if trained.shares() else "shares nothing"
+        trained = read_run(run.folder, seed).on_data(loaded.ready, own.ready)
+        if not trained.offers_newcomer(whole=True):
+            lacks = (
+                "shares only a part of its network"
+                if trained.offers_newcomer()
+                else "shares nothing"
+            )
             raise ConfigError(
                 f"'{run.method}' ({run.folder}) {lacks}, so that people it never met would get "
                 "parts trained for nobody; cross takes methods with a whole server model, such as "
                 "fedavg"
             )
         for person in loaded.ready.clients:
-            met = trained.unknown(person)
+            met = trained.without_own_prior(person)
             try:
                 found: Mapping[str, float] = met.measure(met.model(person, False), person)
             except (ConfigError, RuntimeError, KeyError) as error:

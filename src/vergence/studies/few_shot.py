@@ -22,7 +22,7 @@ from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.newcomers import HeldOut, find_held_out
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.angles import mean_direction, to_vector
 from vergence.models.cross_encoder import CrossEncoder
@@ -264,13 +264,13 @@ def unlabelled(
                     f"{run.folder} is of task '{run.results['task']}'; codes are learned by "
                     f"{', '.join(TASKS)} (docs/how-to/unlabelled.md)"
                 )
-            strangers = unseen(run.folder)
+            strangers = find_held_out(run.folder)
             trained = strangers.run(next(iter(strangers.folders)))
             if not hasattr(trained.task.network, "gaze"):
                 raise ConfigError(
                     f"{run.folder}: model of task '{run.results['task']}' has no gaze code"
                 )
-            if not trained.shares(whole=True):
+            if not trained.offers_newcomer(whole=True):
                 raise ConfigError(
                     f"{run.folder}: '{run.method}' shares no whole model with strangers"
                 )

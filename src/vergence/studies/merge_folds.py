@@ -59,9 +59,12 @@ def merge(
         parts = {person: read(fold / label).runs[0] for person, fold in folds.items()}
         about = {
             **results.provenance(
-                loaded.raw, loaded.sha, code_of(parts), experiment.files(experiment.one(label))
+                loaded.raw,
+                loaded.sha,
+                code_of(parts),
+                experiment.files(experiment.method_config(label)),
             ),
-            **experiment.origin.told,
+            **experiment.origin.provenance,
         }
         about["data"]["split"] = f"{split} this split: {about['data'].get('split', 'unknown')}"
         results.write_json(folder / "provenance.json", about)
@@ -77,8 +80,8 @@ def write_tables(
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
         results.write_csv(folder / name, TABLES[name], rows)
-    starting_model.keep(experiment.model.start, folder)
-    results.write_toml(folder / "config.toml", experiment.one(label))
+    starting_model.write_copy(experiment.model.start, folder)
+    results.write_toml(folder / "config.toml", experiment.method_config(label))
 
 
 def _add_up(plan: Plan, folder: Path, folds: Sequence[Path]) -> None:
@@ -121,7 +124,7 @@ def finish(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     labels = list(experiment.methods)
     alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
     for label in labels if alone else ():
-        if not results.judged(out / label):
+        if not results.has_harm(out / label):
             results.write_harm(out / label, out / str(alone))
     task = experiment.task(experiment.plan.seeds[0])
     results.write_priors(out / "priors.csv", task, loaded.ready)

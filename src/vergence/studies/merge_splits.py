@@ -58,7 +58,7 @@ def merge(
         merge_folds.write_tables(experiment, label, folder, {**tables, "rounds.csv": []})
         code = merge_folds.code_of(parts)
         sha = hashlib.sha256("".join(each.sha for each in loaded.values()).encode()).hexdigest()
-        files = experiment.files(experiment.one(label))
+        files = experiment.files(experiment.method_config(label))
         about = results.provenance(first.raw, sha, code, files)
         names = ", ".join(parts)
         own = about["data"].get("split", "unknown")

@@ -20,7 +20,7 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import starting_model
 from vergence.experiment.newcomers import PersonPart
-from vergence.experiment.run import one_split, start_or_resume
+from vergence.experiment.run import refuse_several_splits, start_or_resume
 from vergence.experiment.schema import Experiment, Table, check
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.validation import Loaded, validate
@@ -67,7 +67,7 @@ class StudyScene:
 
     def run(self, folder: Path, seed: int) -> TrainedRun:
         """Return one seed of a finished run, to be measured on everybody's data."""
-        return read_run(folder, seed).on(self.loaded.ready)
+        return read_run(folder, seed).on_data(self.loaded.ready)
 
 
 def evaluate(
@@ -103,7 +103,7 @@ def evaluate(
     refuse_links(out)
     experiment = split_runs.listed(experiment)
     if protocol not in (SPLITS, SAMPLES):
-        one_split(experiment, f"protocol {protocol}")
+        refuse_several_splits(experiment, f"protocol {protocol}")
     sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
     counts = tuple(COUNTS if samples is None else samples)
     seeds = tuple(
@@ -120,7 +120,7 @@ def evaluate(
 
 def ran(scene: StudyScene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
     """Run an experiment on these people, or go on with it; a finished one is left as it is."""
-    experiment = experiment.on(PersonPart(scene.loaded.raw, tuple(people)))
+    experiment = experiment.on_dataset(PersonPart(scene.loaded.raw, tuple(people)))
     start_or_resume(experiment, scene.loaded.ready.only(people), folder)
     return folder
 
@@ -135,7 +135,7 @@ def leave_one_out(scene: StudyScene) -> Path:
     others = {p: [c for c in scene.people if c != p] for p in scene.people}
     if len(others) < 2:
         raise ConfigError("leave-one-out needs two people or more; the data has one")
-    starting_model.refuse_known(
+    starting_model.refuse_overlap(
         scene.experiment.model.start, scene.loaded.raw.name, {*scene.people}
     )
     folds = {}
@@ -145,7 +145,7 @@ def leave_one_out(scene: StudyScene) -> Path:
         folds[person] = ran(scene, scene.experiment, folder, rest)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
-        return scene.run(folds[person] / label, seed).stranger(person, others[person])
+        return scene.run(folds[person] / label, seed).unseen_client(person, others[person])
 
     split = "leave one person out: trained on all others, tested on the test part of"
     merge_folds.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
@@ -229,7 +229,7 @@ def growth(scene: StudyScene) -> None:
             f"others takes {needed} people, the data has {len(people)}: give fewer, or more data"
         )
     known, strangers = people[: -scene.unseen], people[-scene.unseen :]
-    starting_model.refuse_known(scene.experiment.model.start, scene.loaded.raw.name, {*strangers})
+    starting_model.refuse_overlap(scene.experiment.model.start, scene.loaded.raw.name, {*strangers})
     values: dict[str, np.ndarray] = {}
     seeds = scene.experiment.plan.seeds
     for column, size in enumerate(sizes):
@@ -245,7 +245,7 @@ def growth(scene: StudyScene) -> None:
                 table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
                 trained = scene.run(folder / label, seed)
                 for row, person in enumerate(strangers):
-                    got = trained.stranger(person, chosen)["P0"]
+                    got = trained.unseen_client(person, chosen)["P0"]
                     table[row, column] += got[trained.task.headline] / len(seeds)
     headline = scene.experiment.task(seeds[0]).headline
     how = f"newcomers; local-only: others' models; {plural(len(seeds), 'seed')}"

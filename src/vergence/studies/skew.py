@@ -16,7 +16,7 @@ from vergence.data.noise import Noise
 from vergence.errors import ConfigError
 from vergence.experiment.registry import bind, find
 from vergence.experiment.schema import data_root, override, read
-from vergence.experiment.trust import now, typed, under
+from vergence.experiment.trust import current_trust, trust_in_own_file, under
 from vergence.metrics.sample_features import compact
 from vergence.metrics.skew import MEASURES, Skew, measure
 from vergence.results.figure_style import canvas, figure_format, save, styled
@@ -54,7 +54,7 @@ def load(target: str, root: str | None, sets: Sequence[str] = ()) -> Federation:
         raise ConfigError(f"{target} needs federation = {{ name = ... }}")
     options = dict(federation)
     name, own = options.pop("name"), options.pop("root", None)
-    with under(now() if from_file else typed()):
+    with under(current_trust() if from_file else trust_in_own_file()):
         dataset = bind(find("data", name, Dataset), options, f"federation ({name})")
     noise = bind(Noise, table.get("noise", {}), "noise")
     few = bind(FewSamples, table.get("few_data", {}), "few_data")

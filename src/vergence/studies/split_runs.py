@@ -14,7 +14,7 @@ from pathlib import Path
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums, provenance, starting_model
 from vergence.experiment.newcomers import PersonPart
-from vergence.experiment.run import RoundCallback, locked, stamped, start_or_resume
+from vergence.experiment.run import RoundCallback, locked, run_stamp, start_or_resume
 from vergence.experiment.schema import Experiment, check
 from vergence.experiment.validation import Loaded, validate
 from vergence.results import write as results
@@ -145,16 +145,18 @@ def run(
     first = next(iter(splits.values())).loaded
     # The SHA-256 of the data of all splits.
     shas = "".join(each.loaded.sha for each in splits.values())
-    stamp = stamped(
+    stamp = run_stamp(
         experiment, experiment.table, replace(first, sha=hashlib.sha256(shas.encode()).hexdigest())
     )
     inner = replace(
-        follower, kept=lambda _: follower.kept(out), taken=lambda _: follower.taken(out)
+        follower,
+        advice_interrupted=lambda _: follower.advice_interrupted(out),
+        advice_exists=lambda _: follower.advice_exists(out),
     )
 
     def one(each: DataSplit, folder: Path) -> None:
         part = PersonPart(each.loaded.raw, tuple(each.loaded.raw.clients))
-        start_or_resume(each.experiment.on(part), each.loaded.ready, folder, inner)
+        start_or_resume(each.experiment.on_dataset(part), each.loaded.ready, folder, inner)
 
     with locked(out):
         if resumed:
@@ -162,10 +164,10 @@ def run(
             if not checksums.sealed(out):
                 provenance.check(out, stamp)
         elif (out / "config.toml").exists():
-            raise StateError(f"{out} holds a run already: {follower.taken(out)}")
+            raise StateError(f"{out} holds a run already: {follower.advice_exists(out)}")
         else:
             provenance.write(out, stamp)  # first: what is in a folder with one is read as a run's
-            starting_model.keep(experiment.model.start, out)
+            starting_model.write_copy(experiment.model.start, out)
             results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         merged(experiment, splits, out, one)
     return first

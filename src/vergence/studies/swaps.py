@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import unseen
+from vergence.experiment.newcomers import find_held_out
 from vergence.results.figure_style import MUTED, bare, canvas, figure_format, save, styled
 from vergence.results.read import read
 from vergence.studies.few_shot import FewShotOptions as Evaluation
@@ -49,7 +49,7 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
             f"{folder} is of task '{task}'; only a cross_encoder has codes to swap "
             "(docs/how-to/unlabelled.md)"
         )
-    strangers = unseen(folder, person or "all")
+    strangers = find_held_out(folder, person or "all")
     who = next(iter(strangers.folders))
     trained = strangers.run(who)
     network = FewShotScene(trained, (who,), Evaluation()).network(trained.newcomer(who))

@@ -19,7 +19,7 @@ from vergence.core.files import saving
 from vergence.core.naming import plural
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import provenance as stamp
-from vergence.experiment.run import locked, one_split, progress_bar
+from vergence.experiment.run import locked, progress_bar, refuse_several_splits
 from vergence.experiment.schema import (
     Experiment,
     Table,
@@ -30,7 +30,7 @@ from vergence.experiment.schema import (
     method_tables,
 )
 from vergence.experiment.search_space import Point, SweepSettings, Tuning, edges
-from vergence.experiment.trust import approved, under
+from vergence.experiment.trust import trust_with_code, under
 from vergence.experiment.validation import validate
 from vergence.results import write as results
 from vergence.results.figure_style import save
@@ -68,9 +68,9 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
     out = Path(out)
     if experiment.sweep is None:
         raise ConfigError('nothing to sweep: add sweep = { space = { "local.lr" = [...] } }')
-    one_split(experiment, "a sweep, which chooses settings on validation data,")
+    refuse_several_splits(experiment, "a sweep, which chooses settings on validation data,")
     points = experiment.sweep.points()
-    trust = approved(experiment.code)
+    trust = trust_with_code(experiment.code)
     with under(trust):
         entries = settled_entries(experiment, points)
     with under(trust), locked(out):

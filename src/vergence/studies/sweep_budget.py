@@ -17,7 +17,7 @@ from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BudgetedProtection, Spending
 from vergence.engine.protections.setup import protections
 from vergence.errors import StateError
-from vergence.experiment.privacy.spent import BESIDE
+from vergence.experiment.privacy.spent import NOT_COVERED
 from vergence.privacy.dp.accounting import MOST
 from vergence.privacy.release_log import FOLDER
 from vergence.results.layout import TABLES
@@ -108,6 +108,6 @@ class Spendings:
         if told:
             told.append(
                 "privacy: the choice among trials is a release of its own, by validation scores "
-                f"without noise: no epsilon covers it; {BESIDE}"
+                f"without noise: no epsilon covers it; {NOT_COVERED}"
             )
         return told

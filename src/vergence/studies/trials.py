@@ -121,7 +121,7 @@ def on_validation(experiment: Experiment) -> Experiment:
     plan.presence.check(federation.clients)
     plan.delivery.check_clients(federation.clients)
     people = {}
-    for person in chosen.chosen(federation.clients):
+    for person in chosen.participants(federation.clients):
         splits = federation.people[person]
         count = len(splits.val)
         if count < 2:
@@ -140,7 +140,9 @@ def on_validation(experiment: Experiment) -> Experiment:
         evaluate_people=0,
         presence=replace(plan.presence, gone=gone),
     )
-    return replace(experiment.on(LoadedDataset(replace(federation, people=people))), plan=plan)
+    return replace(
+        experiment.on_dataset(LoadedDataset(replace(federation, people=people))), plan=plan
+    )
 
 
 def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick) -> TrialOutcome:

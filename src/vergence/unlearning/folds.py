@@ -63,7 +63,7 @@ def forget_folds(study: StudyResults, person: str, out: Path, console: Console) 
         raise ConfigError(f"--out {out} lies in the folder it is made from; choose another place")
     own = folder / "config.toml"
     experiment = load(own if own.is_file() else there[person].parent / "config.toml")
-    others = experiment.on(PersonPart(experiment.recorded(), rest))
+    others = experiment.on_dataset(PersonPart(experiment.load_data(), rest))
     trained = read(there[person]).runs[0].provenance["data"]["sha256"]
     if validate(others).sha != trained:
         raise StateError(

@@ -145,7 +145,7 @@ def open_case(folder: Path, person: str) -> ForgottenPerson:
         raise ConfigError(f"{folder} replays who came when; it cannot be replayed without somebody")
     whole = experiment.dataset.load(data_root(experiment.root))
     whole.refuse_many("forgetting somebody")
-    starting_model.refuse_known(experiment.model.start, whole.name, [person], REMEMBERED)
+    starting_model.refuse_overlap(experiment.model.start, whole.name, [person], REMEMBERED)
     measured = dict.fromkeys(who for run in study.runs for who in run.people)
     known = list(dict.fromkeys([*whole.clients, *measured]))
     for trained in (tuple(whole.clients), tuple(measured)):
@@ -210,7 +210,7 @@ def _make(case: ForgottenPerson, out: Path, patch: int) -> None:
         if (path / "provenance.json").is_file()
     ]
     records = [Run(path, "", {}).provenance for path in there]
-    ours = experiment.origin.told["forgotten"], validate(experiment).sha
+    ours = experiment.origin.provenance["forgotten"], validate(experiment).sha
     same = all((each.get("forgotten"), each["data"]["sha256"]) == ours for each in records)
     if not same or load(out / "config.toml").table != experiment.table:
         raise StateError(f"{out} holds another run; choose another --out")
@@ -346,7 +346,8 @@ def audited(
     ready, label = case.everybody.ready, models["before"].label
     fits = {
         name: [
-            mean_log_loss(read_run(run.folder, seed).on(ready), case.person) for seed in run.seeds
+            mean_log_loss(read_run(run.folder, seed).on_data(ready), case.person)
+            for seed in run.seeds
         ]
         for name, run in models.items()
     }

@@ -48,7 +48,7 @@ def predict(
     with profiling.phase("checkpoints"):
         trained = read_run(folder)
     person = person or trained.owner
-    trained.refuse_stranger(person, read(folder).runs[0].people)
+    trained.refuse_unknown_person(person, read(folder).runs[0].people)
     if isinstance(trained.task, GazeAngle):
         if maps is not None:
             raise ConfigError(f"{folder} predicts angles, and no maps: leave --maps out")

@@ -186,16 +186,16 @@ def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[T
         ConfigError: no person is given, and the run has no shared model.
     """
     who, task = person or NEWCOMER, trained.task
-    if person is None and not trained.shares():
+    if person is None and not trained.offers_newcomer():
         raise ConfigError(
             f"{trained.folder} has no shared model for a newcomer; choose --person among "
             f"{', '.join(trained.clients)}"
         )
     with profiling.phase("features"):
         ready = task.network.prepare(Federation("video", {who: Splits(data, data, data)}))
-        new = trained.lent(ready.people[who].test, person)
+        new = trained.with_personal_prior(ready.people[who].test, person)
         ready = replace(ready, people={who: Splits(new, new, new)})
-    shown = trained.on(ready, stream=RandomStream("predict"))
+    shown = trained.on_data(ready, stream=RandomStream("predict"))
     # Such a method fits a model to labelled data before it predicts, and a video has no labels.
     if isgeneratorfunction(type(trained.method).model_on):
         return shown, personal_model(trained, shown, person)

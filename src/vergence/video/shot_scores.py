@@ -41,11 +41,11 @@ def load_scorer(folder: Path, person: str | None = None) -> Scorer:
             f"{folder} was trained on features '{features}', videos are given "
             f"'{pretrained.VECTOR}': name a run on these, such as key frames of tvsum"
         )
-    trained.refuse_stranger(person, run.people)
+    trained.refuse_unknown_person(person, run.people)
     who = person or NEWCOMER
     nobody = Federation("video", unrated_clip(who, np.zeros((1, 1))))
-    trained = trained.on(nobody, stream=RandomStream("summarise"))
-    message, worker = trained.asked(who), trained.executor
+    trained = trained.on_data(nobody, stream=RandomStream("summarise"))
+    message, worker = trained.evaluation_message(who), trained.executor
     if person is None and "model" not in message.trees:
         raise ConfigError(f"{folder} has no model for a newcomer; choose --person")
 

@@ -17,7 +17,7 @@ from vergence.core.task import StartingModel
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.schema import load
-from vergence.experiment.starting_model import FILE, common_model, known
+from vergence.experiment.starting_model import FILE, common_model, people_learned_from
 from vergence.experiment.trained_run import one_run, read_run
 
 ONE = TOY.replace("METHODS", 'method = { name = "fedavg" }')
@@ -71,7 +71,7 @@ def test_a_start_of_a_start_is_remembered(first, tmp_path):
     start = common_model(str(second), one_run(second))
     assert start.people == PEOPLE[:3]
     assert json.loads((second / "results.json").read_text())["people"] != ["p03"]
-    assert known(start, "toy", ["p03"]) == ["p03"]
+    assert people_learned_from(start, "toy", ["p03"]) == ["p03"]
     leave = ("study", "evaluate", "leave-one-out", file, "--out", tmp_path / "x")
     vergence(*leave, "--set", f"model.start={second}").complains(2, "'p00' of toy")
 

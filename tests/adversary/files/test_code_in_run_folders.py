@@ -21,7 +21,7 @@ from vergence.deployment.joined_node import JoinedNode
 from vergence.errors import ConfigError, UntrustedCode
 from vergence.experiment import checksums, provenance
 from vergence.experiment.schema import load
-from vergence.experiment.trust import typed, under
+from vergence.experiment.trust import trust_in_own_file, under
 
 TOY = """
 task       = { name = "TASK" }
@@ -215,7 +215,7 @@ def test_nor_does_that_of_a_config_that_is_a_link_into_a_folder_below(made, tmp_
     write(out / "parts", named, "config.toml")
     (out / "config.toml").unlink()
     (out / "config.toml").symlink_to("parts/config.toml")
-    with under(typed()), pytest.raises(UntrustedCode, match=r"other\.py"):
+    with under(trust_in_own_file()), pytest.raises(UntrustedCode, match=r"other\.py"):
         load(out / "config.toml")
     assert not mark.exists()
 

@@ -29,7 +29,7 @@ from vergence.engine.workers import ray_actors
 from vergence.engine.workers.ray_transfer import PayloadStateStore
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment.registry import find
-from vergence.experiment.trust import typed, under
+from vergence.experiment.trust import trust_in_own_file, under
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.split.splitfed import SplitFed
@@ -91,7 +91,7 @@ class TestBits:
     def test_a_method_from_a_file_of_the_user_s_goes_with_it(self, tmp_path, session):
         file = tmp_path / "halved.py"
         file.write_text(HALVED)
-        with under(typed()):
+        with under(trust_in_own_file()):
             method = find("methods", str(file), Method)(local=LOCAL)
         alone = run_toy(tmp_path / "alone", method)
         found = run_toy(tmp_path / "ray", method, engine="ray", workers=1)

@@ -66,12 +66,12 @@ def build_privacy(table: Any) -> Privacy:
     if "own" in rest:
         if not isinstance(rest["own"], list):
             raise ConfigError(f"privacy.own must be a list of tables, got {rest['own']!r}")
-        given["own"] = tuple(build_own(entry) for entry in rest["own"])
+        given["own"] = tuple(build_own_protection(entry) for entry in rest["own"])
     rule = build_rule(rest["robust"]) if "robust" in rest else None
-    return Privacy(rule, build_secrecy(rest.get("aggregation")), **given)
+    return Privacy(rule, build_aggregation(rest.get("aggregation")), **given)
 
 
-def build_secrecy(given: Any) -> SecureAggregationConfig | None:
+def build_aggregation(given: Any) -> SecureAggregationConfig | None:
     """Settings by which replies are summed; `"secure"` is a word for the defaults."""
     if isinstance(given, str):
         if given not in ("secure", "plain"):
@@ -97,7 +97,7 @@ def build_rule(given: Any) -> RobustRule:
     return bind(find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})")
 
 
-def build_own(given: Any) -> Protection:
+def build_own_protection(given: Any) -> Protection:
     """Protection of somebody's own, given by a table with the name of its code.
 
     Raises:
@@ -129,7 +129,7 @@ def build_poison(table: Any) -> Poison | DataPoison:
     return bind(DataPoison, common, where, change=change)
 
 
-def poisoned(federation: Federation, poison: Poison | DataPoison) -> Federation:
+def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:
     """Return the federation with spoiled data where the attack is on data, and say who lies."""
     federation.refuse_many("choosing who lies")
     liars = poison.chosen(federation.clients)

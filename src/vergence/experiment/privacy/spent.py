@@ -18,7 +18,7 @@ from vergence.privacy.release_log import FOLDER, refuse_missing
 if TYPE_CHECKING:
     from vergence.experiment.schema import Experiment
 
-BESIDE = (
+NOT_COVERED = (
     "not covered: metrics measured on people, who took part in which round, how many samples each "
     "has"
 )
@@ -51,7 +51,7 @@ def promises(plan: Plan, run: ProtectedRun) -> list[Promise]:
     return [Promise(line, OWN, None) if isinstance(line, str) else line for line in told]
 
 
-def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> list[str]:
+def forecast_lines(plan: Plan, method: Method, task: Task, federation: Federation) -> list[str]:
     """Say in words what a run will spend; see `explain`.
 
     Raises:
@@ -59,7 +59,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     """
     told = promises(plan, ProtectedRun(method, task, federation, plan.rounds))
     lines = [each.text for each in told if each.text]
-    return [*lines, *outlook(told), beside(method)] if told else []
+    return [*lines, *outlook(told), uncovered_text(method)] if told else []
 
 
 def usefulness(ratio: float, people: int, who: str = "people") -> str:
@@ -118,17 +118,17 @@ def statements(
     return found
 
 
-def beside(method: Method) -> str:
+def uncovered_text(method: Method) -> str:
     """Text on what no budget covers."""
     beyond = [
         f"; {exposed.beyond}, at every '{verb}'"
         for verb, exposed in method.exposure.items()
         if exposed.beyond
     ]
-    return BESIDE + "".join(beyond)
+    return NOT_COVERED + "".join(beyond)
 
 
-def spent(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
+def spent_block(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json from the logs in a run's folder of states."""
     plan, found = plan.known(plan.silos.count(len(run.federation.clients))), dict[str, Any]()
     refuse_missing(run.state / FOLDER)
@@ -144,10 +144,10 @@ def spent(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
         }
     if not found:
         return None
-    return {**found, "beside": beside(run.method), "accountant": accountant()}
+    return {**found, "beside": uncovered_text(run.method), "accountant": accountant()}
 
 
-def lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> list[str]:
+def screen_lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> list[str]:
     """Lines on the screen about a run's privacy; `tuned`: a sweep chose its settings."""
     told = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
     for kind in (kind for kind in UNITS if kind in block):

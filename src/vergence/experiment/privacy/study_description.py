@@ -50,20 +50,20 @@ class StudyDescription(NamedOptions, label="study"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, text in self._given().items():
+        for name, text in self._texts().items():
             if len(text) > LONGEST or not all(c.isprintable() or c == "\n" for c in text):
                 raise ConfigError(
                     f"study: {name} must be at most {LONGEST} printable characters, got {len(text)}"
                 )
 
-    def _given(self) -> dict[str, str]:
+    def _texts(self) -> dict[str, str]:
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: "" if value is None else str(value) for name, value in found.items()}
 
     @property
     def answers(self) -> list[list[str]]:
         """Questions of a board, each with what the study answers; "" where it does not."""
-        return [[QUESTIONS[name], text.strip()] for name, text in self._given().items()]
+        return [[QUESTIONS[name], text.strip()] for name, text in self._texts().items()]
 
 
 def read_description(file: Path) -> StudyDescription:

@@ -13,7 +13,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.experiment.privacy.spent import beside, promises, usefulness
+from vergence.experiment.privacy.spent import promises, uncovered_text, usefulness
 from vergence.experiment.schema import Experiment
 from vergence.privacy.hooks import Promise, ProtectedRun
 from vergence.reports.downloads import downloads
@@ -181,7 +181,7 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
         who = "labs" if each.unit == "lab" else "people"
         useful = None if each.ratio is None else usefulness(each.ratio, each.people, who)
         found[each.unit] |= {"ratio": each.ratio, "useful": useful}
-    return {**found, "beside": beside(means.method)} if found else {}
+    return {**found, "beside": uncovered_text(means.method)} if found else {}
 
 
 def model(
@@ -213,7 +213,7 @@ def model(
         for name, e in run.estimates.items()
     ]
     told["baselines"] = [
-        {"name": name, "words": baselines.words(name), "value": value}
+        {"name": name, "words": baselines.description(name), "value": value}
         for name, value in baselines.means(study, run.headline).items()
     ]
     told["harmed"] = run.results.get("harmed_vs_local")

@@ -21,7 +21,7 @@ from vergence.results.figure_style import (
     canvas,
     colours,
     hover,
-    of_curve,
+    mark_curve,
     styled,
 )
 from vergence.results.layout import MINUS, digits, metric_name, number
@@ -212,7 +212,7 @@ def traffic(study: StudyResults) -> Figure:
                 fontsize=8,
                 color=colour,
             )
-            of_curve(i, line=line, label=label)
+            mark_curve(i, line=line, label=label)
             continue
         ends[run.title] = _band(axes, before / size, values, colour, i)
         told = [f"{run.title}, {sent:.3g} {unit} sent" for sent in before / size]
@@ -298,7 +298,7 @@ def _band(
         mec=PAPER,
         mew=0.6,
     )
-    of_curve(curve, band=band, line=line)
+    mark_curve(curve, band=band, line=line)
     return float(x[-1]), float(mean[-1])
 
 
@@ -314,7 +314,7 @@ def _hover_curve(
     places = digits(mean)
     dots = axes.scatter(x, mean, s=130, color=INK, alpha=0.01, linewidth=0, zorder=5)
     hover(dots, [f"{at}: {number(v, places)}" for at, v in zip(texts, mean, strict=True)])
-    of_curve(curve, points=dots)
+    mark_curve(curve, points=dots)
 
 
 def _end_labels(
@@ -347,6 +347,6 @@ def _end_labels(
             fontweight="bold",
             annotation_clip=False,
         )
-        of_curve(curve, label=label)
+        mark_curve(curve, label=label)
     axes.set_ylim(low, high)
     axes.margins(x=0.02)
