@@ -126,7 +126,8 @@ def test_of_an_experiment(tmp_path):
     assert {len(splits.train) for splits in found.ready.people.values()} == {6}
     assert found.sha != validate(load(file)).sha
     again = load(file, sets)
-    assert validate(again.on_dataset(TOYS)).sha == validate(load(file)).sha  # those data as they are
+    # Data that an experiment already holds are used as they are.
+    assert validate(again.on_dataset(TOYS)).sha == validate(load(file)).sha
     vergence(
         "run", file, "--out", tmp_path / "x", "--set", "few_data.samples_per_person=0"
     ).complains(2, "few_data: samples_per_person must be >= 1; got 0")

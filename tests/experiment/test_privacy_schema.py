@@ -162,7 +162,7 @@ def test_data_that_is_spoiled_is_not_spoiled_again():
     turned = toy(poison={"attack": "gaze_offset", "share": 0.2})
     assert turned.on_dataset(turned.dataset).poison is None
     lying = toy(methods=["fedavg"], poison={"attack": "alie", "share": 0.2})
-    assert lying.on(lying.dataset).poison == lying.poison == lying.plan.poison
+    assert lying.on_dataset(lying.dataset).poison == lying.poison == lying.plan.poison
 
 
 def test_a_deployment_names_its_precision():

@@ -59,15 +59,15 @@ from vergence.tracking.tensorboard import Board, warn
 
 ELSEWHERE = "choose another folder, by --out, or out= in Python"
 SHOWN = 3
-"""Files that a refusal names."""
+"""Number of files that a refusal names."""
 
 
 SeedPool = Callable[[str, int], PoolFactory]
-"""Gives who carries out the batches of a method, by its label, and seed."""
+"""(label of a method, seed) -> the pool that carries out the turns of its clients."""
 
 
 class RoundReport(NamedTuple):
-    """A round that is done, of one method and seed: the means over people that it measured."""
+    """Report on a finished round of one method and seed, with the means over people."""
 
     label: str
     seed: int
@@ -78,17 +78,17 @@ class RoundReport(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundCallback:
-    """Listener to a run while it goes on: whoever started it.
+    """Callbacks of whoever started a run, and the advice that its error messages give them.
 
     Attributes:
         on_round: called after every round.
+        bar: whether a progress bar is drawn.
+        advice_interrupted: folder -> text on how to continue the interrupted run in it.
+        advice_exists: folder -> text on what to do, as the folder holds a run already.
+        advice_nothing_learned: folder -> text on what to do, as the run in it learned nothing.
+        folder_stays: whether the folder outlives the run, so that a traceback is written to it.
+        warn: called with a message when an optional file could not be written; the run continues.
         finished: called with the label and folder of every method whose results are written.
-        warn: given a line on what could not be written, and is not worth a run.
-        bar: whether progress is drawn.
-        kept: what is left of an interrupted run in this folder, and how it goes on, in words.
-        taken: what to do where a folder holds a run already, in words.
-        unlearned: what to do where a run in this folder learned nothing, in words.
-        lasting: whether the folder outlives the run, so that a traceback is kept there.
     """
 
     on_round: Callable[[RoundReport], object] | None = None
@@ -110,12 +110,12 @@ def start(
     out: Path | str,
     follower: RoundCallback = RoundCallback(),
 ) -> Loaded:
-    """Run an experiment into a new directory; return its data.
+    """Run an experiment into a new directory, and return its data.
 
     Raises:
         StateError: the directory holds a run already.
-        PartialRun: interrupted, or the disk is full, or nobody's reply counted in any round of a
-            method; what is done is kept.
+        PartialRun: the run was interrupted, the disk is full, or no reply counted in any round of a
+            method; finished rounds stay on disk.
     """
     out = Path(out)
     refuse_several_splits(experiment, "a single run")
@@ -124,7 +124,8 @@ def start(
             raise StateError(f"{out} holds a run already: {follower.advice_exists(out)}")
         with report_user_errors(experiment, out, follower.folder_stays):
             loaded = validate(experiment)
-        if experiment.several:  # first: a config without its stamp could not be resumed
+        if experiment.several:
+            # The stamp precedes the config, as a config without its stamp could not be resumed.
             stamp.write(out, run_stamp(experiment, experiment.table, loaded))
         plan = experiment.plan
         cohort, people = plan.presence.cohort, plan.silos.count(len(loaded.raw.clients))
@@ -146,25 +147,30 @@ def start_or_resume(
     folder: Path,
     follower: RoundCallback = RoundCallback(),
 ) -> Loaded | None:
-    """Run an experiment whose data is at hand, or go on with it; a finished one is left as it is.
+    """Start an experiment with loaded data, resume it, or leave it alone if it is finished.
 
     Raises:
-        StateError: the folder was begun with another experiment or other data.
-        PartialRun: as of `start`.
+        StateError: the folder holds a run of another experiment or of other data.
+        PartialRun: for the reasons that `start` names.
     """
     if not (folder / "config.toml").exists():
         return start(experiment, folder, follower)
     config = stamp.config_digest(experiment.table, experiment.plan.presence.trace)
     made = {"config": config, "data": digest(ready), **_starting_stamp(experiment)}
-    stamp.check(folder, made)  # a finished run does not look
+    # `resume` does not compare a finished run with the experiment, so the stamp is checked here.
+    stamp.check(folder, made)
     return resume(experiment, folder, follower)
 
 
 def refuse_several_splits(experiment: Experiment, what: str) -> None:
-    """Refuse an experiment on several splits, for what takes one.
+    """Refuse an experiment with several splits of the data where one is needed.
+
+    Args:
+        experiment: what is to be run.
+        what: the activity that needs one split, in words.
 
     Raises:
-        ConfigError: names the splits, and says what to do.
+        ConfigError: the experiment has `run.split_seeds`; the message says what to do.
     """
     if seeds := experiment.plan.split_seeds:
         raise ConfigError(
@@ -174,12 +180,13 @@ def refuse_several_splits(experiment: Experiment, what: str) -> None:
 
 
 def check_vacant(out: Path) -> None:
-    """Refuse a folder with somebody's files in it, and no run; hidden ones are no matter.
+    """Refuse a folder that holds other files and no run; hidden files are ignored.
 
     Raises:
-        StateError: names the files.
+        StateError: the folder holds other files; the message names some of them.
     """
-    with suppress(OSError):  # a name that no folder can have is refused where it is made
+    # A name that no folder can have is refused later, where the folder is made.
+    with suppress(OSError):
         if out.is_dir() and not (out / "config.toml").exists():
             _refuse_foreign_files(out)
 
@@ -187,11 +194,11 @@ def check_vacant(out: Path) -> None:
 def _refuse_foreign_files(out: Path) -> None:
     # A run that was killed before its config was written leaves its stamp, the model that it
     # starts from, a person's own samples, and locks of methods.
-    left = (".", stamp.FILE, starting_model.FILE, own_samples.FILE, "config.toml.", TRACEBACK)
+    remains = (".", stamp.FILE, starting_model.FILE, own_samples.FILE, "config.toml.", TRACEBACK)
     theirs = sorted(
         path.name
         for path in out.iterdir()
-        if not path.name.startswith(left)
+        if not path.name.startswith(remains)
         and not (path.is_dir() and all(each.name == ".lock" for each in path.iterdir()))
     )
     if theirs:
@@ -209,22 +216,22 @@ def resume(
     *,
     asked: bool = False,
 ) -> Loaded | None:
-    """Go on with an interrupted experiment; finished methods are left as they are.
+    """Continue an interrupted experiment; finished methods stay as they are.
 
     Args:
-        experiment: what is run.
+        experiment: the experiment to run.
         out: its folder.
-        follower: who listens.
-        asked: whether the experiment is somebody's wish, and not what was read from this folder:
-            then a finished run is compared with it too, which takes its data.
+        follower: callbacks of whoever started the run.
+        asked: whether the caller chose the experiment, instead of reading it from this folder: then
+            a finished run is compared with it as well, for which the data are loaded.
 
     Returns:
-        Its data; None where all was finished and nothing was asked.
+        The data; None where every method was finished and `asked` is false.
 
     Raises:
-        StateError: a finished method's files are not those that were sealed, or what is there
-            is of another experiment, or cannot be gone on from.
-        PartialRun: as of `start`.
+        StateError: sealed files of a finished method have changed, or the folder holds a run of
+            another experiment, or one that cannot be continued.
+        PartialRun: for the reasons that `start` names.
     """
     folders, loaded = folders_of(experiment, out), None
     with locked(out), under(trust_with_code(experiment.code)):
@@ -245,7 +252,8 @@ def resume(
 def _check_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     if experiment.several:
         stamp.check(out, run_stamp(experiment, experiment.table, loaded))
-    elif (out / "state" / "checkpoint.json").exists():  # a run directory has its stamp in it
+    # The run directory of a single method has its stamp in its checkpoint.
+    elif (out / "state" / "checkpoint.json").exists():
         made = run_stamp(
             experiment, experiment.method_config(next(iter(experiment.methods))), loaded
         )
@@ -253,12 +261,12 @@ def _check_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
 
 
 def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
-    """Each method's run directory, by label."""
+    """Return the run directory of each method, by label."""
     return {label: out / label if experiment.several else out for label in experiment.methods}
 
 
 def run_stamp(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
-    """Facts that the bits of a run of this table depend on."""
+    """Return the digests of everything that the bits of a run of this table depend on."""
     made = stamp.stamp(table, loaded.sha, experiment.plan.presence.trace)
     return {**made, **_starting_stamp(experiment)}
 
@@ -270,10 +278,11 @@ def _starting_stamp(experiment: Experiment) -> dict[str, str]:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Keep everybody else out of a directory while a run writes there.
+    """Lock a directory while a run writes to it, so that no other run does.
 
     Raises:
-        StateError: somebody is there, it cannot be made, or links in it lead elsewhere.
+        StateError: another run holds the lock, the directory cannot be made, or links in it lead
+            to other folders.
     """
     try:
         nearest = next(path for path in (out, *out.parents) if path.exists())
@@ -283,6 +292,7 @@ def locked(out: Path) -> Iterator[None]:
         ) from None
     if not nearest.is_dir():
         raise StateError(f"{nearest} is a file; {ELSEWHERE}")
+    # A link in a folder from somebody else could make this run overwrite files of the user's.
     refuse_links(out)
     with saving(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -294,7 +304,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: RoundCallback) -> None:
-    """Run all methods on this machine; write what needs no method, and the comparison of all."""
+    """Run all methods on this machine, then compare them; baselines without learning come first."""
     if not (out / "priors.csv").exists():
         task = experiment.task(experiment.plan.seeds[0])
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
@@ -305,8 +315,7 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
     try:
         run_methods(experiment, loaded, out, follower)
         with profiling.phase("statistics"):
-            # Say of every method how many people it harms, where local-only ran beside it, and seal
-            # it.
+            # Only now can every method say how many people it harms: local-only may run last.
             names = {label: called(m) for label, m in experiment.methods.items()}
             alone = [label for label, name in names.items() if name == "local_only"]
             for label in names if experiment.several else ():
@@ -326,35 +335,36 @@ def run_methods(
     follower: RoundCallback,
     pool: SeedPool | None = None,
 ) -> None:
-    """Run every method and seed that is not finished: the one way, wherever clients are.
+    """Run every unfinished method and seed, with clients on this machine or in a deployment.
 
     Args:
-        experiment: what is run.
-        loaded: its data; of remote clients their names and numbers of samples.
+        experiment: the experiment to run.
+        loaded: its data; for remote clients their names and numbers of samples only.
         out: the folder of the run directories.
-        follower: who is told.
-        pool: gives who carries out the batches of a method and seed; None: processes of this
-            machine.
+        follower: callbacks of whoever started the run.
+        pool: makes the pool that carries out the turns of a method and seed; None: processes of
+            this machine.
 
     Raises:
-        StateError: the tables of a finished method are damaged, or what is there is of another
-            experiment.
-        PartialRun: the disk is full, or the listener stops the run.
+        StateError: the tables of a finished method are damaged, or the folder holds a run of
+            another experiment.
+        PartialRun: the disk is full, or the callback stops the run.
     """
     total = experiment.plan.rounds * len(experiment.plan.seeds)
     with progress_bar(follower.bar) as bar:
         for label, folder in folders_of(experiment, out).items():
             if (folder / "results.json").exists():
-                checksums.check_tables(folder)  # it is sealed with the others, when all are done
+                # There may be no checksums yet: methods are sealed together, when all are done.
+                checksums.check_tables(folder)
                 continue
             line = bar.add_task(label, total=total, score="")
-            # Its own lock too: somebody may resume this one method's directory by itself.
-            alone = locked(folder) if experiment.several else nullcontext()
-            heard = Listener(follower.on_round) if follower.on_round else None
-            faults = report_user_errors(experiment, folder, follower.folder_stays, heard)
-            with alone, faults, profiling.method(label):
-                told = replace(follower, on_round=heard)
-                _run_method(experiment, loaded, label, folder, (bar, line), told, pool)
+            # Somebody may resume the directory of this one method, so it has a lock as well.
+            lock = locked(folder) if experiment.several else nullcontext()
+            listener = Listener(follower.on_round) if follower.on_round else None
+            faults = report_user_errors(experiment, folder, follower.folder_stays, listener)
+            with lock, faults, profiling.method(label):
+                callback = replace(follower, on_round=listener)
+                _run_method(experiment, loaded, label, folder, (bar, line), callback, pool)
             if experiment.several:
                 task = experiment.task(experiment.plan.seeds[0])
                 runs = [
@@ -369,9 +379,10 @@ def run_methods(
 def progress_bar(shown: bool = True) -> Progress:
     """Return a bar with the time left, drawn only on a terminal and in a notebook."""
     console = Console(stderr=True)
-    drawn = sys.stderr.isatty()
+    visible = sys.stderr.isatty()
     if console.is_jupyter:
-        drawn = importlib.util.find_spec("ipywidgets") is not None  # rich draws with it
+        # In notebooks rich needs ipywidgets to draw a bar.
+        visible = importlib.util.find_spec("ipywidgets") is not None
     return Progress(
         TextColumn("{task.description:>22}"),
         BarColumn(),
@@ -380,7 +391,7 @@ def progress_bar(shown: bool = True) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[score]}"),
         console=console,
-        disable=not (shown and drawn),
+        disable=not (shown and visible),
     )
 
 
@@ -393,6 +404,7 @@ def _run_method(
     follower: RoundCallback,
     pool: SeedPool | None,
 ) -> None:
+    """Run one method with every seed that is not finished, and write its results."""
     table, plan, origin = experiment.method_config(label), experiment.plan, experiment.origin
     made = run_stamp(experiment, table, loaded)
     folder = RunDirectory(path, made, elsewhere=pool is not None)
@@ -401,8 +413,8 @@ def _run_method(
     results.write_toml(path / "config.toml", table, experiment.remarks)
     if pool is not None or not (path / "provenance.json").exists():
         starting = starting_model.provenance_entry(experiment.model.start)
-        told = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
-        results.write_json(path / "provenance.json", {**told, **starting, **origin.provenance})
+        facts = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
+        results.write_json(path / "provenance.json", {**facts, **starting, **origin.provenance})
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
@@ -434,16 +446,14 @@ def _run_method(
 def _write_final_files(
     experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory
 ) -> None:
-    """Write masks, maps and results from the saved states, so that a resumed run has them all.
+    """Write masks, maps, tables and results, all of them from the saved states.
 
-    Of clients that are elsewhere the results alone.
+    In a deployment only the results are written; clients' states are not on this machine.
     """
     method, plan, path = experiment.methods[label], experiment.plan, folder.path
-    task, who, here = (
-        experiment.task(plan.seeds[0]),
-        measured(loaded.raw, plan),
-        not folder.elsewhere,
-    )
+    task, people = experiment.task(plan.seeds[0]), measured(loaded.raw, plan)
+    here = not folder.elsewhere
+    # States are read from disk, even those of this process: a resumed run writes the same files.
     finals = [
         read_run(path, seed, experiment.with_method(label)).on_data(
             loaded.ready, stream=RandomStream("show")
@@ -454,9 +464,9 @@ def _write_final_files(
         results.write_masks(path, method, run.task.seed, run.clients)
     if here:
         write_maps(path / "maps.npz", finals[0], loaded.raw)
-        group_table.write(path / group_table.FILE, finals, who)
-        class_accuracy.write(path / class_accuracy.FILE, finals, who)
-        sample_scores.write(path / sample_scores.SAMPLES, finals, who)
+        group_table.write(path / group_table.FILE, finals, people)
+        class_accuracy.write(path / class_accuracy.FILE, finals, people)
+        sample_scores.write(path / sample_scores.SAMPLES, finals, people)
     shares = [share for run in finals if (share := _mean_personal_share(method, run)) is not None]
     assert folder.solving is not None
     results.write_results(
@@ -465,7 +475,7 @@ def _write_final_files(
         called(method),
         task,
         loaded.raw,
-        who,
+        people,
         folder.solving,
         {seed: folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds},
         float(np.mean(shares)) if shares else None,
@@ -477,6 +487,7 @@ def _write_final_files(
 
 
 def _mean_personal_share(method: Method, saved: TrainedRun) -> float | None:
+    """Return the mean share of personal parameters over clients; None for methods without masks."""
     masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None

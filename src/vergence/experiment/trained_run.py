@@ -1,4 +1,4 @@
-"""Finished runs read back: experiment, method, task, states, data, and the models they come to."""
+"""Finished runs read from disk: their experiment, states and data, and the models that result."""
 
 from __future__ import annotations
 
@@ -46,28 +46,30 @@ from vergence.results.run_files import read_json
 
 Metrics = Mapping[str, float]
 NEWCOMER, OTHERS = "newcomer", "others"
-"""Evaluations of a person who took no part: by the method's newcomer, and by everybody's models."""
+"""Two evaluations of an unseen client: with the method's model for newcomers, and with the models
+of all clients that took part."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One seed of a finished run: whatever needs its models or states begins here.
+    """One seed of a finished run, with its states and models.
 
     Attributes:
         folder: its run directory.
-        experiment: the run's, of one method.
-        method: of the run.
-        task: of the run and seed.
+        experiment: the experiment, with this one method.
+        method: the method that was trained.
+        task: the task, for this seed.
         server: the server's final state.
-        clients: everybody's final state.
-        fingerprint: of all these states.
-        solving: how clients were trained.
-        given: data to predict and measure on, prepared; None: the experiment's, as read now.
-        participants: data of those who took part, where others are measured: what must be chosen (a
-            threshold) is chosen on their validation data together, as a stranger has no labels;
-            None: on a person's own.
-        stream: random numbers of predictions that are only shown, and pass no defence at a cut;
-            None: the run's own, through its defence.
+        clients: the final state of every client.
+        fingerprint: digest of all these states.
+        solving: solver and precision that clients were trained with.
+        evaluation_data: prepared data to predict and measure on; None: the experiment's data, as
+            they are read now.
+        participants: data of the people who took part, where unseen clients are measured: a
+            threshold is then fitted to their validation data together, as an unseen client has no
+            labels; None: it is fitted to each person's own validation data.
+        stream: random numbers for predictions that are only displayed and skip a defence at the cut
+            layer; None: the run's own random numbers, with its defence.
     """
 
     folder: Path
@@ -88,26 +90,26 @@ class TrainedRun:
         participants: Federation | None = None,
         stream: RandomStream | None = None,
     ) -> TrainedRun:
-        """The same run, predicting and measured on these data."""
+        """Return the same run, predicting and measured on these data."""
         return replace(self, evaluation_data=ready, participants=participants, stream=stream)
 
     @cached_property
     def loaded(self) -> Loaded:
-        """The experiment's data, as read now.
+        """The experiment's data, read again from their files.
 
         Raises:
-            ConfigError, DataError: as of `validate`.
+            ConfigError, DataError: for the reasons that `validate` names.
         """
         return validate(self.experiment)
 
     @cached_property
     def owner(self) -> str | None:
-        """The one person whom `vergence adapt` made this run for; None of any other run."""
+        """The person for whom `vergence adapt` made this run; None for any other run."""
         return read_json(self.folder / "provenance.json").get("adapted", {}).get("person")
 
     @property
     def ready(self) -> Federation:
-        """Data to predict and measure on, as the network wants them."""
+        """Data to predict and measure on, prepared for the network."""
         return self.loaded.ready if self.evaluation_data is None else self.evaluation_data
 
     @cached_property
@@ -115,13 +117,13 @@ class TrainedRun:
         """Prepared data of the people who took part.
 
         Raises:
-            StateError: what is read now is something else.
+            StateError: the data that are read now differ from those of the training.
         """
         return participants_data(self.folder, self.loaded)
 
     @cached_property
     def executor(self) -> ClientExecutor:
-        """Executor with the run's method and task, on everybody's data."""
+        """An executor with the run's method and task, on the data of all people."""
         plan, data = self.experiment.plan, self.ready
         hooks: tuple[ClientHooks, ...] = pruning_hooks(plan, self.task)
         if self.stream is None:
@@ -138,15 +140,17 @@ class TrainedRun:
 
     @cached_property
     def validation(self) -> Samples | None:
-        """The validation data of all who took part, None where everybody has their own."""
+        """Validation data of all participants together; None where each person's own are used."""
         if self.participants is None:
             return None
         return Samples.concatenate([splits.val for splits in self.participants.people.values()])
 
     def with_personal_prior(self, samples: Samples, person: str | None) -> Samples:
-        """Prepared new samples with what the task makes of a person's training data.
+        """Add the prior that the task derives from a person's training data to new samples.
 
-        Somebody new (None) has what is nobody's.
+        Args:
+            samples: prepared samples.
+            person: whose prior; None: an unseen client, who gets the prior that is nobody's.
         """
         if not self.task.own_prior:
             return samples
@@ -156,11 +160,11 @@ class TrainedRun:
         return self.task.lent(samples, owner)
 
     def suited(self, params: Params, person: str) -> Splits:
-        """A person's data as they are predicted on with these parameters."""
+        """Return a person's data with the prior that the task chooses for these parameters."""
         return self.task.suited(self.ready.people[person], partial(self.outputs, params))
 
     def without_own_prior(self, person: str) -> TrainedRun:
-        """The run with data of a person of whom it knows nothing: no prior of their own."""
+        """Return the run with a person's data, without the prior from their own training data."""
         if not self.task.own_prior:
             return self
         own = self.ready.people[person]
@@ -170,23 +174,26 @@ class TrainedRun:
         )
 
     def offers_newcomer(self, whole: bool = False) -> bool:
-        """True if a newcomer is offered anything; with `whole`, all of a network."""
-        offered = self.method.predicting(self.server, NEWCOMER)
+        """Return whether the server sends an unseen client any parameters; with `whole`, all."""
+        trees = self.method.predicting(self.server, NEWCOMER)
         if not whole:
-            return bool(offered)
-        there = {name for params in offered.values() for name in params.layout.names}
-        return there.issuperset(self.executor.solver.layout.names)
+            return bool(trees)
+        names = {name for params in trees.values() for name in params.layout.names}
+        return names.issuperset(self.executor.solver.layout.names)
 
     def evaluation_message(self, person: str) -> Message:
-        """Message of a person's evaluation at the end."""
-        home = self.experiment.plan.silos.home(person)
-        offered = self.method.predicting(self.server, home)
-        return Message("evaluate", offered, round=self.experiment.plan.rounds)
+        """Return the message with which the server asks for a person's final evaluation."""
+        client = self.experiment.plan.silos.home(person)
+        trees = self.method.predicting(self.server, client)
+        return Message("evaluate", trees, round=self.experiment.plan.rounds)
 
     def model(self, person: str, known: bool = True, train: Samples | None = None) -> Params:
-        """Parameters a person predicts with, from the state of a newcomer where not `known`.
+        """Return the parameters that a person predicts with.
 
-        `train`, where given, is all of the person's training data that it looks at.
+        Args:
+            person: who predicts.
+            known: whether they have their state from the training; False: that of a newcomer.
+            train: the only training data of theirs that may be used; None: all.
         """
         worker, message = self.executor, self.evaluation_message(person)
         state = worker.state(ClientState(self.clients.get(person) if known else None))
@@ -196,10 +203,10 @@ class TrainedRun:
         )
 
     def newcomer(self, person: str | None = None) -> Params:
-        """Parameters of the model that a stranger is sent, before any training of their own.
+        """Return the parameters that an unseen client is sent, before any training of its own.
 
-        Where a method sends no such model, what this person would predict with as a stranger, or
-        the first one.
+        A method that sends no whole model gives what `person`, by default the first one, would
+        predict with as an unseen client.
         """
         sent = self.method.predicting(self.server, NEWCOMER).get("model")
         if sent is None or sent.layout != self.executor.solver.layout:
@@ -207,7 +214,7 @@ class TrainedRun:
         return self.executor.model(sent, self.experiment.plan.rounds)
 
     def outputs(self, params: Params, samples: Samples) -> Tensor:
-        """Outputs of the network with these parameters, `[samples, ...]`."""
+        """Return the network's outputs with these parameters, `[samples, ...]`."""
         return self.executor.solver.outputs(params, samples)
 
     def measure(self, params: Params, person: str) -> Metrics:
@@ -219,10 +226,10 @@ class TrainedRun:
         return scored(self.task, outputs, self.ready.people[person], self.validation)
 
     def refuse_unknown_person(self, person: str | None, people: Collection[str]) -> None:
-        """Refuse a person who is none of these people.
+        """Refuse a name that is not among these people; None is accepted.
 
         Raises:
-            ConfigError: names who comes near.
+            ConfigError: nobody has this name; the message suggests the nearest one.
         """
         if person is not None and person not in people:
             raise ConfigError(f"{self.folder}: no person '{person}'{nearest(person, people)}")
@@ -234,39 +241,47 @@ class TrainedRun:
         shared, rows = None, {}
         for owner in owners:
             params = self.model(owner)
-            if params is not shared:  # a method with one model for everybody hands out that one
+            # A method with one model for all returns the same object, which is measured once.
+            if params is not shared:
                 shared, rows = params, {p: self.measure(params, p) for p in people}
             for person in people:
                 yield owner, person, rows[person]
 
     def unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
-        """Score somebody who took no part: evaluation -> metrics.
+        """Score a person on whom nobody trained, and return evaluation -> metrics.
 
-        `newcomer` is the method's own, where it offers anything; `others` the mean over the final
-        models of those who took part. P0 is the first where a whole model is offered, else the
-        second: what individual learning has to offer a stranger.
+        `newcomer` uses the model that the method sends to newcomers, where it sends any; `others`
+        is the mean over the final models of the participants. P0 is `newcomer` where the method
+        sends a whole model, else `others`: all that individual learning can offer this person.
+
+        Args:
+            person: the unseen client.
+            owners: the participants whose models are used.
         """
         if self.participants is None:
-            owned = replace(self, participants=self.ready.only(owners))
-            return owned.unseen_client(person, owners)
+            run = replace(self, participants=self.ready.only(owners))
+            return run.unseen_client(person, owners)
         return self.without_own_prior(person)._score_unseen_client(person, owners)
 
     def _score_unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
         rows = [metrics for _, _, metrics in self.matrix(owners, [person])]
-        found: dict[str, Metrics] = {
+        scores: dict[str, Metrics] = {
             OTHERS: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         }
         if self.offers_newcomer():
-            found[NEWCOMER] = self.measure(self.model(person, known=False), person)
-        found["P0"] = found[NEWCOMER] if self.offers_newcomer(whole=True) else found[OTHERS]
-        return found
+            scores[NEWCOMER] = self.measure(self.model(person, known=False), person)
+        scores["P0"] = scores[NEWCOMER] if self.offers_newcomer(whole=True) else scores[OTHERS]
+        return scores
 
 
 def participants_data(folder: Path, loaded: Loaded) -> Federation:
-    """Prepared data of the people who took part in a run: all that are read, or those it measured.
+    """Return the prepared data of the people who took part in a run.
+
+    These are all people that are read now, or those that the run measured where others were added
+    to the data since.
 
     Raises:
-        StateError: they are not what the run was trained on.
+        StateError: neither has the digest of the data that the run was trained on.
     """
     run, ready = read(folder).runs[0], loaded.ready
     sha = run.provenance["data"]["sha256"]
@@ -281,7 +296,7 @@ def one_run(folder: Path) -> Experiment:
     """Return the experiment of a run directory of one method.
 
     Raises:
-        StateError: the folder is none, or holds several methods.
+        StateError: the folder is no run directory, or holds several methods.
     """
     config = folder / "config.toml"
     if not config.is_file():
@@ -300,13 +315,16 @@ def read_run(
     *,
     clients: bool = True,
 ) -> TrainedRun:
-    """One seed (default: the first) of a finished run.
+    """Read one seed of a finished run.
 
-    `experiment` is the run's, of one method; default: as its config.toml says. Without `clients`
-    only the server's state is read: those of a deployment's clients lie on their machines.
+    Args:
+        folder: its run directory.
+        seed: which seed; None: the first.
+        experiment: the run's experiment, with one method; None: the one in its config.toml.
+        clients: whether clients' states are read; in a deployment they are on other machines.
 
     Raises:
-        StateError: it is not finished, or a file of it is damaged.
+        StateError: the seed is not finished, or a file is damaged.
     """
     if (folder / "results.json").is_file() and (parts := _part_folders(folder)):
         raise StateError(
@@ -335,14 +353,15 @@ def read_run(
 
 
 def _part_folders(folder: Path) -> dict[str, Path]:
-    """Runs that a merged directory is made of: by split seed, or by the person left out.
+    """Return the runs that a merged run consists of, by split seed or by the person left out.
 
     Raises:
-        StateError: they are merged in turn, which no run is, and could go on for ever.
+        StateError: one of them is a merged run itself.
     """
     parts = {
         name: Path(os.path.normpath(folder / at)) for name, at in _recorded_parts(folder).items()
     }
+    # Nothing writes merged runs of merged runs; a forged folder could name itself without end.
     for part in parts.values():
         if (part / "results.json").is_file() and _recorded_parts(part):
             raise StateError(f"{folder / 'results.json'} is damaged: {part} is merged itself")
@@ -350,18 +369,19 @@ def _part_folders(folder: Path) -> dict[str, Path]:
 
 
 def _recorded_parts(folder: Path) -> dict[str, str]:
-    told = read_json(folder / "results.json")
-    return told.get("split_folders") or told.get("folds") or {}
+    results = read_json(folder / "results.json")
+    return results.get("split_folders") or results.get("folds") or {}
 
 
 def verify_digests(folder: Path) -> list[int]:
-    """Compare every file of a finished run with its digest, which needs none of its code.
+    """Compare every file of a finished run with its digest, without running any of its code.
 
     Returns:
-        The seeds.
+        The seeds of the run.
 
     Raises:
-        StateError: a byte differs somewhere, or a fingerprint is not the checkpoint's.
+        StateError: a file differs from its digest, or results.json and the checkpoint have
+            different fingerprints.
     """
     checksums.check(folder)
     results = read(folder).runs[0].results
@@ -389,21 +409,23 @@ def verify_digests(folder: Path) -> list[int]:
 def verify(folder: Path, experiment: Experiment | None = None) -> list[tuple[int, str]]:
     """Recompute every fingerprint of a finished run from its state files, and check its tables.
 
-    That of a merged run is made of those of its parts, each of which is verified.
+    The fingerprint of a merged run combines its parts' fingerprints; each part is verified.
 
-    `experiment` is the run's; default: as its config.toml says.
+    Args:
+        folder: the run directory.
+        experiment: the run's experiment; None: the one in its config.toml.
 
     Returns:
-        Seed and fingerprint of each, equal to those in results.json.
+        Seeds with their fingerprints, equal to those in results.json.
 
     Raises:
-        StateError: a byte differs somewhere; names the file or the seed.
+        StateError: something differs; the message names the file or the seed.
     """
     checksums.check(folder)
     experiment = experiment or one_run(folder)
     recorded = read(folder).runs[0].results["fingerprint"]
     parts = [dict(verify(part)) for part in _part_folders(folder).values()]
-    found = []
+    fingerprints = []
     for seed in experiment.plan.seeds:
         if parts:
             sha = hashlib.sha256("".join(part[seed] for part in parts).encode()).hexdigest()
@@ -415,5 +437,5 @@ def verify(folder: Path, experiment: Experiment | None = None) -> list[tuple[int
                 f"{folder}: the states of seed {seed} give fingerprint {sha[:12]}..., "
                 f"results.json says {recorded[str(seed)][:12]}..."
             )
-        found.append((seed, sha))
-    return found
+        fingerprints.append((seed, sha))
+    return fingerprints
