@@ -158,7 +158,7 @@ def test_what_it_does_not_go_together_with(tmp_path, begun):
     alone = from_(begun.parent / "local_only")
     vergence("run", file, "--out", tmp_path / "l", *alone).complains(2, "shares no whole model")
     leave = ["study", "evaluate", "leave-one-out", file, "--out", tmp_path / "x"]
-    vergence(*leave, *from_(begun)).complains(2, "'p00' of toy, who would be no stranger")
+    vergence(*leave, *from_(begun)).complains(2, "'p00' of toy, who would be no unseen client")
 
 
 def test_in_python(tmp_path, begun):

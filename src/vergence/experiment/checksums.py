@@ -18,7 +18,7 @@ from vergence.results.run_files import read_bytes
 
 NAME = "SHA256SUMS"
 LONGEST, SHOWN = 2**16, 4
-"""Bytes of sums that a run wrote; files that a notice names."""
+"""Most bytes of SHA256SUMS; number of files that a notice names."""
 FILES = (
     "config.toml",
     "stamp.json",
@@ -38,34 +38,37 @@ FILES = (
     "start.safetensors",
     "own_samples.npz",
 )
-"""What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
+"""Files that are sealed if they exist; state files have their digests in checkpoint.json."""
 
 
 def sealed(folder: Path) -> bool:
-    """True if a directory has been sealed."""
+    """Return whether a directory has been sealed."""
     return (folder / NAME).is_file()
 
 
 def seal(folder: Path) -> None:
-    """Write the sums of a directory that has none; nothing in it may change from now on.
+    """Write the SHA-256 of a directory's files, none of which may change from now on.
+
+    A directory that is sealed already stays as it is.
 
     Raises:
-        StateError: a table is not what the checkpoint says: a sum would vouch for it.
+        StateError: a table differs from the checkpoint.
     """
     if sealed(folder):
         return
+    # A sum would vouch for a table that was changed during the run.
     check_tables(folder)
-    there = [folder / name for name in FILES if (folder / name).is_file()]
-    lines = [f"{sum_of(path)}  {path.name}\n" for path in there]
+    paths = [folder / name for name in FILES if (folder / name).is_file()]
+    lines = [f"{sum_of(path)}  {path.name}\n" for path in paths]
     with saving(folder):
         write_whole(folder / NAME, "".join(lines).encode())
 
 
 def unseal(folder: Path) -> None:
-    """Take the sums away, so that a file may change; what changed before is an error.
+    """Remove SHA256SUMS, so that a file may change.
 
     Raises:
-        StateError: a file differs from its sum.
+        StateError: a file has changed already.
     """
     if sealed(folder):
         check(folder)
@@ -79,7 +82,8 @@ def check(folder: Path) -> None:
         StateError: a file is missing or differs, or the directory was never sealed.
     """
     if not sealed(folder):
-        for place in (folder, *sorted(folder.glob("*/"))):  # what differs is named first
+        # A damaged table is the better message, and it comes before the one on missing sums.
+        for place in (folder, *sorted(folder.glob("*/"))):
             check_tables(place)
         raise StateError(
             f"{folder} holds no finished run (no {NAME}); name a folder that vergence run wrote, "
@@ -95,13 +99,17 @@ def check(folder: Path) -> None:
 
 
 def changed(folder: Path) -> Iterator[str]:
-    """Yield the sealed files of a directory that are missing or differ; its sums, if they do."""
+    """Yield the sealed files of a directory that are missing or have changed.
+
+    Yields only SHA256SUMS if that file itself is damaged.
+    """
     lines = read_bytes(folder / NAME, LONGEST).decode(errors="replace").splitlines()
-    told = {name: sha for sha, _, name in (line.partition("  ") for line in lines)}
-    if not told or list(told) != [name for name in FILES if name in told]:
+    sums = {name: sha for sha, _, name in (line.partition("  ") for line in lines)}
+    # Only names of `FILES`, in their order: a forged file could name paths outside of the folder.
+    if not sums or list(sums) != [name for name in FILES if name in sums]:
         yield NAME
         return
-    for name, sha in told.items():
+    for name, sha in sums.items():
         path = folder / name
         if not path.is_file() or sum_of(path) != sha:
             yield name
@@ -114,21 +122,21 @@ def sum_of(path: Path) -> str:
 
 
 def notice(folders: Iterable[Path]) -> None:
-    """Say on stderr, in one line, which sealed files have been changed; nothing where none was."""
-    found = [str(f / name) for f in dict.fromkeys(folders) if sealed(f) for name in changed(f)]
-    if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    """Print a line on stderr that names the sealed files which have changed, if any."""
+    paths = [str(f / name) for f in dict.fromkeys(folders) if sealed(f) for name in changed(f)]
+    if paths:
+        more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
         note(
-            f"{', '.join(found[:SHOWN])}{more}: changed after the run was sealed, and shown as it "
+            f"{', '.join(paths[:SHOWN])}{more}: changed after the run was sealed, and shown as it "
             "is now; `vergence verify` refuses this folder"
         )
 
 
 def check_tables(folder: Path) -> None:
-    """Compare the tables of a directory with its checkpoint, where it has one.
+    """Compare the tables of a directory with its checkpoint, if it has one.
 
     Raises:
-        StateError: one is missing, shorter, or not what was written.
+        StateError: a table is missing or shorter, or has other rows.
     """
     if (folder / "state" / "checkpoint.json").is_file():
         verified_rows(folder, read_manifest(folder))

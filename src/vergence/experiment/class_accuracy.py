@@ -16,8 +16,8 @@ FILE = "per_class.csv"
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     """Write per_class.csv, one line per seed, person and class of their test samples.
 
-    Nothing where the task tells nothing by class. `unseen` is 1 for a class of which the student
-    had no samples.
+    Nothing is written if the task has no accuracy per class. `unseen` is 1 for a class of which the
+    student had no samples.
     """
     if type(finals[0].task).per_class is Task.per_class:
         return

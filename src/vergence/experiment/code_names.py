@@ -1,7 +1,7 @@
 """Names of Python code in experiments, `my.py`, `my.py:Class` and `package.module:Class`.
 
-Here names are read and files are found. Nothing is imported, not even a parent package, since to
-import is to run: whether the code may run is decided in `vergence.experiment.trust`.
+This module parses names and finds files. It imports nothing, not even a parent package, since an
+import runs code: whether code may run is decided in `vergence.experiment.trust`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PACKAGE = "vergence"
 
 @dataclass(frozen=True)
 class CodeName:
-    """A name of Python code, taken apart.
+    """A name of Python code in its two parts.
 
     Attributes:
         place: the file, or the module with its packages.
-        kind: the class in it; "" for the only one of the kind that is wanted.
+        kind: the class in it; "": the only class of the kind that is wanted.
     """
 
     place: str
@@ -38,7 +38,7 @@ class CodeName:
 
 
 def parse(name: str) -> CodeName | None:
-    """A name of code, or None for any other text."""
+    """Parse a name of code; None for any other text."""
     if name.endswith(SUFFIX):
         return CodeName(name)
     place, _, kind = name.rpartition(":")
@@ -49,15 +49,15 @@ def parse(name: str) -> CodeName | None:
 
 
 def default_label(name: str) -> str:
-    """Label of a method that was given none: its class, else its file or module."""
+    """Return the label of a method that has none of its own: its class, else its file or module."""
     code = parse(name)
     return code.kind if code and code.kind else Path(name).stem
 
 
 def resolve_code_paths(value: Any, folder: Path) -> Any:
-    """A table of an experiment file, with the folder before the files that lie there.
+    """Put the experiment's folder in front of the names of Python files that exist there.
 
-    Other names stay as they are: files are then looked for from the working directory.
+    Other names stay as they are; their files are looked for from the working directory.
     """
     if isinstance(value, Mapping):
         return {key: resolve_code_paths(part, folder) for key, part in value.items()}
@@ -70,7 +70,7 @@ def resolve_code_paths(value: Any, folder: Path) -> Any:
 
 
 def is_file(path: Path) -> bool:
-    """True if a file is there; no file has a name that the system refuses."""
+    """Return whether a path is a file; False for names that the operating system refuses."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def is_file(path: Path) -> bool:
 
 
 def module_file(module: str) -> Path | None:
-    """The Python file of a module, found as an import would find it, without running anything."""
+    """Find the Python file of a module as an import would, without running anything."""
     importlib.invalidate_caches()
     path: Sequence[str] | None = None
     spec = None
@@ -99,30 +99,27 @@ def module_file(module: str) -> Path | None:
 
 
 def _spec(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Spec of a module, by the finders that an import would ask, in their order."""
+    """Find the spec of a module with the finders that an import would ask, in their order."""
     for finder in sys.meta_path:
         if finder is PathFinder:
-            found = _spec_on_path(module, sys.path if path is None else path)
+            spec = _spec_on_path(module, sys.path if path is None else path)
         else:
-            found = finder.find_spec(module, path) if hasattr(finder, "find_spec") else None
-        if found is not None:
-            return found
+            spec = finder.find_spec(module, path) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
     return None
 
 
 def _spec_on_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
-    """The same of the folders of a path.
-
-    `PathFinder` itself reads a namespace package's folders off its parent, which it takes to be
-    imported.
-    """
+    """Find the spec of a module in the folders of a path, in the way of `PathFinder`."""
+    # `PathFinder` itself would look up a namespace package's folders in its imported parent.
     portions: list[str] = []
     for entry in path:
         finder = pkgutil.get_importer(entry or ".")
-        found = finder.find_spec(module) if finder is not None else None
-        if found is not None and found.loader is not None:
-            return found
-        portions += (found and found.submodule_search_locations) or []
+        spec = finder.find_spec(module) if finder is not None else None
+        if spec is not None and spec.loader is not None:
+            return spec
+        portions += (spec and spec.submodule_search_locations) or []
     if not portions:
         return None
     namespace = ModuleSpec(module, None, is_package=True)

@@ -14,7 +14,7 @@ FILE = "groups.csv"
 
 
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
-    """Write groups.csv (`seed,person,group`), if the method has groups: who is served by which."""
+    """Write groups.csv (`seed,person,group`), the group of each person, if there are groups."""
     rows = []
     for run in finals:
         for person in who:

@@ -1,4 +1,4 @@
-"""People a finished run never saw, and the runs that were trained without them."""
+"""Unseen clients: people on whom a finished run did not train, and the runs without them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from vergence.results.read import read
 
 @dataclass(frozen=True)
 class PersonPart(Dataset):
-    """Some people of data that is loaded already."""
+    """A data set of some people of a loaded federation."""
 
     whole: Federation
     people: tuple[str, ...]
 
     def load(self, root: str | None = None) -> Federation:
-        """Return these people alone."""
+        """Return the federation of these people."""
         return self.whole.only(self.people)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Somebody's data, and the runs (person -> run directory) that were trained without them."""
+    """Data of all people, and for each person left out the run directory without them."""
 
     loaded: Loaded
     folders: Mapping[str, Path]
 
     def only(self, person: str) -> HeldOut:
-        """This person alone; `all` is everybody.
+        """Return the record of one person; `all` returns it whole.
 
         Raises:
-            ConfigError: they were not left out.
+            ConfigError: the person was not left out.
         """
         if person == "all":
             return self
@@ -47,22 +47,22 @@ class HeldOut:
         return HeldOut(self.loaded, {person: self.folders[person]})
 
     def others_in_training(self, person: str) -> tuple[str, ...]:
-        """Those of the others left out who took part in the run without this person."""
+        """Return the other people left out who took part in the run without this person."""
         took_part = read(self.folders[person]).runs[0].people
         return tuple(who for who in self.folders if who in took_part)
 
     def run(self, person: str, seed: int | None = None) -> TrainedRun:
-        """One seed of the run without this person."""
+        """Read one seed of the run without this person."""
         folder, ready = self.folders[person], self.loaded.ready
         return read_run(folder, seed).on_data(ready, ready.only(read(folder).runs[0].people))
 
 
 def find_held_out(folder: Path, person: str = "all") -> HeldOut:
-    """Find who was left out of a run directory, or of those a leave-one-out directory names.
+    """Find the people left out of a run, or of the runs of a leave-one-out directory.
 
     Raises:
-        ConfigError: nobody, or not this person, was left out.
-        StateError: the data is not what the run was trained on.
+        ConfigError: nobody was left out, or this person was not.
+        StateError: the data are not those that the run was trained on.
     """
     run = read(folder).runs[0]
     folders = {who: folder / at for who, at in run.results.get("folds", {}).items()}

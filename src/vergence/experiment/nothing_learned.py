@@ -14,32 +14,32 @@ from vergence.results.read import table, text_rows
 
 
 def command_line_advice(folder: Path) -> str:
-    """Advice of the command line on a run in which nothing was learned."""
+    """Return the command line's advice on a run in which nothing was learned."""
     return f"they are kept in {folder}: mend this, and run it into another --out"
 
 
 def refuse_unlearned(
     folders: Mapping[str, Path], plan: Plan, advice: Callable[[Path], str] = command_line_advice
 ) -> None:
-    """Look for training that counted in the tables of finished methods.
+    """Refuse finished methods in which no reply counted, as their model is the untrained one.
 
     Args:
-        folders: of the methods, by label.
-        plan: of their run.
-        advice: where the numbers in a folder are now, and what to do, in words.
+        folders: the methods' run directories, by label.
+        plan: the plan of their run.
+        advice: folder -> text on where its numbers are, and what to do.
 
     Raises:
-        PartialRun: there is none of a method in one of its seeds; names both, and the reason that
-            most of its replies were refused for.
+        PartialRun: no training of a method and seed counted; the message names both, and the
+            reason for which most of its replies were refused.
     """
-    found = [
+    failures = [
         (f"{label}, seed {seed}", folder, why)
         for label, folder in folders.items()
         for seed, why in seeds_without_training(folder, plan).items()
     ]
-    if found:
-        where, folder, why = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    if failures:
+        where, folder, why = failures[0]
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise PartialRun(
             f"{where}{more}: nobody's reply counted in any round ({why}): nothing was learned, and "
             f"its numbers are those of the untrained model; {advice(folder)}"
@@ -47,15 +47,15 @@ def refuse_unlearned(
 
 
 def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
-    """The seeds of one method in which no training of any round counted, and why not.
+    """Return the seeds of one method in which no training counted, each with the reason.
 
-    Training is what took steps. Where nothing did in any round, all replies of the rounds are
-    looked at, and those before and after where a method asks nobody in its rounds. A run of no
-    rounds was to learn nothing.
+    Training is a turn with gradient steps. Without any, all replies of the rounds count, and for a
+    method that asks nobody during its rounds those before and after them.
     """
+    # A run of no rounds only measures the model that it starts from.
     if not plan.rounds:
         return {}
-    turns, found = table(folder / "turns.csv"), {}
+    turns, reasons = table(folder / "turns.csv"), {}
     for seed in plan.seeds:
         own, zeros = turns[turns.seed == seed], _zeroed_replies(folder / "state", seed)
         replies = zip(own.client, own["round"], own.status, strict=True)
@@ -64,14 +64,15 @@ def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
         )
         during, stepped = own["round"].between(1, plan.rounds), own.steps != 0
         kinds = during & stepped, during & ~stepped, ~during
-        trained, asked, beside = (Counter(why[kind]) for kind in kinds)
-        if not (trained or asked or beside)["ok"]:
-            found[seed] = _most(trained + asked or beside)
-    return found
+        training, other, outside = (Counter(why[kind]) for kind in kinds)
+        if not (training or other or outside)["ok"]:
+            reasons[seed] = _most(training + other or outside)
+    return reasons
 
 
 def _zeroed_replies(state: Path, seed: int) -> dict[tuple[str, int], str]:
-    """Turns whose replies were replaced by zeros on this machine, and why."""
+    """Return the turns whose replies were replaced by zeros on this machine, with the reason."""
+    # turns.csv has the status ok for them, as zeros were added up in their place.
     path = state / FOLDER / covered_in(seed)
     try:
         rows = text_rows(path) if path.exists() else []
@@ -81,7 +82,7 @@ def _zeroed_replies(state: Path, seed: int) -> dict[tuple[str, int], str]:
 
 
 def _most(statuses: Counter[str]) -> str:
-    """The most frequent reason, and how frequent it is."""
+    """Return the most frequent reason in words, with its count."""
     refused = Counter({status: n for status, n in statuses.items() if status != "ok"})
     if not refused:
         return "nobody was asked"

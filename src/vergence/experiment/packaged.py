@@ -1,4 +1,4 @@
-"""Experiments that come with the package, each called by its name alone."""
+"""Experiments that come with the package, and are found by name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ FOLDER = Path(__file__).parent.parent / "experiments"
 
 
 def packaged() -> list[str]:
-    """The names of the experiments in the package."""
+    """Return the names of the experiments in the package."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def locate(path: Path) -> Path:
-    """The file of an experiment: the one named, or the package's of this name.
+    """Return the file of an experiment: the file named, or the package's experiment of this name.
 
     Args:
         path: a file, or a name such as `quickstart`.
 
     Raises:
-        ConfigError: a name, and neither a file nor in the package.
+        ConfigError: there is neither such a file nor such an experiment in the package.
     """
     name = str(path)
     if is_file(path) or path.name != name or path.suffix:

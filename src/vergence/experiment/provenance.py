@@ -20,18 +20,21 @@ from vergence.results.run_files import read_config
 
 FILE = "stamp.json"
 MADE = ("config", "code", "data", "torch")
-"""What every stamp tells; a run that begins from other states tells of them, too."""
+"""Entries of every stamp; a run that begins from other states has an entry for them, too."""
 FREE = ("run.workers", "run.engine")
 """Settings that change no bits, beside the table `study`."""
 STUDY = "study"
 SHOWN, WIDEST = 3, 60
-"""Differences that one line names; characters of each value in it."""
+"""Number of differences that a message names; most characters of each value in it."""
 
 
 def stamp(table: Mapping[str, Any], data_sha: str, trace: str | None = None) -> dict[str, str]:
     """Return the digests of a resolved config (and the files it names), the code, and the data.
 
-    `trace` is the presence trace as the plan found it.
+    Args:
+        table: the resolved config.
+        data_sha: digest of the data.
+        trace: the file of the presence trace, as the plan resolved it.
     """
     return {
         "config": config_digest(table, trace),
@@ -42,16 +45,18 @@ def stamp(table: Mapping[str, Any], data_sha: str, trace: str | None = None) -> 
 
 
 def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
-    """Return the SHA-256 of a config and the files it names, less what does not change bits.
+    """Return the SHA-256 of a config and the files it names, without settings that change no bits.
 
-    Of a presence trace it is the file that the plan found (`trace`), perhaps beside the experiment.
-    Of code that ran it is the text that ran. Names of Python objects, which a table describes and
-    does not build, are no names of files.
+    Args:
+        table: the resolved config.
+        trace: the file of the presence trace, as the plan resolved it.
     """
-    kept = {k: v for k, v in table.items() if k not in ("run", STUDY)}
-    kept["run"] = {k: v for k, v in table.get("run", {}).items() if f"run.{k}" not in FREE}
-    whole = hashlib.sha256(tomli_w.dumps(kept).encode())
-    for name in python_files({k: v for k, v in kept.items() if k not in table.get("python", [])}):
+    bound = {k: v for k, v in table.items() if k not in ("run", STUDY)}
+    bound["run"] = {k: v for k, v in table.get("run", {}).items() if f"run.{k}" not in FREE}
+    whole = hashlib.sha256(tomli_w.dumps(bound).encode())
+    # Parts that are Python objects are only described: names in them are no names of files.
+    for name in python_files({k: v for k, v in bound.items() if k not in table.get("python", [])}):
+        # The text that ran counts, even if its file has changed since.
         if name in current_trust().loaded_code:
             whole.update(current_trust().loaded_code[name].text)
         elif file := current_trust().file(name):
@@ -63,15 +68,15 @@ def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
 
 
 def write(out: Path, made: Mapping[str, str]) -> None:
-    """Write the stamp of a whole OUT."""
+    """Write the stamp of an output folder."""
     results.write_json(out / FILE, dict(made))
 
 
 def check(out: Path, now: Mapping[str, str]) -> None:
-    """Refuse to go on with a run that was begun with other config, code or data.
+    """Refuse to resume a run that was begun with other config, code or data.
 
     Raises:
-        StateError: names what differs.
+        StateError: an entry of the stamp differs; the message names it.
     """
     path = out / FILE
     if not path.is_file():
@@ -92,40 +97,40 @@ def check(out: Path, now: Mapping[str, str]) -> None:
 
 
 def check_settings(out: Path, table: Mapping[str, Any]) -> None:
-    """Refuse a config other than the one that lies in a run's folder.
+    """Refuse a config that differs from the one in a run's folder.
 
     Raises:
-        StateError: names the settings that differ, then and now.
+        StateError: settings differ; the message has their values then and now.
     """
     then = settings(read_config(out / "config.toml"))
     mine = settings(tomllib.loads(tomli_w.dumps(dict(table))))
     differ = [key for key in {**then, **mine} if then.get(key) != mine.get(key)]
     if differ:
-        told = [f"{key}: {_value(then, key)}, now {_value(mine, key)}" for key in differ[:SHOWN]]
+        pairs = [f"{key}: {_value(then, key)}, now {_value(mine, key)}" for key in differ[:SHOWN]]
         more = f" (and {len(differ) - SHOWN} more)" if len(differ) > SHOWN else ""
         raise StateError(
-            f"{out} was begun with other settings ({'; '.join(told)}{more}); take those again, or "
+            f"{out} was begun with other settings ({'; '.join(pairs)}{more}); take those again, or "
             "start a new run elsewhere"
         )
 
 
 def settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Settings of a config that bits depend on, by dotted name; methods of a list by number."""
-    found: dict[str, Any] = {}
+    """Return the settings that bits depend on, by dotted name; listed methods by number."""
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{above}{key}"
         if name == "methods":
             named = [{"name": each} if isinstance(each, str) else each for each in value]
-            found |= settings({f"{name}[{at}]": each for at, each in enumerate(named)})
+            flat |= settings({f"{name}[{at}]": each for at, each in enumerate(named)})
         elif name == STUDY:
             continue
         elif isinstance(value, dict):
-            found |= settings(value, f"{name}.")
+            flat |= settings(value, f"{name}.")
         elif name not in FREE:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
-def _value(found: Mapping[str, Any], key: str) -> str:
-    shown = repr(found[key]) if key in found else "the default"
+def _value(flat: Mapping[str, Any], key: str) -> str:
+    shown = repr(flat[key]) if key in flat else "the default"
     return shown if len(shown) <= WIDEST else f"{shown[:WIDEST]}..."

@@ -1,4 +1,4 @@
-"""Public samples that a run's server holds: another data set, or what people released."""
+"""Public samples of a run's server: another data set, or samples that people release."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vergence.core.task import Model
 
 @dataclass(frozen=True)
 class ReleasedSamples(NamedOptions, label="proxy"):
-    """A share of everybody's training and validation samples, which are then theirs no more.
+    """Release of a share of each person's training and validation samples to the server.
 
     Attributes:
-        share: of the samples of each part, at least one.
-        seed: fixes which.
+        share: share of the samples of each part; at least one sample is released.
+        seed: seed of the draw of these samples.
     """
 
     share: Annotated[float, Interval(gt=0, lt=1)] = 0.05
@@ -31,26 +31,26 @@ class ReleasedSamples(NamedOptions, label="proxy"):
         """Return the federation with these samples moved to its server."""
         federation.refuse_many("giving up samples")
         people: dict[str, Splits] = {}
-        given: dict[str, list[Samples]] = {"train": [], "val": []}
+        public: dict[str, list[Samples]] = {"train": [], "val": []}
         for person, splits in federation.people.items():
-            kept = {}
-            for part, gifts in given.items():
-                gift, kept[part] = self.split_samples(getattr(splits, part), person, part)
-                gifts.append(gift)
-            people[person] = replace(splits, **kept)
-        held = PublicData(*(Samples.concatenate(gifts) for gifts in given.values()))
-        return replace(federation, people=people, proxies=held)
+            private = {}
+            for part, released in public.items():
+                samples, private[part] = self.split_samples(getattr(splits, part), person, part)
+                released.append(samples)
+            people[person] = replace(splits, **private)
+        proxies = PublicData(*(Samples.concatenate(released) for released in public.values()))
+        return replace(federation, people=people, proxies=proxies)
 
     def split_samples(self, samples: Samples, person: str, part: str) -> tuple[Samples, Samples]:
-        """Samples of a part that a person gives up, and the rest, in its order."""
+        """Split a person's samples into those to release and the rest, each in their order."""
         draw = RandomStream("proxy", self.seed, person, part).torch()
         count = max(1, round(self.share * len(samples)))
-        given = torch.zeros(len(samples), dtype=torch.bool)
-        given[torch.randperm(len(samples), generator=draw)[:count]] = True
-        return samples.subset(given.nonzero()[:, 0]), samples.subset((~given).nonzero()[:, 0])
+        mask = torch.zeros(len(samples), dtype=torch.bool)
+        mask[torch.randperm(len(samples), generator=draw)[:count]] = True
+        return samples.subset(mask.nonzero()[:, 0]), samples.subset((~mask).nonzero()[:, 0])
 
 
 def public_data_of(dataset: Dataset, root: str | None, model: Model) -> PublicData:
-    """Return everybody's training and validation data of a data set, as a network wants it."""
+    """Return the training and validation data of a whole data set, prepared for a network."""
     (data,) = model.prepare(dataset.load(root).pooled()).people.values()
     return PublicData(data.train, data.val)

@@ -1,4 +1,4 @@
-"""Option records written as tables of an experiment file: the other way round than `bind`."""
+"""Option records written as tables of an experiment file: the inverse of `bind`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = {
     "wire": Compression(),
     "pruning": Gradual(0.0),
 }
-"""The fields of a plan that have tables of their own, with what they are where nothing is said."""
+"""Fields of a plan that have tables of their own, with their defaults."""
 OWN_TABLES = (*TABLES, "privacy", "poison", "silos")
 
 
@@ -34,18 +34,18 @@ class NotWritable(Exception):
 
 
 def table_of(record: Any, *leave: str) -> Table:
-    """The fields of a record that differ from their defaults.
+    """Return the fields of a record that differ from their defaults, as a table.
 
     Args:
         record: a dataclass instance.
-        leave: fields to leave out.
+        leave: names of fields to leave out.
 
     Raises:
-        NotWritable: a value is none of an experiment file.
+        NotWritable: no experiment file can hold one of the values.
     """
     parts = [part for part in fields(record) if part.init and part.name not in leave]
-    found = {part.name: getattr(record, part.name) for part in parts}
-    return {p.name: toml_value(found[p.name]) for p in parts if found[p.name] != _default(p)}
+    values = {part.name: getattr(record, part.name) for part in parts}
+    return {p.name: toml_value(values[p.name]) for p in parts if values[p.name] != _default(p)}
 
 
 def _default(part: Field[Any]) -> Any:
@@ -55,10 +55,10 @@ def _default(part: Field[Any]) -> Any:
 
 
 def toml_value(value: Any) -> Any:
-    """A value as TOML holds it.
+    """Convert a value to one that TOML can hold.
 
     Raises:
-        NotWritable: it is none of an experiment file.
+        NotWritable: no experiment file can hold it.
     """
     if isinstance(value, bool | int | float | str):
         return value
@@ -76,10 +76,10 @@ def toml_value(value: Any) -> Any:
 
 
 def method_table(method: Method, local: LocalTraining) -> Table:
-    """A method's entry where `local` is the experiment's.
+    """Return a method's entry in an experiment whose `local` is this one.
 
     Raises:
-        NotWritable: an option is none of an experiment file.
+        NotWritable: no experiment file can hold one of its options.
     """
     entry = {"name": called(method), **table_of(method, "local", "base")}
     base = getattr(method, "base", None)
@@ -94,44 +94,44 @@ def method_table(method: Method, local: LocalTraining) -> Table:
 
 
 def plan_tables(plan: Plan) -> Table:
-    """The tables of a plan: `run`, and those beside it that say anything.
+    """Return the tables of a plan: `run`, and those of its parts that differ from their defaults.
 
     Raises:
-        NotWritable: an option is none of an experiment file.
+        NotWritable: no experiment file can hold one of the options.
     """
     run = {"rounds": plan.rounds, "seeds": list(plan.seeds), **table_of(plan, *OWN_TABLES)}
-    found: Table = {"run": run}
-    for name, nothing in TABLES.items():
+    tables: Table = {"run": run}
+    for name, default in TABLES.items():
         record = getattr(plan, name)
-        if record != nothing:
-            found[name] = table_of(record)
+        if record != default:
+            tables[name] = table_of(record)
     if plan.privacy != Privacy():
-        found["privacy"] = privacy_table(plan.privacy)
+        tables["privacy"] = privacy_table(plan.privacy)
     if plan.poison is not None:
-        found["poison"] = {"attack": plan.poison.attack, **table_of(plan.poison)}
+        tables["poison"] = {"attack": plan.poison.attack, **table_of(plan.poison)}
     if plan.silos:
-        found["silos"] = {lab: list(people) for lab, people in plan.silos.labs.items()}
-    return found
+        tables["silos"] = {lab: list(people) for lab, people in plan.silos.labs.items()}
+    return tables
 
 
 def privacy_table(privacy: Privacy) -> Table:
-    """The table `privacy`.
+    """Return the table `privacy`.
 
     Raises:
-        NotWritable: an option is none of an experiment file.
+        NotWritable: no experiment file can hold one of the options.
     """
-    found: Table = {}
+    table: Table = {}
     for part in fields(privacy):
         record = getattr(privacy, part.name)
         if record is None or record == ():
             continue
         if part.name == "own":
-            found["own"] = [{"name": called(own), **table_of(own)} for own in record]
+            table["own"] = [{"name": called(own), **table_of(own)} for own in record]
             continue
         options = table_of(record)
         if part.name == "robust":
             options = {"name": called(record), **options}
         elif hasattr(record, "name"):
             options = {"name": record.name, **options}
-        found[part.name] = options
-    return found
+        table[part.name] = options
+    return table

@@ -32,13 +32,12 @@ T = TypeVar("T")
 def find(kind: str, name: str, base: type[T]) -> type[T]:
     """Return the `base` subclass that a name means: `fedavg`, `my.py` or `package.module:Class`.
 
-    This is the one entry through which code that an experiment names comes in: whatever names code
-    in another way has to pass here, where `vergence.experiment.trust` says what may run.
-
     Raises:
-        ConfigError: there is none, or its code cannot be run.
-        UntrustedCode: it is code of somebody's, and this command may not run it.
+        ConfigError: there is no such class, or its code cannot be run.
+        UntrustedCode: the code is not of this package, and this command may not run it.
     """
+    # All code that an experiment names comes in here, so that one place asks
+    # `vergence.experiment.trust` whether it may run.
     if not isinstance(name, str):
         raise ConfigError(f"a name must be text, like those in {kind}; got {name!r}")
     if code := parse(name):
@@ -57,13 +56,16 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
 
 
 class AdmittedSource(SourceLoader):
-    """Runs the text that was admitted: not a compiled file beside it, nor what lies there later."""
+    """Loader that runs the text which was admitted.
+
+    An ordinary loader could run a compiled file next to it, or a text that was changed since.
+    """
 
     def __init__(self, path: str, text: bytes) -> None:
         self.path, self.text = path, text
 
     def get_filename(self, fullname: str) -> str:
-        """Path of the file where the text was read."""
+        """Return the path of the file that the text was read from."""
         return self.path
 
     def get_data(self, path: str) -> bytes:
@@ -74,7 +76,7 @@ class AdmittedSource(SourceLoader):
 
 
 class OneModule(MetaPathFinder):
-    """Finds one module, which was admitted, whoever imports it first; all others it leaves."""
+    """Finder of one module, which was admitted; other finders see to all others."""
 
     def __init__(self, name: str, file: Path, text: bytes) -> None:
         self.name, self.file, self.text = name, file, text
@@ -82,7 +84,7 @@ class OneModule(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Location of the module, with a loader that has its text."""
+        """Return the module's location, with a loader of its admitted text."""
         if fullname != self.name:
             return None
         package = [str(self.file.parent)] if self.file.name == "__init__.py" else None
@@ -93,7 +95,7 @@ class OneModule(MetaPathFinder):
 
 
 def _user_module(place: str) -> types.ModuleType:
-    """The module of a Python file, or with this name: run once for a command."""
+    """Return the module of a user's Python file or of this name, which runs once per command."""
     trust = current_trust()
     if place not in trust.loaded_code:
         file, text = trust.admit(place)
@@ -103,19 +105,21 @@ def _user_module(place: str) -> types.ModuleType:
 
 
 def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """The module that a Python file makes."""
+    """Run a Python file, and return its module."""
     loader = AdmittedSource(str(file.absolute()), text)
     name = f"{FROM_FILE}{file.stem}"
     if name in {code.module.__name__ for code in current_trust().loaded_code.values()}:
-        name += f"_{hashlib.sha256(place.encode()).hexdigest()[:8]}"  # another folder's
+        # Two folders may have a file of this name, and both may run.
+        name += f"_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     return _run(place, importlib.util.module_from_spec(spec), loader)
 
 
 def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.ModuleType:
-    """The module, once the admitted text has run in it; one that fails is no module."""
-    sys.modules[module.__name__] = module  # dataclasses look up their annotations there
+    """Run the admitted text in a module, and return the module; one that fails is removed."""
+    # Dataclasses look up their annotations there.
+    sys.modules[module.__name__] = module
     try:
         with running(place, loader.path):
             exec(loader.source_to_code(loader.text, loader.path), vars(module))
@@ -126,18 +130,18 @@ def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.
 
 
 def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """The module with this name, made of this text.
+    """Import the module of this name, made of this text.
 
-    One that somebody imported in the ordinary way is taken if it is what the text makes; else the
-    text runs under another name beside it, so that what is recorded is what runs.
+    A module that was imported before in the ordinary way is used if the text gives an equal one;
+    else the text runs under another name, so that what is recorded is what runs.
 
     Raises:
-        ConfigError: it cannot be imported, or an experiment brought it in before, of another text.
+        ConfigError: it cannot be imported, or was imported before from another text.
     """
-    there = sys.modules.get(place)
-    if there is not None and not isinstance(_loader(there), AdmittedSource):
+    before = sys.modules.get(place)
+    if before is not None and not isinstance(_loader(before), AdmittedSource):
         anew = _run_under_new_name(place, file, text)
-        return there if ModuleComparison(there, anew).alike else anew
+        return before if ModuleComparison(before, anew).alike else anew
     finder = OneModule(place, file, text)
     sys.meta_path.insert(0, finder)
     try:
@@ -146,8 +150,8 @@ def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
     finally:
         sys.meta_path.remove(finder)
     loader = _loader(module)
-    before = loader.text if isinstance(loader, AdmittedSource) else text
-    if before != text or not file.samefile(str(module.__file__)):
+    ran = loader.text if isinstance(loader, AdmittedSource) else text
+    if ran != text or not file.samefile(str(module.__file__)):
         raise ConfigError(
             f"this Python imported '{place}' from {module.__file__} before it was what {file} is "
             "now: start Python anew"
@@ -161,7 +165,7 @@ def _loader(module: types.ModuleType) -> Any:
 
 
 def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """The module that this text makes, under a name of its own; its package is as it was."""
+    """Run this text as a module under a new name; the module that was imported stays as it is."""
     package, _, last = place.rpartition(".")
     mark = hashlib.sha256(place.encode() + text).hexdigest()[:8]
     loader = AdmittedSource(str(file), text)
@@ -174,7 +178,7 @@ def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType
 
 
 def _packaged_module(kind: str, place: str) -> types.ModuleType:
-    """A module of this package, by its whole name."""
+    """Import a module of this package by its whole name."""
     if place not in modules(kind).values():
         known = [Path(where).suffix[1:] for where in modules(kind).values()]
         near = nearest(place.rpartition(".")[2], known)
@@ -183,36 +187,42 @@ def _packaged_module(kind: str, place: str) -> types.ModuleType:
 
 
 def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]) -> type[T]:
-    """The class of a module that is named, if it is of the kind that is wanted.
+    """Look up class `name` in `module` and check that it is a subclass of `base`.
+
+    Args:
+        module: where it is looked up.
+        name: the name of the class.
+        whole: the name of module and class as the experiment has it, for messages.
+        base: the kind of class that is wanted.
 
     Raises:
-        ConfigError: there is none of the name, or it is something else.
+        ConfigError: there is no such class, or it is of another kind, abstract, or imported.
     """
-    found = getattr(module, name, None)
-    if found is None:
+    value = getattr(module, name, None)
+    if value is None:
         known = [kind.__name__ for kind in concrete_subclasses(module, base)]
         near = nearest(name, known) if known else f", and no {base.__name__} at all"
         raise ConfigError(f"{module.__file__} has no class '{name}'{near} ('{whole}')")
-    if not isinstance(found, type) or not issubclass(found, base):
-        raise ConfigError(f"'{whole}' {wrong_kind_text(found, base)}")
-    if found.__module__ != module.__name__:
+    if not isinstance(value, type) or not issubclass(value, base):
+        raise ConfigError(f"'{whole}' {wrong_kind_text(value, base)}")
+    if value.__module__ != module.__name__:
         raise ConfigError(
             f"'{whole}' is defined in another module, whose file would not be recorded: write "
-            f"'{found.__module__}:{found.__name__}'"
+            f"'{value.__module__}:{value.__name__}'"
         )
-    if inspect.isabstract(found):
-        raise ConfigError(f"'{whole}': {missing_methods_text(found)}")
-    return found
+    if inspect.isabstract(value):
+        raise ConfigError(f"'{whole}': {missing_methods_text(value)}")
+    return value
 
 
 def missing_methods_text(kind: type) -> str:
-    """Error text: the methods that an abstract class has yet to define."""
+    """Return the message on an abstract class, with the methods that it does not define."""
     lacks = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
     return f"{kind.__name__} is abstract, it does not define {lacks}: write that too"
 
 
 def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
-    """Error text where a module's one class of a kind is abstract, else None."""
+    """Return the message on a module whose one class of a kind is abstract, else None."""
     own = [kind for kind in vars(module).values() if isinstance(kind, type)]
     own = [kind for kind in own if issubclass(kind, base) and kind.__module__ == module.__name__]
     return missing_methods_text(own[0]) if len(own) == 1 and inspect.isabstract(own[0]) else None
@@ -220,27 +230,28 @@ def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
 
 @functools.cache
 def modules(kind: str) -> dict[str, str]:
-    """Every module of a kind, in whatever sub-package: its name, and from where it is imported.
+    """Map the name of every module of a kind to its import path, without importing the modules.
 
-    Nothing is imported but packages. A `base` is what its sub-package has in common, and nobody's
-    name; nor is a module that two sub-packages have (a test says so).
+    A module `base` holds what its sub-package has in common, and is left out. No two sub-packages
+    have modules of one name (a test checks it).
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     package = f"vergence.{kind}"
     path = importlib.import_module(package).__path__
     for info in pkgutil.walk_packages(path, f"{package}.", onerror=_raise):
         name = info.name.rpartition(".")[2]
         if not info.ispkg and name != "base":
-            found.setdefault(name, info.name)
-    return found
+            paths.setdefault(name, info.name)
+    return paths
 
 
 def _raise(_: str) -> None:
-    raise  # the fault of a package that cannot be imported: else its names would be lost
+    # pkgutil would skip a package that cannot be imported, and its names would be unknown.
+    raise
 
 
 def concrete_subclasses(module: types.ModuleType, base: type[T]) -> list[type[T]]:
-    """Subclasses of `base` that a module defines and that can be made."""
+    """Return the subclasses of `base` that a module defines and that are not abstract."""
     return [
         value
         for value in vars(module).values()
@@ -254,16 +265,16 @@ def concrete_subclasses(module: types.ModuleType, base: type[T]) -> list[type[T]
 
 def only_class(module: types.ModuleType, base: type[T]) -> type[T]:
     """Return the one subclass of `base` that a module defines."""
-    found = concrete_subclasses(module, base)
-    if not found and (lacks := abstract_class_error(module, base)):
+    kinds = concrete_subclasses(module, base)
+    if not kinds and (lacks := abstract_class_error(module, base)):
         raise ConfigError(f"{module.__file__}: {lacks}")
-    if len(found) != 1:
-        raise ConfigError(one_class_error(module, base, [kind.__name__ for kind in found]))
-    return found[0]
+    if len(kinds) != 1:
+        raise ConfigError(one_class_error(module, base, [kind.__name__ for kind in kinds]))
+    return kinds[0]
 
 
 def names(kind: str, base: type) -> list[str]:
-    """Names of one kind: the modules that define a `base` subclass."""
+    """Return the names of one kind: its modules that define a `base` subclass."""
     known = sorted(modules(kind).items())
     return [
         name for name, where in known if concrete_subclasses(importlib.import_module(where), base)
@@ -271,7 +282,7 @@ def names(kind: str, base: type) -> list[str]:
 
 
 def _untyped_hint(record: type, key: str) -> str:
-    """The mend where a dataclass has a plain attribute of this name, which is no field."""
+    """Return a hint where a dataclass has an attribute of this name without a type annotation."""
     value = vars(record).get(key)
     if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
         return ""
@@ -279,23 +290,33 @@ def _untyped_hint(record: type, key: str) -> str:
     return f"; '{key}' of {record.__name__} has no type, as options need: write `{typed}`"
 
 
-def as_table(given: Any, where: str) -> dict[str, Any]:
-    """A table of an experiment file, as a copy.
+def as_table(value: Any, where: str) -> dict[str, Any]:
+    """Return a copy of a table of an experiment file.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the value is no table.
     """
-    if not isinstance(given, dict):
-        raise ConfigError(f"{where} must be a table, got {given!r}")
-    return dict(given)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a table, got {value!r}")
+    return dict(value)
 
 
-def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
-    """Build a dataclass from a table; unknown keys and unfit values are errors."""
+def bind(record: type[T], table: Any, where: str, **arguments: Any) -> T:
+    """Build a dataclass from a table of an experiment file.
+
+    Args:
+        record: the dataclass.
+        table: values of its fields, by name.
+        where: the table's name, for messages.
+        arguments: values of further fields, which the table may not set.
+
+    Raises:
+        ConfigError: a key is unknown, a value does not fit its field, or a field has no value.
+    """
     assert is_dataclass(record)
     hints = typing.get_type_hints(record)
-    known = [f.name for f in fields(record) if f.name not in given]
-    values = dict(given)
+    known = [f.name for f in fields(record) if f.name not in arguments]
+    values = dict(arguments)
     for key, value in as_table(table, where).items():
         if key not in known:
             untyped = _untyped_hint(record, key)

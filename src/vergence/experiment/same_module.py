@@ -1,8 +1,8 @@
-"""Comparison of two modules made of one file: what an import left, and what its text makes now.
+"""Comparison of two modules made of one file: an imported one, and its text run once more.
 
-Python keeps neither the text nor the time of an import. So the text is run once more, under another
-name, and what both left is compared: functions by their code, classes by all they hold, plain
-values by their value. What cannot be compared so counts as another.
+Python keeps neither the text nor the time of an import. So the text runs again under another name,
+and both modules are compared: functions by their code, classes by all their attributes, plain
+values by their value. Objects that cannot be compared in this way count as different.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 OWN = ("__name__", "__file__", "__cached__", "__loader__", "__spec__", "__package__", "__path__")
-"""What a module has from its place, and not from its text."""
+"""Attributes that a module has from its place, and not from its text."""
 LEFT_OUT = {*OWN, "__builtins__", "__dict__", "__weakref__", "__module__", "_abc_impl"}
 PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None), type(Ellipsis))
 SHOWN = ("typing", "types", "dataclasses")
-"""Modules whose objects show all they hold."""
+"""Modules whose objects have a `repr` that tells all about them."""
 PARTS: Mapping[type, tuple[str, ...]] = {
     types.FunctionType: ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__dict__"),
     types.CellType: ("cell_contents",),
@@ -27,7 +27,7 @@ PARTS: Mapping[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel", "__doc__"),
     Field: tuple(Field.__slots__),
 }
-"""What objects are made of."""
+"""Attributes to compare of objects of a type."""
 
 
 class ModuleComparison:
@@ -39,13 +39,14 @@ class ModuleComparison:
 
     @property
     def alike(self) -> bool:
-        """True if no difference can be: a submodule that was imported meanwhile is none."""
-        there = {
+        """True if both modules behave alike, as far as can be told."""
+        # A submodule that was imported since then is an attribute of the first module only.
+        attributes = {
             name: value
             for name, value in vars(self.imported).items()
             if name in vars(self.anew) or not isinstance(value, types.ModuleType)
         }
-        return self._table(there, vars(self.anew))
+        return self._table(attributes, vars(self.anew))
 
     def _table(self, one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
         names = one.keys() - LEFT_OUT
@@ -55,6 +56,7 @@ class ModuleComparison:
 
     def _same(self, one: Any, other: Any) -> bool:
         pair = (id(one), id(other))
+        # Objects may contain themselves; a pair that is being compared counts as equal meanwhile.
         if one is other or pair in self.seen:
             return True
         if isinstance(one, type) and isinstance(other, type):
@@ -80,7 +82,7 @@ class ModuleComparison:
         )
 
     def _object(self, one: Any, other: Any) -> bool:
-        """True if two objects of one type are alike; of other types than these nobody knows."""
+        """Return whether two objects of one type are alike; False for types not known here."""
         if isinstance(one, types.CodeType):
             return one == other
         for kind, names in PARTS.items():

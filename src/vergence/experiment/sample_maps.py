@@ -1,4 +1,4 @@
-"""A few fixed test samples with everybody's heat maps, for pictures in reports."""
+"""A few fixed test samples with predicted heat maps, for pictures in reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vergence.results.write import save_whole
 from vergence.tasks.gaze_map import GazeMap
 
 SHOWN = 6
-"""Samples per run; the same ones for every method."""
+"""Number of samples per run, the same ones for every method."""
 
 
 def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
@@ -23,9 +23,9 @@ def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
     if not isinstance(run.task, GazeMap):
         return
     people = raw.clients
-    chosen = [people[i * len(people) // SHOWN] for i in range(min(SHOWN, len(people)))]
+    examples = [people[i * len(people) // SHOWN] for i in range(min(SHOWN, len(people)))]
     parts: dict[str, list[np.ndarray]] = {"frames": [], "truth": [], "pred": [], "points": []}
-    for number, person in enumerate(chosen):
+    for number, person in enumerate(examples):
         row = number % len(raw.people[person].test)
         test = raw.people[person].test.subset(torch.tensor([row]))
         batch = test.take(torch.tensor([0]))
@@ -43,7 +43,7 @@ def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
     body = io.BytesIO()
     np.savez_compressed(
         body,
-        person=np.array(chosen),
+        person=np.array(examples),
         frames=np.stack(parts["frames"]),
         truth=np.stack(parts["truth"]),
         pred=np.stack(parts["pred"]),

@@ -1,8 +1,8 @@
-"""Headline of every block of test samples, for methods and for people's own priors.
+"""Headline metric of every block of test samples, from which harm is judged.
 
-What harm is judged by. A block is a picture, or the scene of a video's window, by the data set's
-own number, so that a sample is known again in another split. Of samples that show something else
-it is one of up to 20 runs of neighbours in a person's test samples.
+It is written for methods and for each person's own baseline without learning. A block is a picture,
+or the scene of a video's window, under the data set's own number, which is the same in every split.
+Samples without such a number are cut into up to 20 runs of neighbours.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from vergence.results.layout import TABLES
 from vergence.results.write import write_csv
 
 MOST = 200
-"""So many people at most are written of: the first ones."""
+"""Most people whose scores are written: the first ones."""
 Row = tuple[str, str, int, str]
-"""Person, block, how many frames or samples count in it, and their mean."""
+"""Person, block, number of frames or samples that count in it, and their mean."""
 
 
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
-    """Write samples.csv; nothing where the task's headline is no mean over samples."""
+    """Write samples.csv, if the task's headline metric is a mean over samples."""
     if not finals[0].task.by_sample:
         return
     rows = []
@@ -42,7 +42,7 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
 
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
-    """Write prior_samples.csv of the prior that each person's own training data makes, if any."""
+    """Write prior_samples.csv for the baseline from each person's own training data, if any."""
     people = federation.only(federation.clients[:MOST])
     name, guess = task.own_guess(people)
     if not guess:
@@ -56,7 +56,7 @@ def write_priors(path: Path, task: Task, federation: Federation) -> None:
 
 
 def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Iterator[Row]:
-    """Rows of one person's test samples; blocks in which nothing counts are left out."""
+    """Yield the rows of one person's test samples; blocks in which nothing counts are left out."""
     sums = task.per_sample(outputs, samples.copy()).double()
     names = blocks_of(samples)
     for name in dict.fromkeys(names):
@@ -67,11 +67,11 @@ def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Itera
 
 
 def blocks_of(samples: Samples) -> list[str]:
-    """The block of every sample: its picture's or scene's number, or its run of neighbours.
+    """Return the block of every sample: its picture's or scene's number, or its run of neighbours.
 
-    Pictures are what may hold several fixations, as in `gaze_map`; a video's frame has one. Where
-    one sample shows what nobody else saw (scene -1), all are cut into runs.
+    Samples of pictures may have several fixations, as in `gaze_map`; a video's frame has one.
     """
+    # Scene -1 is a scene that nobody else saw: then all samples are cut into runs of neighbours.
     scene, points = samples.columns.get("scene"), samples.columns.get("points")
     if scene is not None and points is not None and (points.shape[2] > 1 or (scene >= 0).all()):
         kind = PICTURE if points.shape[2] > 1 else SCENE

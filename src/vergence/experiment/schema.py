@@ -1,4 +1,4 @@
-"""Experiments as TOML: tables bind to dataclasses, names are module names.
+"""Experiment files in TOML: their tables become dataclasses, their names are module names.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
 `few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
@@ -87,20 +87,22 @@ KEYS = (
 )
 Table = dict[str, Any]
 LINE, DEEPEST = 1000, 16
-"""Characters that an error may have; tables in tables in which a setting may lie."""
+"""Characters of an error message; levels of nested tables of a setting."""
 LABEL = re.compile(r"\w[\w-]{0,99}")
 MOST_METHODS, LONGEST_PATH = 1000, 4000
-"""Each method is trained in turn and has a row in every table; bytes that a file system takes."""
+"""Most methods of an experiment, as each is trained in turn and has a row in every table; most
+bytes of a path, which file systems take."""
 
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """Origin of a run, as far as no experiment file tells it.
+    """Origin of a run that did not begin with an experiment file and fresh states.
 
     Attributes:
-        told: goes into provenance.json.
-        stamp: identifies the states to begin from; no run without it may go on there.
-        begin: puts these states (of a label and seed) into a folder; None: fresh ones.
+        provenance: entries to add to provenance.json.
+        stamp: digests of the states to begin from; a run is resumed only with equal ones.
+        begin: (label, seed, folder) -> checkpoint, writes these states into the folder; None: the
+            run begins with fresh states.
     """
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -110,10 +112,10 @@ class TableOrigin:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment: every name found, every value in range.
+    """A checked experiment, in which every name is known and every value in range.
 
-    `code` is the Python code of the user's that it is built from, by place. `built` is the task
-    where it is a Python object that the table only describes.
+    `code` is the user's Python code that it is built from, by place. `built` is the task where it
+    is a Python object that the table only describes.
     """
 
     table: Table
@@ -142,10 +144,10 @@ class Experiment:
         return bind(self.tasks, table, "task", network=self.model, seed=seed)
 
     def federation(self, *, tested: bool = True) -> Federation:
-        """Load the data, with the noise and the liars that the experiment asks for.
+        """Load the data, with the noise and the malicious clients that the experiment asks for.
 
         Args:
-            tested: False where test data are not to be looked at.
+            tested: False where test data must not be looked at.
 
         Raises:
             DataError: a file is unusable, or a number is NaN or infinite.
@@ -158,27 +160,28 @@ class Experiment:
         )
 
     def load_data(self) -> Federation:
-        """Load the data, with as many training samples as the experiment gives people."""
+        """Load the data, with as many training samples per person as `few_data` allows."""
         return self.few_data.apply(self.dataset.load(data_root(self.root)))
 
     def with_public_data(self, federation: Federation) -> Federation:
-        """Give the server its samples of nobody's, where the experiment names some."""
+        """Give the server its public samples, where the experiment has a `proxy`."""
         if self.proxy is None:
             return federation
         if isinstance(self.proxy, ReleasedSamples):
             whole = self.proxy.move_to_server(federation)
-            told = f"{self.proxy.share:g} of everybody's training samples, given up"
+            source = f"{self.proxy.share:g} of everybody's training samples, given up"
         else:
-            held = public_data_of(
+            samples = public_data_of(
                 self.proxy, data_root(self.table["proxy"].get("root")), self.model
             )
-            whole = replace(federation, proxies=held)
-            told = f"training samples of {self.table['proxy']['name']}"
-        about = {**federation.about, "proxies": f"{told}; their labels are not looked at"}
+            whole = replace(federation, proxies=samples)
+            source = f"training samples of {self.table['proxy']['name']}"
+        about = {**federation.about, "proxies": f"{source}; their labels are not looked at"}
         return replace(whole, about=about)
 
     def on_dataset(self, dataset: Dataset) -> Experiment:
-        """Return the same experiment on data as loaded, with noise and spoiled data in it."""
+        """Return the same experiment on other data, which are used exactly as they are."""
+        # Noise and poison are in loaded data already; attacks on updates happen in training.
         poison = None if isinstance(self.poison, DataPoison) else self.poison
         clean = {"noise": Noise(), "few_data": FewSamples(), "poison": poison}
         return replace(self, dataset=dataset, **clean)
@@ -189,23 +192,23 @@ class Experiment:
         return "methods" in self.table
 
     def method_config(self, label: str) -> Table:
-        """Return the resolved table of a single method's run."""
+        """Return the table of the experiment with this method alone, as its config.toml has it."""
         table = {k: v for k, v in self.table.items() if k != "methods"}
         named = dict(zip(self.methods, method_tables(self.table), strict=True))
         return {**table, "method": named[label]}
 
     def with_method(self, label: str) -> Experiment:
-        """The same experiment with one of its methods."""
+        """Return the same experiment with one of its methods."""
         return replace(self, table=self.method_config(label), methods={label: self.methods[label]})
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Comments that lead a run's config.toml."""
+        """Comments at the head of a run's config.toml."""
         parts = python_parts(self.table)
         return (f"{parts}; the tables below describe, and do not build them.",) if parts else ()
 
     def files(self, table: Table) -> dict[str, str]:
-        """The SHA-256 of every Python file or module that a table of this experiment names."""
+        """Return the SHA-256 of every Python file or module that a table names."""
         return {name: self.code[name].sha for name in python_files(table) if name in self.code}
 
 
@@ -219,13 +222,13 @@ def load(
 
     Args:
         path: the file, or the name of an experiment of the package.
-        sets: `a.b=c` overrides a value of the file.
-        trust_code: run the Python code that it names, wherever it is from.
-        only: label of one of its methods, where the others are left out, unchecked.
+        sets: texts `a.b=c`, each of which overrides a value of the file.
+        trust_code: whether the Python code that it names may run, wherever it is from.
+        only: label of the one method to keep; the others are neither checked nor built.
 
     Raises:
-        ConfigError: names the key or value, what is allowed, and the file.
-        UntrustedCode: it names Python code, and nobody said that this may run.
+        ConfigError: a key or value is wrong; the message names it, what is allowed, and the file.
+        UntrustedCode: the file names Python code that may not run.
     """
     if isinstance(sets, str):
         raise ConfigError(f"sets must be a list of key=value texts, got the text '{sets}'")
@@ -239,19 +242,26 @@ def load(
     except ConfigError as error:
         where = "" if str(path) in str(error) else f" ({path})"
         raise error.reworded(f"{short(str(error))}{where}") from None
-    except (OverflowError, RecursionError) as error:  # a number, or tables in tables
+    # A number may be too large, or tables may be nested too deep.
+    except (OverflowError, RecursionError) as error:
         raise ConfigError(f"too large: {error} ({path})") from None
 
 
 def short(text: str) -> str:
-    """Return a line that can be read, however long a key or value in it is."""
+    """Cut the middle out of a message that is too long to read."""
     return text if len(text) <= LINE else f"{text[: LINE // 2]} ... {text[-LINE // 2 :]}"
 
 
 def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -> Table:
-    """Return a TOML file merged over those it extends; `above` are those that extend it.
+    """Read a TOML file, and merge it over the files that it extends.
 
-    What a run folder's config extends was chosen by its `sender`, wherever it lies.
+    Args:
+        path: the file.
+        above: the files that extend it.
+        sender: the run folder's config among these; None: all of them are the user's.
+
+    Raises:
+        ConfigError: a file is missing, no TOML, or extends itself.
     """
     if not is_file(path):
         raise ConfigError(f"no experiment file at {short(str(path))}")
@@ -265,8 +275,10 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
         raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None
     if in_run_folder(path):
         sender = path
-    else:  # there names are as the run recorded them
+    else:
+        # In a run folder names stay as the run recorded them.
         table = resolve_code_paths(table, path.parent)
+    # Whoever made a run folder chose what its config extends: this code needs trust, too.
     if sender is not None:
         note_recorded_code(sender, table)
     merged: Table = {}
@@ -292,7 +304,7 @@ def merge(below: Table, above: Table) -> Table:
 
 
 def override(table: Table, item: str) -> None:
-    """Apply one `--set a.b=c`; the value is read as TOML, else taken as a string."""
+    """Apply one `--set a.b=c`; a value that is no TOML is a string."""
     path, equals, text = item.partition("=")
     if not equals:
         raise ConfigError(f"--set takes key=value, got '{item}'")
@@ -313,9 +325,15 @@ def override(table: Table, item: str) -> None:
 
 
 def check(table: Table, home: Path | None = None) -> Experiment:
-    """Bind every table of a merged experiment; `home` is the folder of its file.
+    """Build an experiment from its merged table.
 
-    A presence trace lies there or one folder above, as that of a run directory, or where it says.
+    Args:
+        table: the experiment file's content.
+        home: the folder of its file. A presence trace is looked for there, one folder above (for
+            the config of a run directory), then from the working directory.
+
+    Raises:
+        ConfigError: a key or value is wrong; the message names it and what is allowed.
     """
     if parts := python_parts(table):
         raise BuiltInPython(
@@ -342,7 +360,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     table = with_class_names(table, dataset, tasks)
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
     model = build_model(table["model"], home)
-    pick(plan.device)  # before anything is written
+    # A device that is missing is refused now, before anything is written.
+    pick(plan.device)
     methods = {}
     for entry in method_tables(table):
         label, method = build_method(entry, table.get("local", {}))
@@ -379,12 +398,12 @@ def check(table: Table, home: Path | None = None) -> Experiment:
 
 
 def build_plan(table: Table, home: Path | None = None) -> Plan:
-    """Plan of a run: the table `run` and those of what goes with it."""
+    """Build the plan of a run from the table `run` and those of its parts."""
     presence = bind(Participation, table.get("presence", {}), "presence")
     if presence.trace and home:
-        beside = (folder / presence.trace for folder in (home, home.parent))
-        found = next((str(path) for path in beside if path.is_file()), presence.trace)
-        presence = replace(presence, trace=found)
+        places = (folder / presence.trace for folder in (home, home.parent))
+        trace = next((str(path) for path in places if path.is_file()), presence.trace)
+        presence = replace(presence, trace=trace)
     delivery = bind(Delivery, table.get("delivery", {}), "delivery")
     compression = as_table(table.get("wire", {}), "wire")
     if "kept" in compression:
@@ -407,10 +426,10 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
 
 
 def check_combinations(experiment: Experiment) -> Experiment:
-    """The experiment, if its settings can be combined with each of its methods.
+    """Return the experiment if its settings can be combined with each other and its methods.
 
     Raises:
-        ConfigError: two cannot; names both, and the method if it is about one.
+        ConfigError: two settings exclude each other; the message names both.
     """
     if experiment.few_data and isinstance(experiment.proxy, ReleasedSamples):
         raise ConfigError(
@@ -432,7 +451,7 @@ def check_combinations(experiment: Experiment) -> Experiment:
 
 
 def python_parts(table: Mapping[str, Any]) -> str:
-    """Parts of a run that are Python objects, in words; "" where a file names all of them."""
+    """Name the parts of a run that are Python objects; "" where an experiment file names all."""
     parts = table.get("python", [])
     if not isinstance(parts, list) or not parts:
         return ""
@@ -441,7 +460,7 @@ def python_parts(table: Mapping[str, Any]) -> str:
 
 
 def with_class_names(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
-    """Return the table with the data's class names, where the task takes `names` and has none."""
+    """Add the data's class names to the task's table, where the task takes `names` and has none."""
     takes = "names" in {known.name for known in fields(kind)}
     classes = getattr(dataset, "classes", ())
     if not takes or not classes or table["task"].get("names"):
@@ -450,7 +469,7 @@ def with_class_names(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
 
 
 def build_model(table: Table, home: Path | None = None) -> Model:
-    """Return the network that a table names, with the model that it starts from."""
+    """Build the network that a table names, with the model that it starts from."""
     options = dict(table)
     name, run = options.pop("name"), options.pop("start", None)
     start = {} if run is None else {"start": starting_model(run, home, load)}
@@ -458,21 +477,27 @@ def build_model(table: Table, home: Path | None = None) -> Model:
 
 
 def build_task(table: Table) -> Task:
-    """Return the task that an experiment's tables name, with its network."""
+    """Build the task that an experiment's tables name, with its network."""
     options = dict(table["task"])
     kind = find("tasks", options.pop("name"), Task)
     return bind(kind, options, "task", network=build_model(table["model"]))
 
 
 def build_proxy(table: Any) -> Dataset | ReleasedSamples:
-    """Source of the server's samples that belong to nobody: a data set, or everybody."""
+    """Build the source of the server's public samples: a data set, or released samples."""
     if isinstance(table, dict) and "name" not in table:
         return bind(ReleasedSamples, table, "proxy")
     return build_dataset(table, "proxy")[0]
 
 
 def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[Dataset, str | None]:
-    """Return the data set that a table names, and the folder where it lies, perhaps `home`."""
+    """Build the data set that a table names, and find the folder of its files.
+
+    Args:
+        table: name, options and `root`.
+        where: the table's name, for messages.
+        home: the experiment's folder, where the files of some data sets are.
+    """
     if not isinstance(table, dict) or "name" not in table:
         raise ConfigError(f"the experiment needs {where} = {{ name = ... }}")
     options = dict(table)
@@ -504,10 +529,10 @@ def method_tables(table: Table) -> list[Table]:
 
 
 def with_one_method(table: Table, label: str) -> Table:
-    """The table with one of its listed methods.
+    """Return the experiment's table with one of its methods only.
 
     Raises:
-        ConfigError: there is none of this label; names those that there are.
+        ConfigError: no method has this label; the message lists the labels.
     """
     labels = [str(e.get("label", default_label(e["name"]))) for e in method_tables(table)]
     if label not in labels:
@@ -519,7 +544,7 @@ def with_one_method(table: Table, label: str) -> Table:
 
 
 def method_table(entry: Any) -> Table:
-    """Return a method's entry, which may be a name alone, as a table with a name."""
+    """Return a method's entry as a table; an entry may be a name alone."""
     table = {"name": entry} if isinstance(entry, str) else entry
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise ConfigError(f"a method is a name, or a table with a name; got {table!r}")
@@ -527,10 +552,10 @@ def method_table(entry: Any) -> Table:
 
 
 def build_method(entry: Table, local: Table) -> tuple[str, Method]:
-    """Return the label and the method of one entry; its own `local` wins over the common one.
+    """Build the method of one entry, and return its label with it.
 
-    The `base` of a method that goes over another is an entry too, by default fedavg, and trains as
-    that one does.
+    Its own `local` is merged over the experiment's. A method that extends another has that one's
+    entry as `base` (default: fedavg), which trains as it does.
     """
     entry = dict(entry)
     name = entry.pop("name")
@@ -540,17 +565,17 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     entry.pop("sweep", None)
     own = as_table(entry.pop("local", {}), "local")
     merged = merge(as_table(local, "local"), own)
-    given: dict[str, Any] = {"local": bind(LocalTraining, merged, "local")}
+    parts: dict[str, Any] = {"local": bind(LocalTraining, merged, "local")}
     if "base" in {f.name for f in fields(kind)}:
-        given["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
-    return label, bind(kind, entry, f"method ({name})", **given)
+        parts["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
+    return label, bind(kind, entry, f"method ({name})", **parts)
 
 
 def check_label(label: Any) -> None:
-    """Accept what a run may be called, in tables and as a folder.
+    """Check that a label can stand in tables and be the name of a folder.
 
     Raises:
-        ConfigError: it may not.
+        ConfigError: it cannot.
     """
     if not isinstance(label, str) or not LABEL.fullmatch(label):
         raise ConfigError(
@@ -560,7 +585,7 @@ def check_label(label: Any) -> None:
 
 
 def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
-    """Return the sweep, with every method's space: the common one, over it the method's own."""
+    """Build the sweep, with every method's search space: the common one and the method's own."""
     owns = {
         label: entry.get("sweep") for label, entry in zip(labels, method_tables(table), strict=True)
     }
@@ -572,38 +597,38 @@ def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
                 '"random", trials = 12 } to it'
             )
         return None
-    given = as_table(table["sweep"], "sweep")
+    entries = as_table(table["sweep"], "sweep")
     # The short form: sweep = { "method.limit" = [...] }.
-    short = {k: v for k, v in given.items() if k.partition(".")[0] in ROOTS}
-    common = as_table(given.get("space", {}), "sweep.space")
+    short = {k: v for k, v in entries.items() if k.partition(".")[0] in ROOTS}
+    common = as_table(entries.get("space", {}), "sweep.space")
     shared, brief = build_space(common, "sweep.space"), build_space(short, "sweep")
     for key in shared.keys() & brief.keys():
         raise ConfigError(f"sweep: {key} is given twice, in sweep and in sweep.space; keep one")
     spaces = {}
     for label, own in owns.items():
         where = f"sweep of '{label}'"
-        entries = as_table({} if own is None else own, where).items()
-        named = {k if k.partition(".")[0] in ROOTS else f"method.{k}": v for k, v in entries}
+        settings = as_table({} if own is None else own, where).items()
+        named = {k if k.partition(".")[0] in ROOTS else f"method.{k}": v for k, v in settings}
         spaces[label] = {**shared, **brief, **build_space(named, where)}
-    rest = {k: v for k, v in given.items() if k not in short and k != "space"}
+    rest = {k: v for k, v in entries.items() if k not in short and k != "space"}
     return bind(SweepSettings, rest, "sweep", spaces=spaces)
 
 
 def build_space(table: Table, where: str) -> Space:
-    """Return the settings of a space, each with a list of values or a range."""
-    found: dict[str, tuple[Any, ...] | SearchRange] = {}
+    """Build a search space: settings, each with a list of values or a range."""
+    space: dict[str, tuple[Any, ...] | SearchRange] = {}
     for key, value in flat(table).items():
         place = f"{where}: {setting(key, where)}"
         try:
-            found[key] = (
+            space[key] = (
                 bind(SearchRange, value, place) if isinstance(value, dict) else listed(value, place)
             )
         except ConfigError as error:
             text = str(error)
             raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
-    return found
+    return space
 
 
 def data_root(root: str | None) -> str | None:
-    """Path of a data set: as given, or below VERGENCE_DATA (default ../shared/data)."""
+    """Return the folder of a data set; relative ones are below VERGENCE_DATA (../shared/data)."""
     return root and below_data(root)

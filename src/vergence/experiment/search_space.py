@@ -1,4 +1,4 @@
-"""Search spaces of a sweep: every method's settings, and as many points of one as of another."""
+"""Search spaces of a sweep: settings of each method, and equally many points for all."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from vergence.engine.plan import check_seeds
 from vergence.errors import ConfigError
 
 ROOTS = ("method", "local")
-"""What a method entry can hold, and so a sweep can vary."""
-KEPT = ("name", "label", "local", "sweep")
-"""Keys of a method entry that are no settings of the method."""
+"""First parts of the dotted names that a sweep can vary: those that a method's entry can hold."""
+NO_OPTIONS = ("name", "label", "local", "sweep")
+"""Keys of a method entry that are no options of the method."""
 Search = Literal["grid", "random"]
 Point = dict[str, Any]
 """Setting -> value: `method.limit`, `local.lr`."""
@@ -31,12 +31,12 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Numbers from `low` to `high`, both included; whole ones where both ends are whole.
+    """Numbers from `low` to `high`, both included; whole numbers where both ends are whole.
 
     Attributes:
-        low: the smallest.
-        high: the largest.
-        log: draw them evenly over orders of magnitude.
+        low: the smallest number.
+        high: the largest number.
+        log: whether draws are uniform in the logarithm.
     """
 
     low: int | float
@@ -60,32 +60,33 @@ class SearchRange:
         return self.high - self.low + 1 if self.whole else math.inf
 
     def draw(self, rng: np.random.Generator) -> int | float:
-        """Draw a number; of a real one four digits, so that it can be read and typed."""
+        """Draw a number; real numbers have four digits, so that they can be read and typed."""
         low, high = self.low, self.high + self.whole
         if self.log:
             low, high = math.log(low), math.log(high)
-        drawn = rng.uniform(low, high)
-        drawn = math.exp(drawn) if self.log else drawn
-        drawn = math.floor(drawn) if self.whole else float(f"{drawn:.4g}")
-        return min(max(drawn, self.low), self.high)
+        number = rng.uniform(low, high)
+        number = math.exp(number) if self.log else number
+        number = math.floor(number) if self.whole else float(f"{number:.4g}")
+        # Rounding may step over an end of the range.
+        return min(max(number, self.low), self.high)
 
 
 DRAWS = 1000
-"""So many draws per trial are enough to tell that a space is too narrow."""
+"""Draws per trial after which a space without enough different points counts as too narrow."""
 Space = Mapping[str, "tuple[Any, ...] | SearchRange"]
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Search for settings; `spaces` are the methods', by label.
+    """Settings of a search; `spaces` are the search spaces of the methods, by label.
 
     Args:
         search: `grid` tries every combination of listed values, `random` draws `trials` points.
-        trials: of every method alike; of a grid, the number of its points (default).
-        seed: of the draws of points and people.
-        people: who is trained and scored: a share (float), a number (int), or names.
-        seeds: every trial runs once with each; none given: those of `run`.
-        metric: what a winner is chosen by, on validation data.
+        trials: number of points of each method; for a grid, by default, all its points.
+        seed: seed of the draws of points and people.
+        people: people to train and score: a share (float), a number (int), or names.
+        seeds: every trial runs once with each of them; empty: the seeds of `run`.
+        metric: metric by which a winner is chosen, on validation data.
     """
 
     search: Search = "grid"
@@ -111,22 +112,22 @@ class SweepSettings:
             raise ConfigError(f"sweep: people must be different names, at least one; got {names}")
 
     def points(self) -> dict[str, list[Point]]:
-        """Return every method's trials, as many for one as for another.
+        """Return every method's trials, equally many for all.
 
         Raises:
-            ConfigError: the spaces do not give so many different points; says how many each has.
+            ConfigError: a space has too few different points; the message says how many each has.
         """
         counts = {label: size(space) for label, space in self.spaces.items()}
         if not any(self.spaces.values()):
             raise ConfigError('sweep: nothing to try: give sweep.space = { "local.lr" = [...] }')
-        told = ", ".join(f"{label} {count:g}" for label, count in counts.items())
+        sizes = ", ".join(f"{label} {count:g}" for label, count in counts.items())
         if self.search == "random":
             if self.trials is None:
                 raise ConfigError("sweep: a random search needs trials = NUMBER, of every method")
             if min(counts.values()) < self.trials:
                 raise ConfigError(
                     f"sweep: {self.trials} different trials of every method are asked for, and "
-                    f"the spaces have {told} points; give fewer trials, or more values"
+                    f"the spaces have {sizes} points; give fewer trials, or more values"
                 )
             return {
                 label: self._random_points(space, self.trials)
@@ -143,34 +144,35 @@ class SweepSettings:
         if {self.trials or max(counts.values())} != set(counts.values()):
             asked = f", and trials is {self.trials}" if self.trials else ""
             raise ConfigError(
-                f"sweep: every method must have the same number of trials, the grids have {told} "
+                f"sweep: every method must have the same number of trials, the grids have {sizes} "
                 f'points{asked}; list more or fewer values, or set search = "random"'
             )
         return {label: grid(space) for label, space in self.spaces.items()}
 
     def _random_points(self, space: Space, trials: int) -> list[Point]:
         """Draw different points; methods that share a setting and its values share the draws."""
-        found: dict[str, Point] = {}
+        points: dict[str, Point] = {}
         for number in itertools.count():
             point = {
                 key: draw(choices, RandomStream("sweep", self.seed, key, number))
                 for key, choices in space.items()
             }
-            found.setdefault(json.dumps(point, default=str), point)
-            if len(found) == trials:
+            points.setdefault(json.dumps(point, default=str), point)
+            if len(points) == trials:
                 break
             if number > DRAWS * trials:
                 raise ConfigError(
-                    f"sweep: {DRAWS * trials} draws gave {len(found)} different points, {trials} "
+                    f"sweep: {DRAWS * trials} draws gave {len(points)} different points, {trials} "
                     "are asked for; widen a range, or give fewer trials"
                 )
-        return list(found.values())
+        return list(points.values())
 
     def participants(self, clients: Sequence[str]) -> list[str]:
-        """People who are trained and scored, in client order.
+        """Return the people to train and score, in client order.
 
         Raises:
-            ConfigError: a stranger, more people than there are, or too many to hold.
+            ConfigError: a name is unknown, or more people are asked for than there are, or than
+                fit into memory.
         """
         if isinstance(self.people, tuple):
             for name in self.people:
@@ -184,13 +186,11 @@ class SweepSettings:
                 f"sweep: people asks for {count:,} of {len(clients):,} people, and at most "
                 f"{min(len(clients), MANY):,} are allowed; give fewer"
             )
-        drawn = (
-            RandomStream("sweep", self.seed, "people").numpy().choice(len(clients), count, False)
-        )
-        return [clients[int(i)] for i in sorted(drawn)]
+        rng = RandomStream("sweep", self.seed, "people").numpy()
+        return [clients[int(i)] for i in sorted(rng.choice(len(clients), count, False))]
 
     def digest(self) -> str:
-        """Return the SHA-256 of what could have been tried: the search and all spaces."""
+        """Return the SHA-256 of the kind of search and all search spaces."""
         spaces = {
             label: {key: asdict(c) if isinstance(c, SearchRange) else c for key, c in space.items()}
             for label, space in self.spaces.items()
@@ -201,17 +201,17 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Choice of an experiment's settings, as a sweep writes it into what it found.
+    """Record of how a sweep chose an experiment's settings, in the file that it writes.
 
     Attributes:
-        trials: number of settings tried of every method.
+        trials: number of settings that were tried for each method.
         search: `grid` or `random`.
-        people: on whom the settings were chosen.
-        seed: of the draws.
-        space: digest of what could have been tried.
-        chosen_on: `validation`: the data by which the winner was chosen.
-        seeds: every trial ran once with each.
-        metric: what the winner was chosen by.
+        people: people on whom the settings were chosen.
+        seed: seed of the draws.
+        space: digest of the search spaces.
+        chosen_on: `validation`, the data by which the winner was chosen.
+        seeds: seeds of every trial.
+        metric: metric by which the winner was chosen.
     """
 
     trials: Annotated[int, Ge(1)]
@@ -231,18 +231,19 @@ class Tuning:
 
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return settings by dotted name: `local = { lr = [...] }` is `"local.lr" = [...]`."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in table.items():
+        # A table with an end of a range is a range, and no table of settings.
         nested = isinstance(value, dict) and value and not {"low", "high"} & set(value)
-        found |= flat(value, f"{above}{key}.") if nested else {above + key: value}
-    return found
+        settings |= flat(value, f"{above}{key}.") if nested else {above + key: value}
+    return settings
 
 
 def listed(values: Any, where: str) -> tuple[Any, ...]:
-    """Return the values of a setting.
+    """Return the listed values of a setting.
 
     Raises:
-        ConfigError: these are no list, or not different.
+        ConfigError: they are no list, or not all different.
     """
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where} must be a list of values or {{ low, high }}; got {values!r}")
@@ -252,13 +253,13 @@ def listed(values: Any, where: str) -> tuple[Any, ...]:
 
 
 def setting(key: str, where: str) -> str:
-    """Return the name of a setting that a sweep can vary.
+    """Return a setting's name, if a sweep can vary this setting.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it cannot.
     """
     root, _, rest = key.partition(".")
-    if root not in ROOTS or not rest or (root == "method" and rest.partition(".")[0] in KEPT):
+    if root not in ROOTS or not rest or (root == "method" and rest.partition(".")[0] in NO_OPTIONS):
         raise ConfigError(
             f"{where}: '{key}' cannot be varied: what can is a method's options, \"method.limit\", "
             'and its training, "local.lr"; the rest is the same for all that is compared'
@@ -267,7 +268,7 @@ def setting(key: str, where: str) -> str:
 
 
 def size(space: Space) -> float:
-    """Number of points that a space has."""
+    """Return the number of points of a space."""
     return math.prod(c.count if isinstance(c, SearchRange) else len(c) for c in space.values())
 
 
@@ -288,18 +289,18 @@ def draw(choices: tuple[Any, ...] | SearchRange, stream: RandomStream) -> Any:
 
 
 def edges(space: Space, point: Point) -> list[str]:
-    """Return the settings that are the smallest or largest number listed, in words."""
-    found = []
+    """Return in words which settings of a point are the smallest or largest number listed."""
+    lines = []
     for key, value in point.items():
         choices = space[key]
         if isinstance(choices, SearchRange) or len(choices) < 2 or not all(map(is_number, choices)):
             continue
         if value in (min(choices), max(choices)):
             which = "smallest" if value == min(choices) else "largest"
-            found.append(f"{key} = {value} is the {which} value tried")
-    return found
+            lines.append(f"{key} = {value} is the {which} value tried")
+    return lines
 
 
 def is_number(value: Any) -> bool:
-    """True if a value is a number, and not a boolean."""
+    """Return whether a value is a number; booleans are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

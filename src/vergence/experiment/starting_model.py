@@ -1,7 +1,7 @@
 """`model.start`: a network starts from the common model of another run.
 
-The model is read off a run's final state, or off the copy that a run which started from it keeps:
-so that run can be read, verified and resumed without the other. Docs: docs/reference/runs.md.
+The model is read from that run's final state. A run that started from it has a copy, so that it can
+be read, verified and resumed without the other run. Docs: docs/reference/runs.md.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ from vergence.results.read import table
 
 FILE = "start.safetensors"
 """A run's copy of the model that it started from."""
+# It is a parameter, as `schema`, where `load` is defined, imports this module.
 Load = Callable[[Path], Any]
-"""Reads an experiment; `schema`, which has it, reads starting models, and so is not named here."""
+"""Function that reads an experiment file."""
 
 
 def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
-    """The model that `model.start = run` names, in an experiment of the folder `home`.
+    """Return the model that `model.start = run` names.
 
     Args:
         run: the run directory of one method.
-        home: where the experiment lies; None: nowhere.
-        load: reads the experiment of a run.
+        home: the folder of the experiment file that names it; None: there is no such file.
+        load: function that reads the experiment of a run.
 
     Raises:
         ConfigError: there is no such run, or its method shares no whole model.
-        StateError: a file of it is damaged.
+        StateError: a file of the run is damaged.
     """
     if not isinstance(run, str) or not run:
         raise ConfigError(f"model.start must be the folder of a run, as text; got {run!r}")
+    # The experiment may be the config of a run that has a copy, or of a method of that run.
     for folder in () if home is None else (home, home.parent):
         if in_run_folder(folder / "config.toml") and (folder / FILE).is_file():
             return _copy_in_run(folder / FILE, run)
@@ -54,15 +56,19 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
 
 
 def common_model(run: str, experiment: Any) -> StartingModel:
-    """The model that the first seed of a finished run, of this experiment, sends somebody new.
+    """Return the model that a finished run sends to newcomers, of its first seed.
+
+    Args:
+        run: the run directory of one method.
+        experiment: the experiment of this run.
 
     Raises:
-        ConfigError: its method shares no whole model, or somebody was erased from it.
-        StateError: a file of it is damaged.
+        ConfigError: the method shares no whole model, or somebody was erased from the run.
+        StateError: a file of the run is damaged.
     """
     checksums.check(Path(run))
-    told = read_results(run).runs[0].results
-    if parts := [*(told.get("split_folders") or told.get("folds") or {}).values()]:
+    results = read_results(run).runs[0].results
+    if parts := [*(results.get("split_folders") or results.get("folds") or {}).values()]:
         raise ConfigError(
             f"model.start: {run} is merged over runs and has no model of its own; name one of "
             f"them, as {os.path.normpath(Path(run, parts[0]))}"
@@ -72,30 +78,34 @@ def common_model(run: str, experiment: Any) -> StartingModel:
     task = experiment.task(seed)
     files = read_manifest(Path(run))["done"][str(seed)]["files"]
     server = load_progress(Path(run), files, rounds, method.state_records(task)).server
-    sent = method.predicting(server, "newcomer").get("model")
-    if sent is None or sent.layout != task.init().layout:
+    params = method.predicting(server, "newcomer").get("model")
+    if params is None or params.layout != task.init().layout:
         raise ConfigError(
             f"model.start: the method of {run} shares no whole model that another run could start "
             "from; name a run of fedavg, or of another method with one model for everybody"
         )
-    if told.get("erased"):
+    if results.get("erased"):
         raise ConfigError(
             f"model.start: somebody was erased from {run}, and its model has still learned from "
             "them; name the run that `vergence privacy forget` made then"
         )
-    # Not results.json: it names who was measured.
+    # results.json would name the people who were measured, and not those who were trained on.
     took_part = dict.fromkeys(table(Path(run) / "turns.csv", "client").client)
     earlier = experiment.model.start
     before = () if earlier is None else earlier.learned_from
-    sha, split = digest(pack(sent)), split_seed_of(experiment.dataset)
-    return StartingModel(run, sha, told["federation"], tuple(took_part), sent, split, before)
+    sha, split = digest(pack(params)), split_seed_of(experiment.dataset)
+    return StartingModel(run, sha, results["federation"], tuple(took_part), params, split, before)
 
 
 def _copy_in_run(path: Path, run: str) -> StartingModel:
-    """A run's own copy of the model of the run that its experiment names.
+    """Read a run's copy of the model that it started from.
+
+    Args:
+        path: the copy.
+        run: the run that the experiment names as its start.
 
     Raises:
-        StateError: it is damaged, or of another run.
+        StateError: the copy is damaged, or is from another run.
     """
     start = unpack_file(path, StartingModel)
     if digest(pack(start.params)) != start.sha:
@@ -109,7 +119,7 @@ def _copy_in_run(path: Path, run: str) -> StartingModel:
 
 
 def write_copy(start: StartingModel | None, folder: Path) -> None:
-    """Leave a copy of the model that a run started from beside its config."""
+    """Write a copy of the model that a run starts from next to its config."""
     if start is not None:
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +127,7 @@ def write_copy(start: StartingModel | None, folder: Path) -> None:
 
 
 def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
-    """Entry of provenance.json about the model that a run started from."""
+    """Return the entry of provenance.json about the model that a run started from."""
     if start is None:
         return {}
     about = {"run": start.run, "sha256": start.sha, "data": start.data}
@@ -125,7 +135,7 @@ def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]
 
 
 def split_seed_of(dataset: Dataset) -> int | None:
-    """The seed of a data set's split; None where it has one split, or is loaded already."""
+    """Return the seed of a data set's split; None for a fixed split or loaded data."""
     return getattr(dataset, "split_seed", None)
 
 
@@ -135,7 +145,7 @@ def refuse_other_split(
     """Refuse a starting model that was trained on test samples of the same people.
 
     Raises:
-        ConfigError: names the splits.
+        ConfigError: the model's run has another split of the data; the message names both.
     """
     here = split_seed_of(dataset)
     if start is None or None in (here, start.split) or here == start.split:
@@ -150,24 +160,30 @@ def refuse_other_split(
 
 
 def people_learned_from(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:
-    """Those of some people that a starting model has learned from, itself or by its own start."""
-    seen = () if start is None else start.learned_from
-    taught = {who for name, those in seen if name == data for who in those}
-    return sorted(taught.intersection(people))
+    """Return those of these people on whom a starting model, or its own start, was trained."""
+    federations = () if start is None else start.learned_from
+    trained_on = {who for name, names in federations if name == data for who in names}
+    return sorted(trained_on.intersection(people))
 
 
 def refuse_overlap(
     start: StartingModel | None,
     data: str,
     people: Iterable[str],
-    why: str = "would be no stranger; start from a run on other people",
+    why: str = "would be no unseen client; start from a run on other people",
 ) -> None:
-    """Refuse a starting model that was trained on people who must not be in it.
+    """Refuse a starting model that was trained on people who must be unknown to it.
+
+    Args:
+        start: the starting model, if any.
+        data: name of the federation.
+        people: those who must be unknown to it.
+        why: the reason and what to do, as the end of the message.
 
     Raises:
-        ConfigError: names one of them, and says why.
+        ConfigError: the model was trained on one of them; the message names the person.
     """
-    if start is not None and (found := people_learned_from(start, data, people)):
+    if start is not None and (overlap := people_learned_from(start, data, people)):
         raise ConfigError(
-            f"model.start: {start.run} was trained on '{found[0]}' of {data}, who {why}"
+            f"model.start: {start.run} was trained on '{overlap[0]}' of {data}, who {why}"
         )

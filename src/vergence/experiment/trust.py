@@ -28,7 +28,7 @@ from vergence.console import note
 from vergence.errors import ConfigError, StateError, UntrustedCode
 from vergence.experiment.code_names import SUFFIX, is_file, module_file, parse
 
-LEFT = (
+RUN_FILES = (
     "SHA256SUMS",
     "stamp.json",
     "provenance.json",
@@ -37,7 +37,7 @@ LEFT = (
     "deploy.toml",
     "../sweep.toml",
 )
-"""What runs, sweeps and deployments leave behind: a config beside it may be somebody else's."""
+"""Files that runs, sweeps and deployments write: a config next to one may be somebody else's."""
 IN_PYTHON = "`vergence.load_experiment(FILE, trust_code=True)`"
 IN_TRAINING = (
     "name it in an experiment FILE, and "
@@ -61,7 +61,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Code as a run recorded it: its SHA-256, and the directory that its name starts from."""
+    """Record that a run made of its code: SHA-256, and the directory that its name starts from."""
 
     sha: str = ""
     directory: str = ""
@@ -72,16 +72,18 @@ class Trust:
     """Permission of one command to run code.
 
     Attributes:
-        started: the user starts an experiment; only what run folders name is refused.
-        given: all may run, as the user says so.
-        exact: a file that differs from the one a run recorded is an error; else it is noted.
-        how: what to type where code is refused, and the code is trusted.
-        never: why no code may run at all, whoever says so.
-        ran: what ran already, by place; it is not read again, so a command has one text of each.
-        received: the places that run folders' configs name, with what the run recorded of each.
-        accepted: of an end of a deployment, the files of its folder that may run all the same, each
-            with the SHA-256 that its operator accepted; their names start from `folder`.
-        folder: of the end.
+        own_experiment: the user starts an experiment of their own; only code that run folders name
+            is refused.
+        trust_code: all code may run, as the user said `--trust-code`.
+        exact: a file that differs from the recorded one is an error; else only a note is printed.
+        hint: what to type to allow the code, for the error message.
+        ban_reason: why no code may run at all, even with `--trust-code`; "": no ban.
+        loaded_code: code that has run, by place; it is not read again, so that a command uses one
+            text of each file.
+        recorded_code: the places that run folders' configs name, with the run's record of each.
+        accepted_digests: on a machine of a deployment, the files of `folder` that may run in spite
+            of the ban, each with the SHA-256 that its operator accepted.
+        folder: the folder of that machine.
     """
 
     own_experiment: bool = False
@@ -95,12 +97,15 @@ class Trust:
     folder: Path = Path()
 
     def admit(self, name: str) -> tuple[Path, bytes]:
-        """The file of code that may run, and its text, read before any of it runs.
+        """Return the file of code that may run, and its text.
+
+        Args:
+            name: the place of the code, `my.py` or `package.module`.
 
         Raises:
             ConfigError: there is no such file or module.
-            UntrustedCode: it may not run; the line says what would have, and how to allow it.
-            StateError: it is not the file that the run was begun with.
+            UntrustedCode: the code may not run; the message names it, and says how to allow it.
+            StateError: the file is not the one that the run was begun with.
         """
         if name in self.accepted_digests:
             return self._admit_accepted(name)
@@ -111,20 +116,21 @@ class Trust:
         here = self.file(name)
         if here is None:
             raise ConfigError(missing_code_text(name))
+        # The file is read once, and this text is what runs: a second reading could give another.
         text = here.read_bytes()
         now, then = hashlib.sha256(text).hexdigest(), self.recorded_code.get(name, Recorded()).sha
         if then and then != now:
-            said = (
+            difference = (
                 f"{name} is not the file that the run was begun with: its SHA-256 is {now}, "
                 f"the run recorded {then}"
             )
             if self.exact:
-                raise StateError(f"{said}; restore it")
-            note(said)
+                raise StateError(f"{difference}; restore it")
+            note(difference)
         return here, text
 
     def _admit_accepted(self, name: str) -> tuple[Path, bytes]:
-        """The file of an end's folder, and its text, if it is the one that was accepted."""
+        """Return a file of a deployment's folder, and its text, if its operator accepted it."""
         here = self.folder / name
         if not is_file(here):
             raise ConfigError(missing_code_text(str(here)))
@@ -137,21 +143,21 @@ class Trust:
         return here, text
 
     def file(self, name: str) -> Path | None:
-        """The file of code, found without running any; None where there is none.
+        """Find the file of code without running anything; None where there is none.
 
-        A file that a run named from its working directory is looked for from this one and from that
-        one, and the very file that the run recorded wins.
+        A relative name in a run's config is looked for from the working directory, then from the
+        run's; a file with the recorded SHA-256 takes precedence.
         """
         if not name.endswith(SUFFIX):
             return module_file(name)
         then = self.recorded_code.get(name, Recorded())
-        there = [Path(name), *([Path(then.directory, name)] if then.directory else [])]
-        found = [path for path in there if is_file(path)]
-        same = [p for p in found if hashlib.sha256(p.read_bytes()).hexdigest() == then.sha]
-        return next(iter([*same, *found]), None)
+        places = [Path(name), *([Path(then.directory, name)] if then.directory else [])]
+        files = [path for path in places if is_file(path)]
+        same = [p for p in files if hashlib.sha256(p.read_bytes()).hexdigest() == then.sha]
+        return next(iter([*same, *files]), None)
 
     def refusal(self, name: str) -> str:
-        """Reason why code does not run, its digest, and the way to allow it."""
+        """Return the message on why code does not run, with its digest and how to allow it."""
         here, then = self.file(name), self.recorded_code.get(name, Recorded()).sha
         now = hashlib.sha256(here.read_bytes()).hexdigest() if here else ""
         what = "file" if name.endswith(SUFFIX) else "module"
@@ -159,9 +165,9 @@ class Trust:
         if here and str(here) != name:
             sha = f"{here}, {sha}"
         record = f"the run recorded {then}" if then else "no run recorded it"
-        told = f"{sha}, as the run recorded" if then and then == now else f"{sha}; {record}"
+        facts = f"{sha}, as the run recorded" if then and then == now else f"{sha}; {record}"
         return (
-            f"{name} is Python code and would run here ({told}); where you trust whoever wrote "
+            f"{name} is Python code and would run here ({facts}); where you trust whoever wrote "
             f"it: {self.hint}"
         )
 
@@ -170,13 +176,13 @@ _NOW: ContextVar[Trust | None] = ContextVar("trust", default=None)
 
 
 def current_trust() -> Trust:
-    """Return the trust of the command at hand; without one, nothing may run."""
+    """Return the trust of the running command; outside of any command, no code may run."""
     return _NOW.get() or Trust()
 
 
 @contextmanager
 def under(trust: Trust) -> Iterator[Trust]:
-    """Let `find` run what this trust allows."""
+    """Let `registry.find` run the code that this trust allows, inside of the block."""
     before = _NOW.set(trust)
     try:
         yield trust
@@ -190,22 +196,25 @@ def trust_in_own_file() -> Trust:
 
 
 def trust_for_opening(trust_code: bool) -> Trust:
-    """Return the trust in what the config of an opened run names, within a command its own."""
+    """Return the trust for the config of a run that `open_run` opens.
+
+    Inside of a command the command's own trust applies.
+    """
     trust = current_trust()
     hint = OPENED if trust.hint == IN_PYTHON else trust.hint
     return replace(trust, trust_code=trust.trust_code or trust_code, hint=hint)
 
 
 def trust_for_training() -> Trust:
-    """Return the trust at hand, with what to do about code that a call of `train` names."""
+    """Return the current trust, with a hint for code that a call of `vergence.train` names."""
     trust = current_trust()
     return replace(trust, hint=IN_TRAINING) if trust.hint == IN_PYTHON else trust
 
 
 def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:
-    """Return the trust in a deployment's experiment, which its operator wrote.
+    """Return the trust in the experiment of a deployment, which comes from another machine.
 
-    An end runs those files of its folder alone whose SHA-256 its own operator accepted.
+    A machine runs only those files of its own folder whose SHA-256 its operator accepted.
     """
     return Trust(
         ban_reason="a deployment runs none that its end has not accepted (`vergence deploy join` "
@@ -217,7 +226,7 @@ def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | Non
 
 
 def trust_with_code(code: Mapping[str, Code]) -> Trust:
-    """Return the trust at hand, and that what an experiment was built from may be used again."""
+    """Return the current trust, with the code that an experiment has already been built from."""
     trust = current_trust()
     trust.loaded_code.update(
         {name: it for name, it in code.items() if name not in trust.loaded_code}
@@ -226,24 +235,26 @@ def trust_with_code(code: Mapping[str, Code]) -> Trust:
 
 
 def in_run_folder(path: Path) -> bool:
-    """True if a config lies beside what a run, a sweep or a deployment leaves behind."""
+    """Return whether a config lies next to a file that a run, sweep or deployment wrote."""
     # A link lies in one folder, and what it leads to in another: either may be somebody's run.
     folders = {path.absolute().parent, path.resolve().parent}
-    return any((folder / left).exists() for folder in folders for left in LEFT)
+    return any((folder / name).exists() for folder in folders for name in RUN_FILES)
 
 
 def note_recorded_code(path: Path, table: Mapping[str, Any]) -> None:
-    """Take note of the code that a run folder's config names, or a file that it extends."""
+    """Note which code a run folder's config names, or a file that it extends, as not the user's."""
     if names := python_files(table):
-        told = read_recorded_code(path.resolve().parent)
-        current_trust().recorded_code.update({name: told.get(name, Recorded()) for name in names})
+        records = read_recorded_code(path.resolve().parent)
+        current_trust().recorded_code.update({n: records.get(n, Recorded()) for n in names})
 
 
 def python_files(table: Any) -> list[str]:
-    """The files and modules of code that an experiment names, in its order, each once.
+    """Return the Python files and modules that an experiment names, in its order, each once.
 
-    Any text in it of such a form counts, wherever it stands; this package's own modules do not.
+    Modules of this package are left out.
     """
+    # Any text of such a form counts, under whatever key: a key that is read in another way later
+    # must not become a way around the question of trust.
     if isinstance(table, str):
         code = parse(table)
         return [code.place] if code and not code.packaged else []
@@ -253,7 +264,7 @@ def python_files(table: Any) -> list[str]:
 
 
 def missing_code_text(name: str) -> str:
-    """That there is no such file or module, and the mend."""
+    """Return the message on a file or module that does not exist, with what to do."""
     if name.endswith(SUFFIX):
         return f"no file at {name}"
     return (
@@ -263,40 +274,40 @@ def missing_code_text(name: str) -> str:
 
 
 def read_recorded_code(folder: Path) -> dict[str, Recorded]:
-    """Code that a run, or the runs below it, recorded, by place."""
-    from vergence.results.run_files import (
-        read_json,  # brings pydantic: `vergence --help` need not wait
-    )
+    """Return the records that a run, or the runs below it, made of their code, by place."""
+    # It imports pydantic, for which `vergence --help` need not wait.
+    from vergence.results.run_files import read_json
 
-    found: dict[str, Recorded] = {}
+    records: dict[str, Recorded] = {}
     for path in (folder / "provenance.json", *sorted(folder.glob("*/provenance.json"))):
         try:
             code = read_json(path)["code"] if path.is_file() else {"files": {}}
             home = str(code.get("directory", ""))
-            told = {str(name): Recorded(str(sha), home) for name, sha in code["files"].items()}
-            found = {**told, **found}
+            own = {str(name): Recorded(str(sha), home) for name, sha in code["files"].items()}
+            records = {**own, **records}
+        # A damaged record only loses its SHA-256: code still needs the user's word to run.
         except (StateError, LookupError, TypeError, AttributeError):
             continue
-    return found
+    return records
 
 
 def allow_own_code(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command run the code that the user's own experiment names."""
+    """Decorate a command that may run the code which the user's own experiment names."""
     return _with_trust_option(command, Trust(own_experiment=True))
 
 
 def ask_for_trust(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command run code with `--trust-code` only: it reads what others may have made."""
+    """Decorate a command that reads files of others, and runs code only with `--trust-code`."""
     return _with_trust_option(command, Trust())
 
 
 def ask_for_exact_code(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command run, with `--trust-code`, only the very code that a run recorded."""
+    """Decorate a command that runs, with `--trust-code`, only code as a run recorded it."""
     return _with_trust_option(command, Trust(exact=True))
 
 
 def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
-    """Give a command the option `--trust-code`, and what it may run for as long as it runs."""
+    """Give a command the option `--trust-code`, and its trust for as long as it runs."""
     words = "run the Python code that the folder or file names; read it first."
     option = inspect.Parameter(
         "trust_code",
@@ -313,7 +324,8 @@ def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..
         with under(fresh):
             return command(*args, **options)
 
-    del trusting.__wrapped__  # whoever reads the signature would read the command's own
+    # `inspect.signature` would follow it to the command itself, and miss the new option.
+    del trusting.__wrapped__
     parameters = [*own.parameters.values(), option]
     trusting.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     trusting.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -1,4 +1,4 @@
-"""Faults of the user's own code while a run goes on, in one line that names its file and line."""
+"""Errors in the user's own code during a run, reported in one line that names file and line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FORGOTTEN = "'generator' object"
 
 
 class Listener:
-    """Whoever listens to rounds; a fault of theirs goes to the caller as it is."""
+    """Callback of rounds that notes its own error, so that the error is raised unchanged."""
 
     def __init__(self, on_round: Callable[[Any], object]) -> None:
         self.on_round = on_round
         self.fault: BaseException | None = None
 
     def __call__(self, report: Any) -> None:
-        """Hand on a report."""
+        """Pass a report on."""
         try:
             self.on_round(report)
         except BaseException as fault:
@@ -43,11 +43,17 @@ class Listener:
 def report_user_errors(
     experiment: Experiment, folder: Path, keep: bool, listener: Listener | None = None
 ) -> Iterator[None]:
-    """A block that runs the experiment's code; `keep` says whether the folder outlives the run.
+    """Turn errors of the user's own code inside of the block into one line.
+
+    Args:
+        experiment: whose code runs.
+        folder: where the traceback is written.
+        keep: whether the folder outlives the run, so that it is written at all.
+        listener: the callback of rounds, whose errors are raised unchanged.
 
     Raises:
-        ConfigError: code of the user's own raised something; names its line, and where the whole
-            traceback lies.
+        ConfigError: the user's code raised an exception; the message names the line, and the file
+            with the traceback.
     """
     try:
         yield
@@ -59,47 +65,48 @@ def report_user_errors(
         if place is None or (listener is not None and listener.fault is error):
             raise
         *_, before, last = text.strip().splitlines()
-        said = (
+        reason = (
             f"{before[:LONGEST_REASON]} ({last})"
             if last.startswith(MEASURED)
             else last[:LONGEST_REASON]
         )
-        hint = "; is a `yield from` missing?" if FORGOTTEN in said else ""
+        hint = "; is a `yield from` missing?" if FORGOTTEN in reason else ""
         where = ""
         if keep:
             with saving(folder):
                 (folder / FILE).write_text(text, encoding="utf-8")
             where = f"; the traceback is in {folder / FILE}"
-        raise ConfigError(f"{place}: {said}{hint}{where}") from error
+        raise ConfigError(f"{place}: {reason}{hint}{where}") from error
 
 
 def _text(error: BaseException) -> str:
-    """The traceback; that of a worker process comes as the text of its error."""
-    said = str(error)
-    if said.startswith("Traceback (most recent call last)"):
-        return said
+    """Return the traceback of an error."""
+    text = str(error)
+    # An error from a worker process has its traceback as its text.
+    if text.startswith("Traceback (most recent call last)"):
+        return text
     return "".join(traceback.format_exception(error))
 
 
 def _place(text: str, own: frozenset[str]) -> str | None:
-    """The innermost line of one's own code that a traceback goes through, None if there is none."""
-    found = [match.groups() for match in FRAME.finditer(text) if match[1] in own]
-    if not found:
+    """Return the innermost line of the user's code in a traceback; None if there is none."""
+    frames = [match.groups() for match in FRAME.finditer(text) if match[1] in own]
+    if not frames:
         return None
-    file, line, name = found[-1]
+    file, line, name = frames[-1]
     return f"{Path(file).name}:{line}, {name}"
 
 
 def user_code_paths(experiment: Experiment) -> frozenset[str]:
-    """Files with the code of an experiment that is not part of this package."""
-    found = {str(code.module.__file__) for code in experiment.code.values()}
+    """Return the files with an experiment's code that is not part of this package."""
+    paths = {str(code.module.__file__) for code in experiment.code.values()}
     for each in (*experiment.methods.values(), experiment.built, experiment.model):
-        found |= set(_files(each))
-    return frozenset(found)
+        paths |= set(_files(each))
+    return frozenset(paths)
 
 
 def _files(thing: Any) -> Iterator[str]:
-    """Files that define an object's class, and the functions and records in its fields."""
+    """Yield the files of an object's class, and of the functions and records in its fields."""
     if isinstance(thing, FunctionType):
         if thing.__module__.partition(".")[0] not in (PACKAGE, "torch"):
             yield thing.__code__.co_filename

@@ -1,4 +1,4 @@
-"""Errors in Python files of the user's own, in one line that names file and line."""
+"""Errors in the user's Python files as they are read, reported in one line with file and line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
 LONGEST_REASON = 300
-"""Characters of an error of somebody's file that are repeated."""
+"""Most characters of an error in a user's file that a message repeats."""
 
 
 @contextmanager
 def running(name: str, file: str) -> Iterator[None]:
-    """A block that runs the code of a file.
+    """Turn errors of a file's code inside of the block into one line.
 
     Raises:
-        ConfigError: it raised something, or ended the program; names the code, line and reason.
+        ConfigError: the code raised an exception, or ended the program; the message names the file,
+            line and reason.
     """
     try:
         yield
@@ -37,13 +38,10 @@ def running(name: str, file: str) -> Iterator[None]:
 
 
 def _import_hint(error: BaseException, file: str) -> str:
-    """The mend where a module was not found; neighbours of a file are never searched.
-
-    Only the file itself is shown, accepted and recorded with its digest: what it would import from
-    beside it could be anything.
-    """
+    """Return a hint where a module was not found; modules next to the file are never imported."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
+    # Only the file itself is shown, accepted and recorded: a module next to it could be anything.
     home = Path(file).parent
     if any((home / f"{error.name.partition('.')[0]}{end}").exists() for end in (".py", "")):
         return (
@@ -54,7 +52,7 @@ def _import_hint(error: BaseException, file: str) -> str:
 
 
 def _line(error: BaseException, file: str) -> str:
-    """Place in the file: the innermost of its lines that was reached."""
+    """Return the line of the file where the error arose, as text; "" if there is none."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return f", line {error.lineno}"
     lines = [
@@ -65,14 +63,20 @@ def _line(error: BaseException, file: str) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def one_class_error(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
-    """Error text: what a file lacks to define exactly one class of a kind, and how to write it."""
+def one_class_error(module: types.ModuleType, base: type, classes: Sequence[str]) -> str:
+    """Return the message on a file that does not define exactly one class of a kind.
+
+    Args:
+        module: the file's module.
+        base: the kind of class that is wanted.
+        classes: names of those that it defines.
+    """
     kind = base.__name__
     needs = f"{module.__file__} must define exactly one {kind}"
-    if found:
+    if classes:
         return (
-            f"{needs}, and defines {', '.join(found)}: keep one in it, begin the names of the "
-            f"others with _, or say which: {module.__file__}:{found[0]}"
+            f"{needs}, and defines {', '.join(classes)}: keep one in it, begin the names of the "
+            f"others with _, or say which: {module.__file__}:{classes[0]}"
         )
     takes, over = import_and_name(base)
     plain = [
@@ -91,7 +95,7 @@ def one_class_error(module: types.ModuleType, base: type, found: Sequence[str]) 
 
 
 def import_and_name(base: type) -> tuple[str, str]:
-    """The import that a class over `base` needs, and what it calls `base` then."""
+    """Return the import that a subclass of `base` needs, and the name of `base` after it."""
     kind = base.__name__
     if getattr(importlib.import_module("vergence"), kind, None) is base:
         return "`import vergence as vg`", f"vg.{kind}"
@@ -99,7 +103,7 @@ def import_and_name(base: type) -> tuple[str, str]:
 
 
 def wrong_kind_text(thing: object, base: type) -> str:
-    """Text for an object named where a class is wanted: its type, and the wanted kind."""
+    """Return the message on an object that is no class of the wanted kind."""
     takes, over = import_and_name(base)
     wanted = f"and a {base.__name__} is wanted here, {over}, by {takes}"
     if not isinstance(thing, type):

@@ -26,9 +26,9 @@ from vergence.experiment.user_code_errors import report_user_errors
 from vergence.training.pruning import weights
 
 PATIENCE_S = 0.15
-"""Processor time for trying networks and metrics; of further people only targets are read."""
+"""Processor time for trying networks and metrics; for further people only targets are read."""
 VALUES = 16
-"""So many values of a column that may be wrong are tried."""
+"""Most doubtful values of a column that are tried."""
 BATCH = 64
 UNCOUNTED = (
     "is also in this run, and no budget of `privacy` would count what that model tells of them; "
@@ -38,7 +38,7 @@ UNCOUNTED = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment's data: as recorded, as its network wants it, and the digest of the latter."""
+    """An experiment's data: `raw` from the data set, `ready` for its network, digest of `ready`."""
 
     raw: Federation
     ready: Federation
@@ -46,17 +46,18 @@ class Loaded:
 
 
 def validate(experiment: Experiment) -> Loaded:
-    """Read an experiment's data, and check all of it: whatever runs or foretells it comes here.
+    """Load an experiment's data, and check that task, network, methods and protections fit them.
 
-    Settings that cannot be combined are refused before, where an experiment is made
-    (`schema.agreed`).
+    Settings that exclude each other are refused earlier, when an experiment is built
+    (`schema.check_combinations`).
 
     Raises:
         DataError: a data file, or the presence trace, is unusable.
         ConfigError: task, model and federation do not fit together, or data or the number of people
             do not suit a method or a protection.
     """
-    torch.set_num_threads(1)  # the workers' number: more would wait for each other here
+    # As many as workers use: on these small tensors several threads wait for each other.
+    torch.set_num_threads(1)
     plan = experiment.plan
     with profiling.phase("data"):
         raw = experiment.federation()
@@ -66,7 +67,7 @@ def validate(experiment: Experiment) -> Loaded:
     plan.silos.check(raw.clients)
     plan.presence.check(plan.silos.clients(raw.clients))
     plan.delivery.check_clients(plan.silos.clients(raw.clients))
-    # Refuse a budget on people of whom the starting model tells beside it.
+    # A budget would be a false promise if the starting model learned from the same people.
     if experiment.plan.privacy.spends:
         starting_model.refuse_overlap(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
     starting_model.refuse_other_split(
@@ -91,7 +92,7 @@ def validate(experiment: Experiment) -> Loaded:
 
 
 def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federation:
-    """Data as the experiment's network wants them.
+    """Prepare data for the experiment's network, and try network and loss on one sample.
 
     Raises:
         ConfigError: task, model and federation do not fit together.
@@ -110,15 +111,16 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
         for part in (first.val, first.test):
-            there = {**part.columns, **part.banks}
-            if lacking := [name for name in task.scored_columns if name not in there]:
+            columns = {**part.columns, **part.banks}
+            if lacking := [name for name in task.scored_columns if name not in columns]:
                 raise KeyError(lacking[0])
         hook.remove()
     except VergenceError:
         raise
-    except Exception as error:  # of the user's network or loss, whatever it is
-        if isinstance(error, KeyError) and (said := without_column(experiment, task, raw, error)):
-            raise ConfigError(said) from error
+    # The user's network and loss run here, and may raise anything.
+    except Exception as error:
+        if isinstance(error, KeyError) and (text := without_column(experiment, task, raw, error)):
+            raise ConfigError(text) from error
         parts = ", ".join(
             f"{part} '{experiment.table[part]['name']}'" for part in ("task", "model", "federation")
         )
@@ -136,39 +138,40 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
 def without_column(
     experiment: Experiment, task: Task, federation: Federation, error: KeyError
 ) -> str:
-    """That the data have no column that was looked for; "" where the error is about another key."""
+    """Return the message on a missing column of the data; "" if the error is about another key."""
     parts = vars(next(iter(federation.people.values())))
-    held = {name: {*part.columns, *part.banks} for name, part in parts.items()}
+    columns = {name: {*part.columns, *part.banks} for name, part in parts.items()}
     missing = str(next(iter(error.args), ""))
-    without = [name for name, there in held.items() if missing not in there]
+    without = [name for name, names in columns.items() if missing not in names]
     if not missing or not without:
         return ""
-    where = "" if len(without) == len(held) else f" in {' and '.join(without)}"
+    where = "" if len(without) == len(columns) else f" in {' and '.join(without)}"
     reads = dict.fromkeys((*task.input_columns, *task.labels, *task.scored_columns, missing))
     hint = "; without head poses give zeros, float32 [n, 2]" if missing == "pose" else ""
     return (
         f"federation '{experiment.table['federation']['name']}' has no column '{missing}'{where} "
-        f"(it has {', '.join(sorted(held[without[0]]))}); task "
+        f"(it has {', '.join(sorted(columns[without[0]]))}); task "
         f"'{experiment.table['task']['name']}' reads {', '.join(reads)}{hint}"
     )
 
 
 def digest(federation: Federation) -> str:
-    """Return the SHA-256 over everybody's columns and banks, and those of nobody's.
+    """Return the SHA-256 of all people's columns and banks, and of the public samples.
 
-    Of people made on demand, over what they are made from and the first and last of them.
+    For people made on demand it covers the recipe, and the first and the last person.
     """
     whole, seen = hashlib.sha256(), set()
     if federation.recipe is not None:
         whole.update(f"{federation.recipe}\0{len(federation.people)}".encode())
         federation = federation.only([federation.clients[0], federation.clients[-1]])
-    held = federation.proxies
+    public = federation.proxies
     parts = [(p, part) for p, s in federation.people.items() for part in (s.train, s.val, s.test)]
-    parts += [] if held is None else [("", held.train), ("", held.val)]
+    parts += [] if public is None else [("", public.train), ("", public.val)]
     for person, part in parts:
         tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
         for name, tensor in sorted(tensors.items()):
             whole.update(f"{person}\0{name}{tuple(tensor.shape)}".encode())
+            # People may share a bank of frames, which is read once.
             if tensor.data_ptr() not in seen:
                 whole.update(tensor.contiguous().numpy().data)
             if name in part.banks:
@@ -180,20 +183,21 @@ def digest(federation: Federation) -> str:
 def check_people(
     experiment: Experiment, task: Task, federation: Federation, module: nn.Module, output: Any
 ) -> None:
-    """Read everybody's targets, and try the untrained network on everybody's samples.
+    """Check all people's targets, and try the untrained network on their samples.
 
-    Of people made on demand the first and the last are looked at.
+    Of people made on demand the first and the last are checked.
 
     Args:
         experiment: whose code is run.
-        task: of its first seed.
-        federation: as the network wants it.
+        task: the task of its first seed.
+        federation: prepared data.
         module: the untrained network.
-        output: what it makes of one sample.
+        output: the network's output for one sample.
 
     Raises:
-        ConfigError: network, loss or a metric fails on a person's samples; says on whose.
-        DataError: a target has no output, or no loss is finite; names person, column and row.
+        ConfigError: network, loss or a metric fails on a person's samples.
+        DataError: a target has no output, or no loss is finite; the message names person, column
+            and row.
     """
     if federation.recipe is not None:
         federation = federation.only([federation.clients[0], federation.clients[-1]])
@@ -216,10 +220,15 @@ def _check_targets(
     where: str,
     fine: set[tuple[str, int]],
 ) -> None:
-    """Refuse whole numbers for which there is no output; `fine` are those that losses take.
+    """Refuse classes for which the network has no output.
 
-    Some losses take others than the numbers of outputs (cross-entropy leaves out -100), so that
-    one is refused only if the loss fails on it.
+    Args:
+        task: the task.
+        module: the untrained network.
+        output: its output for one sample.
+        part: samples of one person.
+        where: their name, for messages.
+        fine: column and value of targets that the loss accepts; new ones are added.
     """
     for name in task.labels:
         target = part.columns.get(name)
@@ -227,7 +236,8 @@ def _check_targets(
             continue
         if isinstance(output, Tensor):
             if output.ndim != target.ndim + 1 or output.shape[1] == 1:
-                continue  # as many numbers as targets: these are no classes
+                # An output for each target: the targets are no classes.
+                continue
             outputs = f"{output.shape[1]} outputs"
             beyond = target[(target < 0) | (target >= output.shape[1])].unique()[:VALUES].tolist()
         else:
@@ -235,9 +245,10 @@ def _check_targets(
         for value in (value for value in beyond if (name, value) not in fine):
             row = int((target == value).reshape(len(target), -1).any(1).nonzero()[0])
             batch = part.take(torch.tensor([row]))
+            # Some losses accept further values (cross-entropy ignores -100), so the loss decides.
             try:
                 task.loss(task.forward(module, batch), batch)
-            except Exception as error:  # of the user's function, whatever it is
+            except Exception as error:
                 raise DataError(
                     f"{where}: {name!r} is {value} in row {row}, and the network has {outputs} "
                     f"({first_line(error)}): mend these rows, or give the network an output for "
@@ -249,7 +260,7 @@ def _check_targets(
 def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
     """Refuse a loss that is no single number, or that is finite for no training sample."""
     numbers = torch.arange(len(data))
-    # One sample is enough where all is well.
+    # The first sample alone comes first: where all is well, it is enough.
     for rows in filter(len, (numbers[:1], *numbers[1:].split(BATCH))):
         batch = data.take(rows)
         loss = task.loss(task.forward(module, batch), batch)
@@ -267,8 +278,7 @@ def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
 def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
     """Refuse metrics of the user's own that fail on a person's test samples.
 
-    One that fails for the untrained network may work for a trained one (a precision where nothing
-    is predicted): it is refused where it fails for the opposite outputs, too.
+    A metric is refused if it fails for the untrained network's outputs and for their negatives.
     """
     if type(task).__module__.startswith("vergence.tasks."):
         return
@@ -278,7 +288,8 @@ def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
             [task.forward(module, part.take(rows)) for rows in torch.arange(len(part)).split(BATCH)]
         )
 
+    # A metric may fail for an untrained network only: a precision where nothing is predicted.
     try:
         scored(task, outputs, splits)
-    except Exception:  # of the user's function, whatever it is
+    except Exception:
         scored(task, lambda part: mapped(torch.neg, outputs(part)), splits)

@@ -1,4 +1,4 @@
-"""Values of experiment files: what fits an annotation, and what is wanted, in words."""
+"""Values of experiment files: conversion to a field's type, and its description in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from vergence.errors import ConfigError
 
 WHOLE = 2**63
-"""Whole numbers lie in [-WHOLE, WHOLE): more bits than these torch does not take."""
+"""Whole numbers are in [-WHOLE, WHOLE), as torch takes no more bits."""
 _PLAIN = {
     int: "a whole number",
     float: "a number",
@@ -31,29 +31,30 @@ _MANY = {
 
 
 def fitting(hint: Any, value: Any) -> Any:
-    """The value as its annotation wants it: a list as a tuple, a whole number as a real one.
+    """Convert a value to the type of its annotation: a list to a tuple, an int to a float.
 
-    No text or switch becomes a number.
+    Texts and booleans are never converted to numbers.
 
     Raises:
-        ConfigError: says what is wanted, and what it got.
+        ConfigError: the value does not fit; the message says what is wanted, and what it got.
     """
     try:
-        found = TypeAdapter(hint).validate_python(value)
+        result = TypeAdapter(hint).validate_python(value)
     except (ValidationError, PydanticSchemaGenerationError):
         raise ConfigError(f"must be {wanted(hint)}; got {value!r}{_instead(hint, value)}") from None
-    if _became_number(value, found):
+    # Pydantic would accept "1" and true for the number 1.
+    if _became_number(value, result):
         raise ConfigError(f"must be {wanted(hint)}; got {value!r}")
-    for number in _numbers(found):
+    for number in _numbers(result):
         if isinstance(number, float) and not math.isfinite(number):
             raise ConfigError(f"must be finite; got {value!r}")
         if isinstance(number, int) and not -WHOLE <= number < WHOLE:
             raise ConfigError(f"must be below 2^63 = {WHOLE}; got {value!r}")
-    return found
+    return result
 
 
 def wanted(hint: Any) -> str:
-    """Values that an annotation allows, in words: `a list of whole numbers`."""
+    """Describe the values that an annotation allows: `a list of whole numbers`."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
@@ -84,7 +85,7 @@ def _either(words: list[str]) -> str:
 
 
 def _instead(hint: Any, value: Any) -> str:
-    """Text to write where a list of one was meant."""
+    """Return a hint for a single value in the place of a list."""
     whole = wanted(hint)
     if not whole.startswith("a list of") or isinstance(value, list | dict):
         return ""
@@ -92,19 +93,19 @@ def _instead(hint: Any, value: Any) -> str:
     return f": write [{text}]" if len(text) < 100 else ""
 
 
-def _became_number(given: Any, found: Any) -> bool:
-    """True if a number was made of a text or of a switch."""
-    if isinstance(found, Mapping):
-        return any(_became_number(given.get(key), value) for key, value in found.items())
-    if isinstance(found, list | tuple):
-        return any(map(_became_number, given, found))
-    number = isinstance(found, int | float) and not isinstance(found, bool)
-    return number and isinstance(given, bool | str)
+def _became_number(before: Any, after: Any) -> bool:
+    """Return whether a text or a boolean was converted to a number."""
+    if isinstance(after, Mapping):
+        return any(_became_number(before.get(key), value) for key, value in after.items())
+    if isinstance(after, list | tuple):
+        return any(map(_became_number, before, after))
+    number = isinstance(after, int | float) and not isinstance(after, bool)
+    return number and isinstance(before, bool | str)
 
 
-def _numbers(found: Any) -> list[int | float]:
-    if isinstance(found, Mapping):
-        return _numbers(list(found.values()))
-    if isinstance(found, list | tuple):
-        return [number for part in found for number in _numbers(part)]
-    return [found] if isinstance(found, int | float) else []
+def _numbers(value: Any) -> list[int | float]:
+    if isinstance(value, Mapping):
+        return _numbers(list(value.values()))
+    if isinstance(value, list | tuple):
+        return [number for part in value for number in _numbers(part)]
+    return [value] if isinstance(value, int | float) else []

@@ -35,12 +35,12 @@ CUTS: dict[str, type[SplitDefense]] = {
     "pixel_dp": PixelCut,
 }
 PRIVATE = ("dp", "epsilon", "differential", "dp_sgd", "dpsgd", "noise", "delta")
-"""What somebody writes who looks for differential privacy."""
+"""Keys that a user may try for differential privacy, and get a hint for."""
 ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 
 
 def build_privacy(table: Any) -> Privacy:
-    """Protection of people beyond the method; an empty table is nothing."""
+    """Build the protections of the table `privacy`; an empty table has none."""
     rest = as_table(table, "privacy")
     known = ("robust", "aggregation", "cut", "own", *RECORDS)
     if unknown := next((key for key in rest if key not in known), None):
@@ -51,7 +51,7 @@ def build_privacy(table: Any) -> Privacy:
                 "privacy.solver = { epsilon = 8 } for single samples (DP-SGD)"
             )
         raise ConfigError(f"privacy: unknown key '{unknown}'{meant}")
-    given = {
+    parts = {
         key: bind(record, rest[key], f"privacy.{key}")
         for key, record in RECORDS.items()
         if key in rest
@@ -62,49 +62,49 @@ def build_privacy(table: Any) -> Privacy:
         name = options.get("name")
         if name not in CUTS:
             raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
-        given["cut"] = bind(CUTS[name], options, f"privacy.cut ({name})")
+        parts["cut"] = bind(CUTS[name], options, f"privacy.cut ({name})")
     if "own" in rest:
         if not isinstance(rest["own"], list):
             raise ConfigError(f"privacy.own must be a list of tables, got {rest['own']!r}")
-        given["own"] = tuple(build_own_protection(entry) for entry in rest["own"])
+        parts["own"] = tuple(build_own_protection(entry) for entry in rest["own"])
     rule = build_rule(rest["robust"]) if "robust" in rest else None
-    return Privacy(rule, build_aggregation(rest.get("aggregation")), **given)
+    return Privacy(rule, build_aggregation(rest.get("aggregation")), **parts)
 
 
-def build_aggregation(given: Any) -> SecureAggregationConfig | None:
-    """Settings by which replies are summed; `"secure"` is a word for the defaults."""
-    if isinstance(given, str):
-        if given not in ("secure", "plain"):
+def build_aggregation(value: Any) -> SecureAggregationConfig | None:
+    """Build the settings of secure aggregation; `"secure"` stands for the defaults."""
+    if isinstance(value, str):
+        if value not in ("secure", "plain"):
             raise ConfigError(
                 'privacy: aggregation must be "secure", "plain", or a table such as '
-                f'{{ name = "additive" }}; got {given!r}'
+                f'{{ name = "additive" }}; got {value!r}'
             )
-        return SecureAggregationConfig() if given == "secure" else None
-    return None if given is None else bind(SecureAggregationConfig, given, "privacy.aggregation")
+        return SecureAggregationConfig() if value == "secure" else None
+    return None if value is None else bind(SecureAggregationConfig, value, "privacy.aggregation")
 
 
-def build_rule(given: Any) -> RobustRule:
-    """Return a robust rule, given by its name or by a table with a name."""
-    if isinstance(given, RobustRule):
+def build_rule(value: Any) -> RobustRule:
+    """Build a robust aggregation rule from its name, or from a table with a name."""
+    if isinstance(value, RobustRule):
         raise ConfigError(
             "privacy.robust in a table is a rule's name, or a table with a name and its options; "
-            f"for an object write privacy=vergence.privacy.Privacy(robust=...); got {given!r}"
+            f"for an object write privacy=vergence.privacy.Privacy(robust=...); got {value!r}"
         )
-    options = {"name": given} if isinstance(given, str) else as_table(given, "privacy.robust")
+    options = {"name": value} if isinstance(value, str) else as_table(value, "privacy.robust")
     if "name" not in options:
         raise ConfigError("privacy.robust is a rule's name, or a table with a name")
     name = options.pop("name")
     return bind(find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})")
 
 
-def build_own_protection(given: Any) -> Protection:
-    """Protection of somebody's own, given by a table with the name of its code.
+def build_own_protection(table: Any) -> Protection:
+    """Build a user's own protection from a table with the name of its code.
 
     Raises:
         ConfigError: there is no such code, or an option does not fit.
-        UntrustedCode: this command may not run it.
+        UntrustedCode: this command may not run the code.
     """
-    options = as_table(given, "privacy.own")
+    options = as_table(table, "privacy.own")
     name = options.pop("name", None)
     if not isinstance(name, str) or parse(name) is None:
         raise ConfigError(
@@ -115,7 +115,7 @@ def build_own_protection(given: Any) -> Protection:
 
 
 def build_poison(table: Any) -> Poison | DataPoison:
-    """Poison of a run: who lies, and whether about updates or in the data they train on."""
+    """Build the attack of a run: by malicious clients' updates, or by the data they train on."""
     options = as_table(table, "poison")
     attack = options.get("attack", Poison.attack)
     if attack not in ATTACKS:
@@ -124,17 +124,19 @@ def build_poison(table: Any) -> Poison | DataPoison:
         return bind(Poison, options, "poison")
     where = f"poison ({attack})"
     common = {key: options.pop(key) for key in ("attack", "share", "seed") if key in options}
-    given = {"share": 1.0, "seed": common.get("seed", 0)} if attack == "noisy_data" else {}
-    change = bind(ON_DATA[attack], options, where, **given)
+    # `DataPoison` chooses the clients by `share`, and the noise applies to all of these.
+    fixed = {"share": 1.0, "seed": common.get("seed", 0)} if attack == "noisy_data" else {}
+    change = bind(ON_DATA[attack], options, where, **fixed)
     return bind(DataPoison, common, where, change=change)
 
 
 def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:
-    """Return the federation with spoiled data where the attack is on data, and say who lies."""
+    """Return the federation with attacked data, if data are attacked, and a note on who attacks."""
     federation.refuse_many("choosing who lies")
-    liars = poison.chosen(federation.clients)
-    if not liars:
+    attackers = poison.chosen(federation.clients)
+    if not attackers:
         return federation
     changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
-    said = f"{poison.attack} by {len(liars)} of {len(federation.clients)} people, on purpose"
-    return replace(changed, about={**changed.about, POISONED: f"{said}: {', '.join(liars)}"})
+    count = f"{len(attackers)} of {len(federation.clients)} people"
+    text = f"{poison.attack} by {count}, on purpose: {', '.join(attackers)}"
+    return replace(changed, about={**changed.about, POISONED: text})

@@ -1,4 +1,4 @@
-"""Privacy costs: told by `explain` before a run, in results.json and on screen after it."""
+"""Privacy costs: the forecast of `explain`, and what results.json and the screen say afterwards."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ UNITS = {
     "picture": "picture",
     "pixel": "pixel",
 }
-"""Blocks of results.json with an epsilon, and whose or what it hides."""
+"""Blocks of results.json with an epsilon -> unit of privacy that the epsilon is for."""
 FITS, DROWNS = 1.0, 10.0
-"""Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
+"""Noise in a mean update, as a multiple of the longest update allowed, up to which learning
+remains possible, and from which on it is useless.
 
 Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
@@ -41,45 +42,51 @@ OWN = "A protection of this study's own, which this software has not checked."
 
 
 def promises(plan: Plan, run: ProtectedRun) -> list[Promise]:
-    """Promises of all protections of a run, before it begins.
+    """Return the promises of all protections of a run, before it begins.
 
     Raises:
-        ConfigError: this method, or this plan, cannot be protected so.
+        ConfigError: a protection cannot protect this method or plan.
     """
-    known = (p for p in protections(plan) if run.here or p not in plan.privacy.own)
-    told = [line for each in known for line in each.forecast(run)]
-    return [Promise(line, OWN, None) if isinstance(line, str) else line for line in told]
+    active = (p for p in protections(plan) if run.here or p not in plan.privacy.own)
+    forecasts = [line for each in active for line in each.forecast(run)]
+    return [Promise(line, OWN, None) if isinstance(line, str) else line for line in forecasts]
 
 
 def forecast_lines(plan: Plan, method: Method, task: Task, federation: Federation) -> list[str]:
-    """Say in words what a run will spend; see `explain`.
+    """Return lines on what a run will spend on privacy, for `explain`.
 
     Raises:
-        ConfigError: this method, or this plan, cannot be protected so.
+        ConfigError: a protection cannot protect this method or plan.
     """
-    told = promises(plan, ProtectedRun(method, task, federation, plan.rounds))
-    lines = [each.text for each in told if each.text]
-    return [*lines, *outlook(told), uncovered_text(method)] if told else []
+    forecasts = promises(plan, ProtectedRun(method, task, federation, plan.rounds))
+    lines = [each.text for each in forecasts if each.text]
+    return [*lines, *outlook(forecasts), uncovered_text(method)] if forecasts else []
 
 
 def usefulness(ratio: float, people: int, who: str = "people") -> str:
-    """Text on whether so much noise leaves anything to learn; `ratio` as of `FITS`."""
-    said = (
+    """Return a sentence on whether so much noise leaves anything to learn.
+
+    Args:
+        ratio: noise in a mean update, as a multiple of the longest update allowed.
+        people: how many take part.
+        who: what they are called.
+    """
+    text = (
         f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
         f"all {people} {who} together may say."
     )
     if ratio <= FITS:
-        return f"{said} {REMAINS}"
+        return f"{text} {REMAINS}"
     if ratio <= DROWNS:
-        return f"{said} It is doubtful that much can be learned; look at the measured error."
+        return f"{text} It is doubtful that much can be learned; look at the measured error."
     return (
-        f"{said} At this number of {who} that makes the model useless; it would take many more "
+        f"{text} At this number of {who} that makes the model useless; it would take many more "
         f"{who}, or far fewer numbers to learn."
     )
 
 
 def outlook(forecasts: Sequence[Promise]) -> list[str]:
-    """Sentences on whether the noise behind promises leaves anything to learn."""
+    """Return sentences on whether the noise behind promises leaves anything to learn."""
     guarantees = (each.guarantee for each in forecasts)
     return [
         usefulness(each.ratio, each.people, "labs" if each.unit == "lab" else "people")
@@ -89,7 +96,7 @@ def outlook(forecasts: Sequence[Promise]) -> list[str]:
 
 
 def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
-    """Warnings of an experiment under whose noise little or nothing can be learned, by method."""
+    """Return warnings on methods that learn little or nothing under the experiment's noise."""
     lines, task = [], experiment.task(experiment.plan.seeds[0])
     if not experiment.plan.privacy.spends:
         return lines
@@ -106,20 +113,20 @@ def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
 def statements(
     plan: Plan, method: Method, task: Task, federation: Federation | None = None
 ) -> list[Statement]:
-    """Sentences of all protections of a run on who sees what; see `Protection.statements`."""
+    """Return what all protections of a run say on who sees what; see `Protection.statements`."""
     run = ProtectedRun(method, task, federation or Federation("unknown", {}), plan.rounds)
-    found = []
+    every = []
     for each in protections(plan):
-        said = each.statements(run)
+        lines = each.statements(run)
         if each in plan.privacy.own:
             name = f"{type(each).__name__}, which this software has not checked: "
-            said = [one._replace(text=name + one.text, checked=False) for one in said]
-        found += said
-    return found
+            lines = [line._replace(text=name + line.text, checked=False) for line in lines]
+        every += lines
+    return every
 
 
 def uncovered_text(method: Method) -> str:
-    """Text on what no budget covers."""
+    """Return the text on what no privacy budget covers."""
     beyond = [
         f"; {exposed.beyond}, at every '{verb}'"
         for verb, exposed in method.exposure.items()
@@ -129,37 +136,38 @@ def uncovered_text(method: Method) -> str:
 
 
 def spent_block(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
-    """Return the block `privacy` of results.json from the logs in a run's folder of states."""
-    plan, found = plan.known(plan.silos.count(len(run.federation.clients))), dict[str, Any]()
+    """Return the block `privacy` of results.json, from the logs in a run's folder of states."""
+    plan, block = plan.known(plan.silos.count(len(run.federation.clients))), dict[str, Any]()
     refuse_missing(run.state / FOLDER)
     for each in protections(plan):
-        told = dict(each.spent(run))
+        costs = dict(each.spent(run))
         if each in plan.privacy.own:
-            found["own"] = {**found.get("own", {}), type(each).__name__: told}
+            block["own"] = {**block.get("own", {}), type(each).__name__: costs}
         else:
-            found |= told
-    if {"sample", "mask"} <= found.keys():  # a sample is part of a person's data: both add up
-        found["sample"]["with_masks"] = {
-            key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
+            block |= costs
+    # A sample is part of a person's data, of which a mask is made: both budgets add up.
+    if {"sample", "mask"} <= block.keys():
+        block["sample"]["with_masks"] = {
+            key: block["sample"][key] + block["mask"][key] for key in ("epsilon", "delta")
         }
-    if not found:
+    if not block:
         return None
-    return {**found, "beside": uncovered_text(run.method), "accountant": accountant()}
+    return {**block, "beside": uncovered_text(run.method), "accountant": accountant()}
 
 
 def screen_lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> list[str]:
-    """Lines on the screen about a run's privacy; `tuned`: a sweep chose its settings."""
-    told = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
+    """Return the screen's lines on a run's privacy; `tuned`: a sweep chose its settings."""
+    lines = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
     for kind in (kind for kind in UNITS if kind in block):
         part = block[kind]
         check = f", {part['check']:.3g} by PLD" if part["check"] is not None else ""
-        told.append(
+        lines.append(
             f"privacy of {label}: epsilon {part['epsilon']:.3g} at delta {part['delta']:g} per "
             f"{UNITS[kind]} and seed{check}{part.get('only', '')}; {block['beside']}"
         )
     if tuned and block.keys() & UNITS.keys():
-        told.append(
+        lines.append(
             f"privacy of {label}: a sweep chose its settings; what its trials spent on people, and "
             "the choice itself, come on top: see the sweep's spent.csv and best.toml"
         )
-    return told
+    return lines

@@ -1,4 +1,4 @@
-"""The table `study` of an experiment: answers for an ethics board that no setting tells."""
+"""The table `study` of an experiment: answers for an ethics board that follow from no setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.registry import bind
 
 LONGEST = 2000
-"""Characters of one answer."""
+"""Most characters of one answer."""
 QUESTIONS = {
     "title": "What the study is called",
     "responsible": "Who is responsible",
@@ -28,7 +28,7 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class StudyDescription(NamedOptions, label="study"):
-    """A study in its own words; they change nothing that is trained.
+    """Description of a study in its own words; it changes nothing that is trained.
 
     Attributes:
         title: name of the study.
@@ -57,12 +57,12 @@ class StudyDescription(NamedOptions, label="study"):
                 )
 
     def _texts(self) -> dict[str, str]:
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: "" if value is None else str(value) for name, value in found.items()}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: "" if value is None else str(value) for name, value in values.items()}
 
     @property
     def answers(self) -> list[list[str]]:
-        """Questions of a board, each with what the study answers; "" where it does not."""
+        """A board's questions, each with the study's answer; "" for no answer."""
         return [[QUESTIONS[name], text.strip()] for name, text in self._texts().items()]
 
 
