@@ -94,6 +94,6 @@ def test_a_deployments_client_does_not_read_what_the_server_holds():
     experiment = deployable(config.check(toy))
     with pytest.raises(DataError, match="nowhere"):
         experiment.federation()
-    node = SimpleNamespace(experiment=experiment, names=lambda _: {"anna": "p01"})
-    found = AnsweringClient.own(node)  # type: ignore[arg-type]
+    node = SimpleNamespace(experiment=experiment, names_in_data=lambda _: {"anna": "p01"})
+    found = AnsweringClient.read_own_data(node)  # type: ignore[arg-type]
     assert list(found.people) == ["anna"]
