@@ -7,7 +7,7 @@ Everything is copied: what happens to the arrays afterwards does not reach a run
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
     return columns
 
 
-def as_text(names: Iterable[Any], what: str) -> dict[str, Any]:
+def as_text(names: Iterable[object], what: str) -> dict[str, Any]:
     """Map the text of every name to the name itself.
 
     Raises:
@@ -109,7 +109,7 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
     return columns
 
 
-def _check_parts(rows: Sequence[Any], whose: str) -> None:
+def _check_parts(rows: Sequence[Sized], whose: str) -> None:
     """Refuse items that have other parts than the first one."""
     wanted = _parts(rows[0])
     for number, row in enumerate(rows):
@@ -120,11 +120,11 @@ def _check_parts(rows: Sequence[Any], whose: str) -> None:
             )
 
 
-def _parts(row: Any) -> Any:
+def _parts(row: Sized) -> object:
     return set(row) if isinstance(row, Mapping) else len(row)
 
 
-def _parts_text(row: Any) -> str:
+def _parts_text(row: Sized) -> str:
     return f"the parts {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"{len(row)}"
 
 
@@ -207,7 +207,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def check_numbers(
-    columns: Mapping[str, Tensor], who: str, missing: Collection[str], rows: Sequence[Any] = ()
+    columns: Mapping[str, Tensor], who: str, missing: Collection[str], rows: Sequence[object] = ()
 ) -> None:
     """Check that columns hold finite numbers; those that `missing` names may hold NaN.
 
@@ -459,7 +459,7 @@ def by_person(
     return people
 
 
-def check_columns(frame: Any, names: Iterable[Any]) -> None:
+def check_columns(frame: Any, names: Iterable[object]) -> None:
     """Check that a data frame has each of these columns once.
 
     Raises:

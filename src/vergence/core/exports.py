@@ -115,7 +115,7 @@ def _modules(package: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     )
 
 
-def _package_value(package: str, name: str, otherwise: Any) -> Any:
+def _package_value(package: str, name: str, otherwise: object) -> Any:
     """Return a package's `KIND`, or its `SPELLINGS` (public name -> class name), if it has one."""
     return vars(import_module(package)).get(name, otherwise)
 

@@ -222,11 +222,15 @@ def saving(path: Path) -> Iterator[None]:
         raise Unsaved(path, error) from None
 
 
-def csv_of(rows: Iterable[Sequence[Any]]) -> str:
+def csv_of(rows: Iterable[Sequence[object]]) -> str:
     """Return rows as CSV text; the first row has the column names, lines end in one newline."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+JsonObject = dict[str, Any]
+"""Parsed JSON object: its values are checked where they are read."""
 
 
 def parse_json(text: str | bytes) -> Any:

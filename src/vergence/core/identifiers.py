@@ -41,7 +41,7 @@ def check_ids(ids: Iterable[Any], where: str) -> None:
             )
 
 
-def _fault(person: Any) -> str:
+def _fault(person: object) -> str:
     """Return what is wrong with a single id, "" if nothing is."""
     if not isinstance(person, str):
         return "is no text"

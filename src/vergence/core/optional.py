@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from vergence.errors import ConfigError
 
 
-def needed(module: str, doing: str, extra: str) -> Any:
+def needed(module: str, doing: str, extra: str) -> ModuleType:
     """Return a module of an optional library.
 
     Args:

@@ -46,7 +46,7 @@ class Rule(NamedTuple):
     """
 
     bounds: Bounds
-    literals: tuple[Any, ...]
+    literals: tuple[object, ...]
     places: tuple[Bounds, ...] | None
     repeated: bool
 
@@ -57,7 +57,7 @@ def _rules(record: type) -> dict[str, Rule]:
     return {field.name: _rule(hints[field.name]) for field in fields(record)}
 
 
-def _rule(hint: Any) -> Rule:
+def _rule(hint: object) -> Rule:
     bounds, literals, places, repeated = Bounds(), (), None, False
     for kind, limits in _members(hint):
         parts = typing.get_args(kind)
@@ -71,7 +71,7 @@ def _rule(hint: Any) -> Rule:
     return Rule(bounds, literals, places, repeated)
 
 
-def _members(hint: Any, limits: Bounds = ()) -> Iterator[tuple[Any, Bounds]]:
+def _members(hint: object, limits: Bounds = ()) -> Iterator[tuple[object, Bounds]]:
     """Yield the simple types in a type hint (unions are taken apart), each with its bounds."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated:
@@ -168,7 +168,7 @@ class NamedOptions:
     renamed_hooks: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
     """Former names of hooks that subclasses override, each with the name it has now."""
 
-    def __init_subclass__(cls, label: str = "", **more: Any) -> None:
+    def __init_subclass__(cls, label: str = "", **more: object) -> None:
         super().__init_subclass__(**more)
         cls._label = label or cls._label
         # An override under a former name would never be called, and the default used in silence.
@@ -176,7 +176,7 @@ class NamedOptions:
             setattr(cls, now := cls.renamed_hooks[former], vars(cls)[former])
             warnings.warn(f"{cls.__name__}.{former} is called {now} now", FutureWarning, 2)
 
-    def __new__(cls, *_: Any, **options: Any) -> Self:
+    def __new__(cls, *_: object, **options: object) -> Self:
         """Check the names of options before `__init__` does, whose message names no near option."""
         _check_names(cls.__init__, cls.__name__, options)
         return super().__new__(cls)
@@ -205,7 +205,7 @@ def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]
 
 
 def _check_names(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     name: str,
     names: Collection[str],
     inside: Mapping[str, type] = types.MappingProxyType({}),
@@ -225,7 +225,7 @@ def _check_names(
 
 # Cached as records are made anew in every turn.
 @functools.cache
-def _names(function: Callable[..., Any]) -> tuple[str, ...] | None:
+def _names(function: Callable[..., object]) -> tuple[str, ...] | None:
     """Return the names of a function's arguments, None if it takes any."""
     takes = inspect.signature(function).parameters
     if any(each.kind is each.VAR_KEYWORD for each in takes.values()):

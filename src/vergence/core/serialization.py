@@ -69,7 +69,7 @@ UNREADABLE = (
 """The exceptions that malformed bytes can cause."""
 
 
-def pack(state: Any) -> bytes:
+def pack(state: object) -> bytes:
     """Return a state as bytes; equal states give equal bytes."""
     return Packed(state).bytes()
 
@@ -77,7 +77,7 @@ def pack(state: Any) -> bytes:
 class Packed:
     """A state as arrays, by path, and a JSON text for everything else."""
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: object) -> None:
         writer = _Writer()
         tree = writer.write(state, "s")
         layouts = [[x.names, x.shapes] for x in writer.layouts]
@@ -90,7 +90,7 @@ class Packed:
         sizes = {n: getattr(array, "itemsize", 1) for n, array in self.arrays.items()}
         # Widest numbers first, as safetensors itself sorts: every array is aligned to its width.
         names = sorted(self.arrays, key=lambda name: (-sizes[name], name))
-        about: dict[str, Any] = {"__metadata__": {HEADER: self.header}}
+        about: dict[str, object] = {"__metadata__": {HEADER: self.header}}
         parts, at = [], 0
         for name in names:
             dtype, shape, part = _body(self.arrays[name])
@@ -234,7 +234,7 @@ def array_bytes(data: bytes) -> dict[str, int]:
 def known_records(*records: type) -> dict[str, type]:
     """Return these dataclasses and those in the types of their fields, by their names in bytes."""
     records_by_tag: dict[str, type] = {}
-    todo: list[Any] = list(records)
+    todo: list[object] = list(records)
     while todo:
         hint = todo.pop()
         todo += typing.get_args(hint)
@@ -262,7 +262,7 @@ class _Writer:
             self.arrays[path] = value.contiguous()
         return earlier or path
 
-    def write(self, value: Any, path: str) -> Any:
+    def write(self, value: object, path: str) -> object:
         match value:
             case None | bool() | int() | float() | str():
                 return value
@@ -363,7 +363,7 @@ class _StateReader:
         return kind(**{names.get(k, k): self.read(v) for k, v in written.items()})
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """True if two states are equal bit for bit."""
     return pack(a) == pack(b)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T", bound=type)
 
@@ -42,7 +42,7 @@ def field_tags(kind: type) -> Iterator[tuple[str, str]]:
     return ((field.name, renamed.get(field.name, field.name)) for field in fields(kind))
 
 
-def spelled(value: Any) -> str:
+def spelled(value: object) -> str:
     """Return a value's text for a digest: its `repr`, with the literal names of records."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)

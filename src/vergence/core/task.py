@@ -534,7 +534,7 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     )
 
 
-def shown(output: Any) -> str:
+def shown(output: object) -> str:
     """Describe an output by its type and the names of its entries."""
     names = ", ".join(map(str, entries(output)))
     return "None" if output is None else f"a {type(output).__name__}{names and f' ({names})'}"
