@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from vergence.core.files import JsonObject
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Reply
 from vergence.core.requests import Step, StepResult
@@ -137,7 +137,7 @@ class SplitGuardProtection(BuiltInProtection):
         return {KEY: {"accused": accused, **counts, "act": policy.act}}
 
 
-def verdicts(block: Mapping[str, Any]) -> str:
+def verdicts(block: JsonObject) -> str:
     """Return the verdicts of a block of results.json in words."""
     who = ", ".join(f"{name} (after {n} batches)" for name, n in block["accused"].items())
     return (

@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from vergence.core.files import JsonObject
 from vergence.core.local_training import Precision
 from vergence.core.masks import Mask
 from vergence.core.params import Params
@@ -37,7 +38,7 @@ SHAPE: Mapping[str, object] = {
 }
 
 
-def wrong(manifest: Mapping[str, Any], tables: Sequence[str], others: Sequence[str]) -> str:
+def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) -> str:
     """Return the first key of a manifest with a wrong value; empty: all are right.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vergence import profiling
 from vergence.core import files as disk
-from vergence.core.files import parse_json, part_of, saving, settle
+from vergence.core.files import JsonObject, parse_json, part_of, saving, settle
 from vergence.core.local_training import Precision
 from vergence.core.serialization import Packed, digest, quick_digest, room, unpack
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits, wrong
@@ -82,7 +82,7 @@ class RunDirectory:
 
     path: Path
     stamp: Mapping[str, str]
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: JsonObject = field(default_factory=dict)
     elsewhere: bool = False
     _server: object = None
     _engine_state: dict[str, object] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class RunDirectory:
                 self._spare = None
 
     def _save_engine_state(
-        self, seed: int, round: int, parts: Mapping[str, object], before: Mapping[str, Any]
+        self, seed: int, round: int, parts: Mapping[str, object], before: JsonObject
     ) -> dict[str, list[str]]:
         """Write the parts of the engine's state that are new; return the files of all parts."""
         files = {}
@@ -209,7 +209,7 @@ class RunDirectory:
         self._engine_state = dict(parts)
         return files
 
-    def _leave(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    def _leave(self, before: JsonObject, now: JsonObject) -> None:
         """Keep the last server state to be written over; remove what is not named any more."""
         if "server" in before and before["server"][0] != now["server"][0]:
             self._spare = self.state / before["server"][0]
@@ -277,14 +277,14 @@ def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> 
             )
 
 
-def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, StateRef]:
+def filed_in(path: Path, files: JsonObject) -> dict[str, StateRef]:
     """Return the file of every client's state, by the journal that a manifest's `files` name."""
     return read_journal(path / "state", JournalPosition(*files["clients"]))
 
 
 def load_progress(
     path: Path,
-    files: Mapping[str, Sequence[Any]],
+    files: JsonObject,
     round: int,
     records: Sequence[type],
     elsewhere: bool = False,
@@ -313,13 +313,13 @@ def load_progress(
     return Checkpoint(round, server, filed, parts)
 
 
-def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
+def sealed_manifest(manifest: JsonObject) -> bytes:
     """Return a manifest as JSON, with the SHA-256 of its text as the last entry."""
     sha = digest(json.dumps(manifest, indent=1).encode())
     return json.dumps({**manifest, "sha256": sha}, indent=1).encode()
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> JsonObject:
     """Return a run directory's checkpoint manifest.
 
     Raises:

@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from vergence.core.files import csv_of, cut, growing
+from vergence.core.files import JsonObject, csv_of, cut, growing
 from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.errors import StateError
 
@@ -94,7 +93,7 @@ class TableFiles:
         for name, columns in TABLES.items():
             self._grow(name, [columns])
 
-    def reopen(self, manifest: Mapping[str, Any]) -> None:
+    def reopen(self, manifest: JsonObject) -> None:
         """Cut the tables to the lengths in a checkpoint, if all are as it says; else cut none.
 
         Raises:
@@ -126,7 +125,7 @@ class TableFiles:
         return _marks(self.written)
 
 
-def verified_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, WrittenRows]:
+def verified_rows(folder: Path, manifest: JsonObject) -> dict[str, WrittenRows]:
     """Compare tables with a checkpoint, each up to the length in it.
 
     Returns:

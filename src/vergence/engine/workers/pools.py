@@ -18,6 +18,7 @@ from typing import Protocol
 from vergence import console, errors, profiling
 from vergence.core.aggregation import Sum
 from vergence.core.federation import Population
+from vergence.core.files import JsonObject
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.serialization import pack, unpack
 from vergence.engine.channel import ByteChannel
@@ -29,7 +30,7 @@ from vergence.engine.secure_sums import PackedReply
 from vergence.engine.storage.state_journal import StateRef
 from vergence.engine.workers.process_main import WorkerProcess
 from vergence.engine.workers.ray_actors import RayCluster
-from vergence.engine.workers.shared_memory import Json, Layouts, SharedArena, TaskTickets
+from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import PartialRun
 from vergence.system.memory import keep_freed_memory
 from vergence.system.processes import can_fork, fork_context
@@ -134,7 +135,7 @@ class Forked:
         first = self.tickets.settled
         many = max(len(batch.groups) // 16, 1) if self.small else 1
         text = json.dumps({"first": first, "many": many, **self._note(batch)}).encode()
-        waiting: dict[int, Json] = {}
+        waiting: dict[int, JsonObject] = {}
         try:
             for pipe in self.pipes:
                 pipe.send_bytes(text)
@@ -151,7 +152,7 @@ class Forked:
                 "free memory or use run.workers = 1, then `vergence resume`"
             ) from None
 
-    def _receive(self, waiting: dict[int, Json]) -> None:
+    def _receive(self, waiting: dict[int, JsonObject]) -> None:
         """Add the reports that have come to those that wait for their turn."""
         with profiling.phase(profiling.WAITING):
             ready = self.ready.select()
@@ -164,11 +165,11 @@ class Forked:
                 raise getattr(errors, name, RuntimeError)(text)
             waiting |= {group["group"]: group for group in note["done"]}
 
-    def _note(self, batch: TaskBatch) -> Json:
+    def _note(self, batch: TaskBatch) -> JsonObject:
         """Write what is sent into shared memory, each tree once, and describe the batch."""
         self.sent.clear()
-        notes: dict[int, Json] = {}
-        messages: dict[int, Json] = {}
+        notes: dict[int, JsonObject] = {}
+        messages: dict[int, JsonObject] = {}
         for task in batch.tasks:
             message = task.message
             if id(message) in messages:
@@ -188,7 +189,7 @@ class Forked:
             "templates": templates,
         }
 
-    def _result(self, note: Json, slot: SharedArena) -> GroupResult:
+    def _result(self, note: JsonObject, slot: SharedArena) -> GroupResult:
         """Make the result of a group from a worker's report and the arrays in its slot."""
         results = [thawed(result) for result in note["results"]]
         result = GroupResult(results, Sum())
@@ -218,7 +219,7 @@ class Forked:
             pipe.close()
 
 
-def thawed(note: Json) -> ClientResult:
+def thawed(note: JsonObject) -> ClientResult:
     """Return a result from plain data."""
     filed = note["filed"]
     return ClientResult(**{**note, "filed": StateRef(*filed) if filed else None})

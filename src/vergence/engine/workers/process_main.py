@@ -14,11 +14,12 @@ import torch
 
 from vergence import errors, profiling
 from vergence.core.aggregation import Sum
+from vergence.core.files import JsonObject
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import ClientTask, GroupResult, TaskBatch
-from vergence.engine.workers.shared_memory import Json, Layouts, SharedArena, TaskTickets
+from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import VergenceError
 from vergence.system.processes import die_with_parent, ignore_interrupts
 
@@ -68,7 +69,7 @@ class WorkerProcess:
         except Exception:
             self._say({"error": ("RuntimeError", traceback.format_exc())})
 
-    def _batch(self, note: Json) -> TaskBatch:
+    def _batch(self, note: JsonObject) -> TaskBatch:
         """Make a batch from its description and the arrays in shared memory."""
         messages = [
             Message(
@@ -96,7 +97,7 @@ class WorkerProcess:
     def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:
         """Carry out groups until none is left; report `many` at a time."""
         slots = len(self.slots)
-        done: list[Json] = []
+        done: list[JsonObject] = []
         while (ticket := self.tickets.draw(first + len(batch.groups))) is not None:
             number = ticket - first
             # The group's slot may hold a sum that still waits to be added up. What is done is
@@ -111,13 +112,13 @@ class WorkerProcess:
                 self._report(done)
         self._report(done)
 
-    def _report(self, done: list[Json]) -> None:
+    def _report(self, done: list[JsonObject]) -> None:
         """Send the reports of groups that are done to the run."""
         if done:
             self._say({"done": done, **profiling.take_times()})
             done.clear()
 
-    def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> Json:
+    def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> JsonObject:
         """Carry out one group, with its sum in a slot of shared memory; return the report."""
         slot.clear()
         places: dict[int, int] = {}
@@ -132,7 +133,9 @@ class WorkerProcess:
         result = self.runner.carry_out(batch, number, Sum(new))
         return {"group": number, **self._note(result, slot, places)}
 
-    def _note(self, result: GroupResult, slot: SharedArena, places: Mapping[int, int]) -> Json:
+    def _note(
+        self, result: GroupResult, slot: SharedArena, places: Mapping[int, int]
+    ) -> JsonObject:
         """Describe the result of a group as plain data, with the places of arrays in the slot."""
         whole = result.sum
         sums = {}
@@ -156,7 +159,7 @@ class WorkerProcess:
         self.pipe.send_bytes(json.dumps(note).encode())
 
 
-def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> Json:
+def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> JsonObject:
     """Copy one reply into a slot, and describe it as plain data."""
     trees = {
         name: (slot.write(tree.total, layouts), slot.write_weight(tree.weight, layouts))

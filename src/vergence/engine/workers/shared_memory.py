@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vergence.core.files import JsonObject
 from vergence.core.masks import Mask
 from vergence.core.messages import Weight
 from vergence.core.params import Layout, Params
@@ -20,7 +21,6 @@ from vergence.system.memory import machine_bytes
 ALIGN = 64
 # Half of the 128 TiB of addresses that a process has, for all arenas together.
 ADDRESSES = 64 << 40
-Json = dict[str, Any]
 """Plain data that goes through a pipe as JSON."""
 # Addresses without this flag would count as used memory. Older versions of Python do not name it.
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -65,23 +65,23 @@ class SharedArena:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self.map, dtype=dtype, count=n, offset=start)
 
-    def write(self, params: Params, layouts: Layouts) -> Json:
+    def write(self, params: Params, layouts: Layouts) -> JsonObject:
         """Copy parameters in, and return their description."""
         start = self.used
         self.new(params.layout.n, params.flat.dtype).copy_(params.flat)
         return self.note(params, start, layouts)
 
-    def note(self, params: Params, start: int, layouts: Layouts) -> Json:
+    def note(self, params: Params, start: int, layouts: Layouts) -> JsonObject:
         """Describe parameters at an offset."""
         dtype = str(params.flat.dtype).removeprefix("torch.")
         return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
 
-    def read(self, note: Json, layouts: Layouts) -> Params:
+    def read(self, note: JsonObject, layouts: Layouts) -> Params:
         """Return the parameters of a description: a view, which must not be changed."""
         layout = layouts.find(note["layout"])
         return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
 
-    def write_weight(self, weight: Weight, layouts: Layouts) -> Json | float:
+    def write_weight(self, weight: Weight, layouts: Layouts) -> JsonObject | float:
         """Copy a reply's weight in."""
         if isinstance(weight, Params):
             return self.write(weight, layouts)
@@ -90,7 +90,7 @@ class SharedArena:
         bits = Params(weight.bits.view(torch.uint8), weight.layout)
         return {**self.write(bits, layouts), "mask": True}
 
-    def read_weight(self, note: Json | float, layouts: Layouts) -> Weight:
+    def read_weight(self, note: JsonObject | float, layouts: Layouts) -> Weight:
         """Return the weight of a description, as a copy."""
         if not isinstance(note, dict):
             return note
