@@ -22,7 +22,7 @@ from benchmarks.common.options import options
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.data.images.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
-from vergence.data.io.checks import below_data
+from vergence.data.io.checks import data_path
 from vergence.data.owner import OWNER
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.data.zero_shot.semantics import meanings
@@ -50,7 +50,7 @@ def main() -> None:
         told = pictures(args)
     else:
         data = ZslSynthetic(teacher="quasi", features=args.features, share=args.share)
-        federation, means = data.made(args.root and below_data(args.root))
+        federation, means = data.made(args.root and data_path(args.root))
         test = federation.people[OWNER].test.columns
         best = likelihood(test["x"], means, data.noise)
         line("(the likeliest class)", [zero_shot_scores(best, test["y"], hidden(federation))])
@@ -63,7 +63,7 @@ def main() -> None:
 def pictures(args: argparse.Namespace) -> list[Federation]:
     """Return the data of every choice of two unseen classes."""
     names = SHARED if args.among == "apy" else NAMES
-    root = below_data(args.pictures)
+    root = data_path(args.pictures)
     return [
         in_place_of_images(Cifar10Unseen("quasi", unseen=two, among=args.among).load(root))
         for two in combinations(names, 2)

@@ -224,7 +224,7 @@ def gather(
     told = facts(parts, results)
     marks = (*stamps(where, wish, told), *alike(table, parts, results))
     noisy = {
-        run.label + planned.part.suffix: len(planned.experiment.noise.chosen(run.people))
+        run.label + planned.part.suffix: len(planned.experiment.noise.noisy_clients(run.people))
         for planned, result in ran(parts, results)
         if table.figure == "noise" and planned.experiment is not None
         for run in result.study.runs

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from vergence.core.files import parse_json
-from vergence.data.io.checks import below_data
+from vergence.data.io.checks import data_path
 from vergence.data.zero_shot.semantics import meanings
 from vergence.errors import ConfigError, StateError, VergenceError
 from vergence.experiment.registry import modules
@@ -173,7 +173,7 @@ def unreadable(entry: Table, ground: Ground) -> str:
     try:
         meanings(ground.classes, source, entry.get("prompt", "{}"))
     except VergenceError as error:
-        return str(error).replace(below_data(source), source)  # reports travel, machines do not
+        return str(error).replace(data_path(source), source)  # reports travel, machines do not
     return ""
 
 

@@ -19,7 +19,7 @@ from vergence.adaptation.fine_tuning import SHARED, Adapter, prior_name
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
-from vergence.data.own_samples import packed
+from vergence.data.own_samples import pack_samples
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
 from vergence.video.predict_maps import heat_maps
@@ -48,7 +48,7 @@ def corner(tmp_path, monkeypatch):
 
 def test_a_person_who_looks_into_a_corner_gets_a_prior_that_predictions_hold(corner, tmp_path):
     trained, clips = corner
-    (tmp_path / "mine.npz").write_bytes(packed(clips))
+    (tmp_path / "mine.npz").write_bytes(pack_samples(clips))
     made = adapt(trained.folder, tmp_path / "mine.npz", tmp_path / "me")
     assert made.choice.way.startswith("own prior, exponent ")
     assert made.choice.errors[made.choice.way] > made.choice.errors[SHARED], "NSS: more is better"
@@ -73,7 +73,7 @@ def test_what_is_chosen_is_what_the_adapted_run_gives(corner, tmp_path):
     every = torch.arange(6)
     way = choose(adapter, candidates(adapter), every, stream).way
     assert way != SHARED
-    (tmp_path / "mine.npz").write_bytes(packed(clips))
+    (tmp_path / "mine.npz").write_bytes(pack_samples(clips))
     made = adapt(trained.folder, tmp_path / "mine.npz", tmp_path / "me")
     assert made.choice.way == way
     wanted = adapter.outputs(adapter.fit(way, every, stream), clips)

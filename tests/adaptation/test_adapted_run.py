@@ -19,7 +19,7 @@ from vergence.adaptation.own_data import OwnData, prepare_person, read_own_data
 from vergence.core.data import Samples, SharedRows
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
-from vergence.data.own_samples import packed, read_samples
+from vergence.data.own_samples import pack_samples, read_samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import read_run
@@ -56,7 +56,7 @@ def newcomer():
 @pytest.fixture(scope="module")
 def file(newcomer, tmp_path_factory):
     path = tmp_path_factory.mktemp("mine") / "mine.npz"
-    path.write_bytes(packed(newcomer))
+    path.write_bytes(pack_samples(newcomer))
     return path
 
 
@@ -279,7 +279,7 @@ def test_people_of_a_leave_one_out_evaluation_give_priors(tmp_path, newcomer):
         p.parent for p in (tmp_path / "loo").rglob("results.json") if "folds" not in p.parts
     }
     data = tmp_path / "mine.npz"
-    data.write_bytes(packed(newcomer))
+    data.write_bytes(pack_samples(newcomer))
     made = adapt(folder, data, tmp_path / "me", samples=4)
     assert {"fitted offset", "fitted affine", "fitted eyes"} <= set(made.choice.errors)
     made = adapt(folder, data, tmp_path / "me1", samples=1)
@@ -406,7 +406,7 @@ def test_samples_with_shared_rows_come_back_from_their_file(tmp_path):
         {"frames": SharedRows(rows, "frame_ids")},
     )
     path = tmp_path / "file.npz"
-    path.write_bytes(packed(given))
+    path.write_bytes(pack_samples(given))
     back = read_samples(path)
     assert torch.equal(back.take(slice(0, 2))["frames"], given.take(slice(0, 2))["frames"])
     assert len(back.banks["frames"].rows) == 2

@@ -25,7 +25,7 @@ def rounds():
         decoding,
         rounds,
         lambda: list(pretrained._shown(torch.zeros(40, 1))),
-        lambda: list(checks.watched(["a", "b"], "pictures")),
+        lambda: list(checks.with_progress(["a", "b"], "pictures")),
     ],
     ids=["decoding", "rounds", "features", "reading"],
 )

@@ -31,13 +31,13 @@ def shared_bank():
 
 def test_a_larger_share_holds_the_smaller_one():
     clients = [f"p{i:02d}" for i in range(20)]
-    chosen = [Noise(share=share).chosen(clients) for share in (0, 0.3, 0.5, 0.7, 1)]
+    chosen = [Noise(share=share).noisy_clients(clients) for share in (0, 0.3, 0.5, 0.7, 1)]
     assert [len(c) for c in chosen] == [0, 6, 10, 14, 20]
     for small, large in pairwise(chosen):
         assert set(small) <= set(large)
         assert list(large) == sorted(large)
-    assert Noise(share=0.3, seed=1).chosen(clients) != chosen[1]
-    assert set(Noise(share=0.3).chosen(clients[::-1])) == set(chosen[1])
+    assert Noise(share=0.3, seed=1).noisy_clients(clients) != chosen[1]
+    assert set(Noise(share=0.3).noisy_clients(clients[::-1])) == set(chosen[1])
 
 
 def test_nobody_noisy_is_the_same_federation():
@@ -50,7 +50,7 @@ def test_only_training_pictures_of_the_chosen_change():
     federation = EYES.load()
     noise = Noise(share=0.5, seed=3)
     noisy = noise.apply(federation)
-    chosen = noise.chosen(federation.clients)
+    chosen = noise.noisy_clients(federation.clients)
     assert len(chosen) == 2
     for client, clean in federation.people.items():
         made = noisy.people[client]
@@ -80,7 +80,7 @@ def test_the_deviation_is_that_of_values_between_0_and_1():
 def test_shared_rows_stay_clean_for_everybody_else():
     federation = shared_bank()
     noise = Noise(share=0.5)
-    (client,) = noise.chosen(federation.clients)
+    (client,) = noise.noisy_clients(federation.clients)
     made = noise.apply(federation).people
     other = "b" if client == "a" else "a"
     assert made[other] is federation.people[other]
@@ -112,7 +112,7 @@ def test_people_made_on_demand_stay_so():
         same = torch.equal(
             made.people[client].train.columns["x"], crowd.people[client].train.columns["x"]
         )
-        assert same == (client not in noise.chosen(crowd.clients))
+        assert same == (client not in noise.noisy_clients(crowd.clients))
     with pytest.raises(ConfigError, match="people"):
         noise.apply(Crowd().load())
 
@@ -137,6 +137,6 @@ def test_data_without_inputs_are_refused():
 def test_a_share_is_rounded_up():
     """0.1 of 5 people is one, 0.5 three; 0.7 of 15 is 10.5, so eleven are over 70 %."""
     names = [f"p{i:02d}" for i in range(15)]
-    counts = [len(Noise(share=s).chosen(names[:5])) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    counts = [len(Noise(share=s).noisy_clients(names[:5])) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
     assert counts == [1, 2, 3, 4, 5]
-    assert len(Noise(share=0.7).chosen(names)) == 11
+    assert len(Noise(share=0.7).noisy_clients(names)) == 11

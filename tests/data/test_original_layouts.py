@@ -159,7 +159,7 @@ def test_a_round_of_fedcpf_with_five_clients_on_the_official_lists(tmp_path, mak
     assert isinstance(dataset, Egtea | Ego4d)
     lines = {c.what: c for c in dataset.check(root)}
     unit = "subjects" if name == "egtea" else "videos"
-    assert lines[f"{unit} in clients"].found == ", ".join(map(str, sizes))
+    assert lines[f"{unit} in clients"].actual == ", ".join(map(str, sizes))
 
     said = vergence("run", file, "--out", tmp_path / "out")
     assert said.code == 0, said.out + said.err

@@ -14,7 +14,7 @@ from tests.refusals import refuses
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.io.checks import data_folder, need_file, read_mat, read_npz, refuse_nan
 from vergence.data.io.delimited_text import read_table
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.data.io.video import Video
 
 TIMES = np.arange(60) * 0.04
@@ -158,7 +158,7 @@ ROWS = {
     "text as a picture": (
         "file-unreadable",
         ["a.png"],
-        lambda at: opened(written(at / "a.png", "x"), "a.png", "get it").__enter__(),
+        lambda at: open_image(written(at / "a.png", "x"), "a.png", "get it").__enter__(),
     ),
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.small_recordings import ANY, MP4
 from vergence.data.gaze_video import ego4d
-from vergence.data.io.delimited_text import LOOKED_AT, read_table, text_lines
+from vergence.data.io.delimited_text import FORM_LINES, read_table, text_lines
 from vergence.data.zero_shot.semantics import meanings
 from vergence.engine.participation import Participation
 from vergence.errors import DataError
@@ -202,7 +202,7 @@ def test_short_rows_are_still_refused(tmp_path):
 
 def test_utf_8_with_a_damaged_byte_stays_utf_8(tmp_path):
     """A name keeps its umlaut; the damaged byte in a line of its own becomes an escape."""
-    many = "1,J\u00f6rg\n" * LOOKED_AT
+    many = "1,J\u00f6rg\n" * FORM_LINES
     (tmp_path / "a.csv").write_bytes(f"t,who\n{many}".encode() + b"# \x81\n")
     assert set(read_table(tmp_path / "a.csv", [], "table").text("who")) == {"J\u00f6rg"}
     assert list(text_lines(tmp_path / "a.csv", "table"))[-1] == "# \\x81\n"

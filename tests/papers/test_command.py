@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.conftest import research_data
 from tools.examiner import examine
-from vergence.data.io.checks import below_data
+from vergence.data.io.checks import data_path
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.run import start
@@ -68,7 +68,7 @@ NAMED = {
 
 
 def marks(g):
-    missing = g.name in NAMED and not Path(below_data(NAMED[g.name])).is_dir()
+    missing = g.name in NAMED and not Path(data_path(NAMED[g.name])).is_dir()
     reason = f"no research data: {NAMED.get(g.name)}; set VERGENCE_DATA"
     slow = [pytest.mark.slow] if g.name in LIKE_OTHERS else []
     return [*slow, pytest.mark.skipif(missing, reason=reason)]
@@ -376,7 +376,7 @@ def test_rows_of_noise_tell_how_many_people_are_noisy(tmp_path):
     (found,) = app.reproduce(["adaptive/fig4"], console(), on="toy", wish=QUICK, out=tmp_path)
     people = read(tmp_path / "adaptive/runs/noise_00").runs[0].people
     for share in SHARES:
-        noisy = len(Noise(share, 0.5).chosen(people))
+        noisy = len(Noise(share, 0.5).noisy_clients(people))
         for label in ("fedavg", "fedadam", SEED):
             assert found.noisy[f"{label} {round(100 * share)} % noisy"] == noisy
     names = [line[0] for line in rows(found)[1]]

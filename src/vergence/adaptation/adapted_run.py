@@ -260,7 +260,7 @@ def write_run(
     with saving(out):
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         out.chmod(0o700)  # Also where the folder existed: its files describe one person.
-        write_whole(out / own_samples.FILE, own_samples.packed(samples), secret=True)
+        write_whole(out / own_samples.FILE, own_samples.pack_samples(samples), secret=True)
     every = len(rows) == len(own.samples) and choice.way != SHARED
     settings = _settings(trained, own, len(rows), model, LEARNED if every else LABEL)
     # Users may not ask for a run of no rounds: it is checked as one of a single round.

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vergence.core.federation import Dataset
-from vergence.data.io.checks import Check, CheckedFolder, no_folder
+from vergence.data.io.checks import Check, CheckedFolder, missing_folder
 from vergence.data.io.finite_values import check_finite
 from vergence.errors import DataError
 from vergence.experiment.registry import find
@@ -30,7 +30,7 @@ def check(name: str, root: str | None, console: Console) -> int:
     module = importlib.import_module(kind.__module__)
     folder = data_root(root)
     if folder is not None and not Path(folder).exists():
-        raise DataError(f"{no_folder(Path(folder))} for data set '{name}': correct --root")
+        raise DataError(f"{missing_folder(Path(folder))} for data set '{name}': correct --root")
     own = getattr(module, "check", None)
     checks: list[Check]
     made = dataset or kind()
@@ -46,7 +46,7 @@ def check(name: str, root: str | None, console: Console) -> int:
     for c in checks:
         mark = Text("ok", "green") if c.ok else Text("no", "red")
         # Columns of files are called such things as "gaze x [px]", which is no markup.
-        table.add_row(mark, *map(Text, (c.what, c.found, c.expected, c.hint)))
+        table.add_row(mark, *map(Text, (c.what, c.actual, c.expected, c.hint)))
     console.print(table)
     return sum(not c.ok for c in checks)
 

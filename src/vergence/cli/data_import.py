@@ -16,16 +16,16 @@ from rich.text import Text
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import write_text
-from vergence.data.format_detection import FoundFormat, find_format
+from vergence.data.format_detection import GazeFormat, find_format
 from vergence.data.gaze_quality import (
     GazeQuality,
     few_notes,
-    of_recordings,
-    of_trials,
     outside_notes,
+    recording_quality,
+    trial_quality,
 )
 from vergence.data.gaze_video.gaze_table import GazeTable
-from vergence.data.io.checks import no_folder
+from vergence.data.io.checks import missing_folder
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import ConfigError, DataError, printable
 from vergence.experiment.registry import bind, find
@@ -58,14 +58,14 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         DataError: the format is not known, or a file cannot be used: file, row and column.
     """
     if not root.is_dir():
-        raise DataError(f"{no_folder(root)}: give the folder of the recordings")
+        raise DataError(f"{missing_folder(root)}: give the folder of the recordings")
     if out.exists():
         raise ConfigError(f"{out} is there already; choose a new file")
     if out.suffix != ".toml":
         raise ConfigError(f"--out must be a new .toml file, got {out}")
     given = _federation_options(sets)
     found = find_format(root, given)
-    _tell(console, f"format: {found.title}, {found.sure} ({found.why})")
+    _tell(console, f"format: {found.title}, {found.certainty} ({found.evidence})")
     if (name := given.pop("name", found.data)) != found.data or "root" in given:
         raise ConfigError(
             f"{root} is read as '{found.data}' ({found.title}), not as '{name}': leave "
@@ -130,14 +130,14 @@ def _read(
     if isinstance(dataset, Stimuli):
         trials, left_out = dataset.read(root)
         trials = [trial for trial in trials if not names or trial.person in names]
-        return of_trials(trials), left_out, {(str(t.rows.path), t.person) for t in trials}
+        return trial_quality(trials), left_out, {(str(t.rows.path), t.person) for t in trials}
     if isinstance(dataset, GazeTable):
         recordings, left_out = dataset.read(root)
     else:
         recordings = importlib.import_module(kind.__module__).recordings(root)
         left_out = f"{len(recordings)} recordings read"
     recordings = [r for r in recordings if not names or r.person in names]
-    return of_recordings(recordings), left_out, {(r.gaze.source, r.person) for r in recordings}
+    return recording_quality(recordings), left_out, {(r.gaze.source, r.person) for r in recordings}
 
 
 def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
@@ -198,7 +198,7 @@ def _table(people: Sequence[GazeQuality], sizes: Mapping[str, tuple[int, int, in
 
 
 def _experiment_text(
-    source: FoundFormat,
+    source: GazeFormat,
     options: Mapping[str, Any],
     root: Path,
     people: Sequence[GazeQuality],
@@ -206,7 +206,10 @@ def _experiment_text(
     federation: Federation,
 ) -> str:
     """The experiment file: what was found as comments, then the tables."""
-    lines = [f"Written by `vergence data import`: {source.title}, {source.sure} ({source.why})."]
+    lines = [
+        f"Written by `vergence data import`: {source.title}, "
+        f"{source.certainty} ({source.evidence})."
+    ]
     lines += [
         f"{p.person}: {p.minutes:.1f} min, {p.samples:,} samples, {p.valid:.1%} valid, "
         f"{p.outside:.1%} outside the picture, {p.gaps} gaps of more than 0.5 s"

@@ -1,4 +1,4 @@
-"""Few training samples: a nested draw from each person's training part, the same every time."""
+"""Few training samples: a repeatable, nested draw from each person's training part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vergence.errors import ConfigError, DataError, nearest
 
 @dataclass(frozen=True)
 class FewSamples(NamedOptions):
-    """Number of training samples that people have; validation and test stay whole.
+    """Options that reduce people's training samples; validation and test stay whole.
 
     Attributes:
-        samples_per_person: training samples of everybody; None leaves all.
-        label_poor: people who have fewer than the others, by name.
-        label_poor_samples: training samples of each of them.
-        seed: of the draw. A larger number of a seed holds the samples of a smaller one.
+        samples_per_person: number of training samples of each person; None: all.
+        label_poor: names of people with fewer samples than the others.
+        label_poor_samples: number of training samples of each of these people.
+        seed: seed of the draw. With one seed, a larger number includes the samples of a smaller.
     """
 
     samples_per_person: Annotated[int, Ge(1)] | None = None
@@ -36,10 +36,10 @@ class FewSamples(NamedOptions):
         return self.samples_per_person is not None or bool(self.label_poor)
 
     def check(self, clients: Collection[str]) -> None:
-        """Refuse a name that nobody has.
+        """Check that the people in `label_poor` are in the data.
 
         Raises:
-            ConfigError: names it.
+            ConfigError: one is not; the message names that person.
         """
         for person in self.label_poor:
             if person not in clients:
@@ -49,18 +49,18 @@ class FewSamples(NamedOptions):
                 )
 
     def count(self, client: str) -> int | None:
-        """Number of training samples of a client; None for all."""
+        """Return the number of training samples of a client; None for all."""
         return self.label_poor_samples if client in self.label_poor else self.samples_per_person
 
     def apply(self, federation: Federation) -> Federation:
-        """Return the federation with fewer training samples; the same object where all are left.
+        """Return the federation with fewer training samples; the same object if all stay.
 
         Args:
-            federation: all people of the data, before any of them are taken out.
+            federation: all people of the data, before any are held out.
 
         Raises:
-            ConfigError: `label_poor` names nobody.
-            DataError: somebody has fewer samples than are asked for.
+            ConfigError: `label_poor` names a person who is not in the data.
+            DataError: a person has fewer samples than are asked for.
         """
         if not self:
             return federation
@@ -69,15 +69,16 @@ class FewSamples(NamedOptions):
         return replace(federation, people=self._people(federation.people), about=about)
 
     def sentence(self) -> str:
-        """The draw in words, which name nobody."""
-        told = []
+        """Describe the draw in words."""
+        # Results are published with this sentence: it must not say who was label-poor.
+        phrases = []
         if self.samples_per_person is not None:
-            told.append(f"{self.samples_per_person} training samples of each person")
+            phrases.append(f"{self.samples_per_person} training samples of each person")
         if self.label_poor:
-            many = len(self.label_poor)
-            who = f"each of {many} label-poor people" if many > 1 else "1 label-poor person"
-            told.append(f"{self.label_poor_samples} training samples of {who}")
-        return f"{'; '.join(told)}, drawn with seed {self.seed}; validation and test are whole"
+            people = len(self.label_poor)
+            who = f"each of {people} label-poor people" if people > 1 else "1 label-poor person"
+            phrases.append(f"{self.label_poor_samples} training samples of {who}")
+        return f"{'; '.join(phrases)}, drawn with seed {self.seed}; validation and test are whole"
 
     def _people(self, people: Mapping[str, Splits]) -> Mapping[str, Splits]:
         if not isinstance(people, Population):
@@ -86,20 +87,22 @@ class FewSamples(NamedOptions):
         return Population(
             len(people),
             lambda number: self._splits(ids[number], people[ids[number]]),
+            # The recipe stands for the data in digests, so it must say what was drawn.
             f"{people.recipe} {self!r}",
         )
 
     def _splits(self, client: str, splits: Splits) -> Splits:
         count = self.count(client)
-        return splits if count is None else replace(splits, train=self._few(client, splits, count))
+        return splits if count is None else replace(splits, train=self._draw(client, splits, count))
 
-    def _few(self, client: str, splits: Splits, count: int) -> Samples:
-        there = len(splits.train)
-        if there < count:
+    def _draw(self, client: str, splits: Splits, count: int) -> Samples:
+        available = len(splits.train)
+        if available < count:
             raise DataError(
-                f"few_data: {count} training samples are asked for, and '{client}' has {there}; "
-                "ask for fewer, or leave this person out of the federation"
+                f"few_data: {count} training samples are asked for, and '{client}' has "
+                f"{available}; ask for fewer, or leave this person out of the federation"
             )
         stream = RandomStream("few_data", self.seed, client)
-        drawn = torch.randperm(there, generator=stream.torch())[:count]
-        return splits.train.subset(drawn.sort().values)
+        # The beginning of one permutation: a larger count includes the samples of a smaller one.
+        rows = torch.randperm(available, generator=stream.torch())[:count]
+        return splits.train.subset(rows.sort().values)

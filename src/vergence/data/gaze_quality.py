@@ -1,4 +1,4 @@
-"""Quality of people's gaze recordings: minutes, samples, valid share, gaps."""
+"""Quality of people's gaze recordings: minutes, samples, share of valid gaze, gaps."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from vergence.data.gaze_video.recording import Recording
 from vergence.data.saliency.stimuli import StimulusTrial
 
 GAP_S = 0.5
-"""A gap: no valid sample for longer than this."""
+"""Seconds without a valid sample from which there is a gap."""
 
 MUCH_OUTSIDE = 0.3
-"""Where more than this share of gaze lies outside the picture, its settings are to be looked at."""
+"""Share of gaze outside the picture above which the user should check the settings."""
 SETTINGS = {
     "gaze_table": "columns.unit, origin and scene_size",
     "stimuli": "columns.unit, screen and place",
 }
-"""What decides where gaze lies, in each data set that leaves it to be said."""
+"""Settings that decide where gaze lies, for data sets in which the user sets them."""
 FEW_TEST = 10
-"""Fewer test samples than this are too few to tell methods apart."""
+"""Number of test samples below which scores cannot distinguish methods."""
 
 
 @dataclass(frozen=True)
 class GazeQuality:
-    """The gaze of one person in all their recordings, or on all stimuli.
+    """Quality of one person's gaze in all recordings, or on all stimuli.
 
     Attributes:
-        minutes: from first to last sample, summed over recordings.
-        samples: how many there are.
-        valid: the share that lies on the picture and was tracked.
-        outside: the share that was tracked and lies outside the picture.
-        gaps: stretches without a valid sample of more than `GAP_S`.
-        longest_gap_s: the longest of them.
-        recordings: how many recordings, or trials.
+        minutes: time from first to last sample, summed over recordings.
+        samples: number of samples.
+        valid: share of samples that were tracked and lie on the picture.
+        outside: share of samples that were tracked and lie outside the picture.
+        gaps: number of stretches without a valid sample of more than `GAP_S`.
+        longest_gap_s: length of the longest gap.
+        recordings: number of recordings, or of trials.
     """
 
     person: str
@@ -50,22 +50,22 @@ class GazeQuality:
     recordings: int
 
 
-def of_recordings(recordings: Sequence[Recording]) -> list[GazeQuality]:
-    """The quality of everybody's recordings, by person."""
+def recording_quality(recordings: Sequence[Recording]) -> list[GazeQuality]:
+    """Return the quality of each person's recordings."""
     return _by_person(
         (r.person, r.gaze.t_s, r.gaze.valid, r.gaze.event == Event.OUT_OF_RANGE) for r in recordings
     )
 
 
-def of_trials(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
-    """The quality of everybody's trials, by person."""
+def trial_quality(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
+    """Return the quality of each person's trials."""
     return _by_person(
         (t.person, t.rows.seconds(), t.shown, t.rows.valid & ~t.shown) for t in trials
     )
 
 
 def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
-    """A note on each person with much gaze outside the picture, with this data set's settings."""
+    """Return a note on each person with much gaze outside the picture."""
     where = SETTINGS.get(data, "the tracker's calibration")
     return [
         f"{p.outside:.0%} of {p.person}'s gaze lies outside the picture: are {where} right?"
@@ -75,7 +75,7 @@ def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
 
 
 def few_notes(sizes: Mapping[str, tuple[int, int, int]], data: str) -> list[str]:
-    """A warning of people with few test samples: `sizes` has training, validation and test."""
+    """Return a warning of people with few test samples; `sizes` are those of their parts."""
     more = "show more stimuli" if data == "stimuli" else "record minutes per person, not seconds"
     few = [f"{person} {test}" for person, (_, _, test) in sizes.items() if test < FEW_TEST]
     if not few:
@@ -89,11 +89,11 @@ def few_notes(sizes: Mapping[str, tuple[int, int, int]], data: str) -> list[str]
 def _by_person(
     parts: Iterable[tuple[str, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]],
 ) -> list[GazeQuality]:
-    held: dict[str, list[tuple[NDArray, NDArray, NDArray]]] = {}
+    by_person: dict[str, list[tuple[NDArray, NDArray, NDArray]]] = {}
     for person, *arrays in parts:
-        held.setdefault(person, []).append((arrays[0], arrays[1], arrays[2]))
+        by_person.setdefault(person, []).append((arrays[0], arrays[1], arrays[2]))
     out = []
-    for person, own in sorted(held.items()):
+    for person, own in sorted(by_person.items()):
         lengths = [float(t[-1] - t[0]) if len(t) else 0.0 for t, _, _ in own]
         samples = sum(len(t) for t, _, _ in own)
         gaps = np.concatenate([_gaps(t, shown) for t, shown, _ in own])
@@ -110,6 +110,7 @@ def _by_person(
 def _gaps(t: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
     if not len(t):
         return np.zeros(0)
+    # First and last sample count as edges: a recording may begin or end without valid gaze.
     edges = np.concatenate([t[:1], t[valid], t[-1:]])
     between = np.diff(edges)
     return between[between > GAP_S]

@@ -21,30 +21,33 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import DataError
 
 TARGETS = ("gaze", "pose", "points", "label", "y")
-"""Columns that are no pictures and no plain inputs, and so stay as they are."""
+"""Columns of labels and targets, to which no noise is added."""
+# Noise in float32 takes four times the memory of pictures: it is drawn for some rows at a time.
 CHUNK = 256
-NAMED = 40
-"""So many noisy people are listed by name in `about`."""
+LISTED = 40
+"""Number of noisy people whom `about` names."""
 
 
 @dataclass(frozen=True)
 class Noise(NamedOptions):
-    """Noise in some people's training inputs, and its strength; validation and test stay clean.
+    """Options of noise in some people's training inputs; validation and test stay clean.
 
     Attributes:
-        share: of the people; 0 for nobody. A larger share has the people of a smaller one too.
-        std: standard deviation, where 0 to 1 is the range of a picture's values. Pictures are
-            rounded and clipped; inputs of a floating type are taken to be in their unit already.
-        seed: of who is noisy, and of the noise.
+        share: share of the people; 0 for nobody. A larger share includes the people of a smaller.
+        std: standard deviation, where a picture's values range from 0 to 1. Pictures are rounded
+            and clipped; inputs of a floating type get it unscaled.
+        seed: seed of the choice of people and of the noise.
     """
 
     share: Share = 0.0
     std: Annotated[float, Interval(ge=0, le=10)] = 0.5
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
-    def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
+    def noisy_clients(self, clients: Sequence[str]) -> tuple[str, ...]:
         """Return the noisy clients, `share * clients` of them rounded up, in client order."""
+        # A rank by name and seed alone: a larger share includes the people of a smaller one.
         ranked = sorted(clients, key=lambda c: RandomStream("noise", self.seed, c).number())
+        # 0.07 * 100 is a little more than 7 in floating point, and must not give 8 people.
         noisy = set(ranked[: math.ceil(self.share * len(ranked) - 1e-9)])
         return tuple(client for client in clients if client in noisy)
 
@@ -57,12 +60,12 @@ class Noise(NamedOptions):
 
         Raises:
             DataError: a noisy client has neither pictures nor inputs of a floating type.
-            ConfigError: these are more than 100,000 people made on demand.
+            ConfigError: there are more than 100,000 people, made on demand.
         """
         if not (self.share and self.std):
             return federation
         federation.refuse_many("choosing noisy people")
-        noisy = self.chosen(federation.clients)
+        noisy = self.noisy_clients(federation.clients)
         if not noisy:
             return federation
         about = {**federation.about, "noise": self._sentence(noisy, len(federation.clients))}
@@ -81,11 +84,11 @@ class Noise(NamedOptions):
         return Population(len(people), make, f"{people.recipe} {self!r}")
 
     def _sentence(self, noisy: tuple[str, ...], people: int) -> str:
-        more = f" and {len(noisy) - NAMED} more" if len(noisy) > NAMED else ""
+        more = f" and {len(noisy) - LISTED} more" if len(noisy) > LISTED else ""
         return (
             f"Gaussian, standard deviation {self.std:g} of inputs in [0, 1], on the training data "
             f"of {len(noisy)} of {people} people (seed {self.seed}): "
-            f"{', '.join(noisy[:NAMED])}{more}"
+            f"{', '.join(noisy[:LISTED])}{more}"
         )
 
     def _splits(self, client: str, splits: Splits) -> Splits:
@@ -97,6 +100,7 @@ class Noise(NamedOptions):
         changed = {n: self._add(samples.columns[n], generator) for n in columns}
         own = dict(samples.banks)
         for by in dict.fromkeys(samples.banks[name].by for name in banks):
+            # Other people may use the same rows of a bank: this client gets a copy of its own.
             used, place = samples.columns[by].unique(return_inverse=True)
             changed[by] = place.to(samples.columns[by].dtype)
             for name, bank in samples.banks.items():
@@ -120,7 +124,7 @@ class Noise(NamedOptions):
 
 
 def _inputs(samples: Samples, client: str) -> tuple[list[str], list[str]]:
-    """Return the columns and the banks that get noise."""
+    """Return the names of the columns and of the banks that get noise."""
     plain = {n: c for n, c in samples.columns.items() if n not in TARGETS}
     rows = {n: bank.rows for n, bank in samples.banks.items()}
     columns = [n for n, c in plain.items() if c.dtype == torch.uint8 and c.ndim >= 3]

@@ -1,8 +1,8 @@
-"""Labelled samples of one person, as arrays in one npz file, which `vergence adapt` learned from.
+"""Labelled samples of one person in one npz file, from which `vergence adapt` has learned.
 
-Layout of `root`: `own_samples.npz`. An array is a column with a row per sample, called as the task
-calls it (`image`, `gaze`, `pose`); rows that many samples share are called `NAME@COLUMN`, where the
-column holds their numbers (`frames@frame_ids`). The samples that were learned from come first.
+Layout of `root`: `own_samples.npz`. An array is a column with a row per sample, under its name in
+the task (`image`, `gaze`, `pose`); an array of rows that many samples share is named `NAME@COLUMN`,
+where COLUMN holds their row numbers (`frames@frame_ids`). The samples for training come first.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from vergence.errors import DataError
 FILE = "own_samples.npz"
 WHERE = "an npz with the columns of the run's task, a row per sample"
 SHARED = "@"
-"""Between the name of shared rows and that of the column that points to them."""
+"""Sign between the name of shared rows and that of the column with their numbers."""
 
 
 @dataclass(frozen=True)
 class OwnSamples(Dataset):
-    """Samples of one person beside the model that was made of them.
+    """Samples of one person, next to the model that was adapted to them.
 
     Attributes:
-        person: whose they are.
-        learned: so many of them, the first, are for training and validation, the others for test;
-            0, or all of them: every part holds all.
-        licence: of the data.
+        person: name of the person.
+        learned: number of samples, from the first, for training and validation; the others are for
+            test. 0, or all of them: every part has all samples.
+        licence: licence of the data.
     """
 
     person: str = "me"
@@ -48,18 +48,19 @@ class OwnSamples(Dataset):
         """Read the file.
 
         Raises:
-            DataError: it is missing, damaged or empty.
+            DataError: the file is missing, damaged or empty.
         """
         every = read_samples(data_folder(root, "own_samples", WHERE) / FILE)
         rows = torch.arange(len(every))
         own, other = (every.subset(rows[: self.learned]), every.subset(rows[self.learned :]))
+        # A part must not be empty; the note below then says that scores are of training samples.
         own, other = (own if len(own) else every), (other if len(other) else every)
-        apart = 0 < self.learned < len(every)
+        separate = 0 < self.learned < len(every)
         about = {
             "licence": self.licence,
             "citation": "none",
             "split": f"{self.learned} samples were learned from, the others are for test"
-            if apart
+            if separate
             else "every part holds all samples: scores are of samples that may have been learned "
             "from",
         }
@@ -67,27 +68,28 @@ class OwnSamples(Dataset):
 
 
 def read_samples(path: Path) -> Samples:
-    """Samples of an npz file; numbers of double precision become single ones.
+    """Read the samples of an npz file; float64 becomes float32.
 
     Raises:
         DataError: the file is missing or damaged, holds no sample, or columns of unequal length.
     """
     table = read_npz(path, {}, WHERE, optional=None)
-    held = {name: _tensor(rows) for name, rows in table.items()}
-    shared = {name: rows for name, rows in held.items() if SHARED in name}
-    columns = {name: rows for name, rows in held.items() if name not in shared}
+    arrays = {name: _tensor(rows) for name, rows in table.items()}
+    shared = {name: rows for name, rows in arrays.items() if SHARED in name}
+    columns = {name: rows for name, rows in arrays.items() if name not in shared}
     lengths = {name: len(rows) if rows.ndim else 0 for name, rows in columns.items()}
     if not lengths or min(lengths.values()) == 0:
         raise DataError(f"{path} holds no sample: give {WHERE}")
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
-        raise DataError(f"{path}: columns must have a row per sample each; {told}")
+        listed = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise DataError(f"{path}: columns must have a row per sample each; {listed}")
     banks = {}
     for name, rows in shared.items():
         bank, _, by = name.partition(SHARED)
         numbers = columns.get(by)
         if numbers is None or numbers.is_floating_point():
             raise DataError(f"{path}: {name} needs a column '{by}' of whole numbers: its rows")
+        # A negative number would silently take a row from the end.
         if int(numbers.min()) < 0 or int(numbers.max()) >= len(rows):
             raise DataError(
                 f"{path}: column '{by}' points to rows {int(numbers.min())} to "
@@ -99,19 +101,20 @@ def read_samples(path: Path) -> Samples:
 
 
 def _tensor(rows: np.ndarray) -> torch.Tensor:
-    """Rows as networks take them: in this machine's byte order, of the types that torch computes.
+    """Return an array as a tensor, in a type that torch computes with.
 
-    Whole numbers without a sign, other than pixels, become int64, and long fractions single ones.
+    Unsigned integers other than pixels become int64, and float64 becomes float32.
     """
     if rows.dtype.kind == "f" and rows.dtype.itemsize > 2:
         rows = rows.astype(np.float32)
     elif rows.dtype.kind == "u" and rows.dtype.itemsize > 1:
         rows = rows.astype(np.int64)
+    # Files may have the byte order of another machine, which torch refuses.
     return torch.from_numpy(np.ascontiguousarray(rows, rows.dtype.newbyteorder("=")))
 
 
-def packed(samples: Samples) -> bytes:
-    """An npz file of samples, with those shared rows alone that they point to."""
+def pack_samples(samples: Samples) -> bytes:
+    """Pack samples into the bytes of an npz file, with only those shared rows that they use."""
     arrays = {name: column.numpy() for name, column in samples.columns.items()}
     used: dict[str, torch.Tensor] = {}
     for bank in samples.banks.values():

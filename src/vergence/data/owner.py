@@ -1,4 +1,4 @@
-"""One owner's labelled features, and the classes that its teacher sees in training."""
+"""Labelled features of one owner, and the classes that its teacher sees in training."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from vergence.core.randomness import RandomStream
 
 Rows = NDArray[np.int64]
 OWNER = "owner"
-"""The one client."""
+"""Name of the one client."""
 
 
 @dataclass(frozen=True)
-class Lists:
-    """Rows, from 0, that a teacher may learn from and is tested on.
+class RowLists:
+    """Row numbers, from 0, for training a teacher and for testing it.
 
-    `given` and `withheld` are the two parts of `test_unseen` for a teacher that sees all classes.
+    `unseen_train` and `unseen_test` divide `test_unseen` for a teacher that sees all classes.
     """
 
     trainval: Rows
     test_seen: Rows
     test_unseen: Rows
-    given: Rows
-    withheld: Rows
+    unseen_train: Rows
+    unseen_test: Rows
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """All classes in their order, and the numbers of the unseen ones."""
+class ClassNames:
+    """Names of all classes in order, and the numbers of the unseen ones."""
 
     names: tuple[str, ...]
     unseen: tuple[int, ...]
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The numbers of the other classes."""
+        """Numbers of the classes that are not unseen."""
         return tuple(i for i in range(len(self.names)) if i not in self.unseen)
 
-    def told(self, which: Sequence[int]) -> str:
-        """Return the names of some classes in a row."""
+    def listing(self, which: Sequence[int]) -> str:
+        """Return the names of some classes, with commas between them."""
         return ", ".join(self.names[i] for i in which)
 
 
 @dataclass(frozen=True)
-class Owned:
-    """Options of features that one client, `owner`, holds.
+class OwnerOptions:
+    """Options of data sets with features of one client, `owner`.
 
     Attributes:
-        teacher: `omniscient`: it learns from all classes, of unseen ones from the images that are
-            given to it, and is tested on the others; `quasi` (quasi-omniscient): from seen classes
-            alone, tested on all images of unseen ones. `unseen` then means unseen by the student:
-            it has no images of any class.
-        val: share of each class's training images that is for validation.
-        split_seed: fixes what is drawn.
+        teacher: `omniscient`: the teacher learns from all classes, and is tested on those images of
+            unseen classes that it did not learn from; `quasi` (quasi-omniscient): it learns from
+            seen classes alone, and is tested on all images of unseen ones. `unseen` always means
+            unseen by the student, which has no images of any class.
+        val: share of each class's training images for validation.
+        split_seed: seed of all draws.
     """
 
     teacher: Literal["omniscient", "quasi"] = "omniscient"
@@ -81,20 +81,20 @@ class Owned:
         """Return the random numbers for `what`."""
         return RandomStream(self.name, self.split_seed, what).numpy()
 
-    def held(
+    def federation(
         self,
         columns: Mapping[str, Tensor],
-        lists: Lists,
-        kinds: Kinds,
+        lists: RowLists,
+        kinds: ClassNames,
         about: Mapping[str, str],
         banks: Mapping[str, SharedRows] = MappingProxyType({}),
     ) -> Federation:
         """Return the owner's federation; `columns` has `y` int64 `[n]`, the classes by number."""
-        knows = self.teacher == "omniscient"
-        learn = np.concatenate([lists.trainval, lists.given]) if knows else lists.trainval
-        tested = lists.withheld if knows else lists.test_unseen
+        sees_all = self.teacher == "omniscient"
+        learn = np.concatenate([lists.trainval, lists.unseen_train]) if sees_all else lists.trainval
+        tested = lists.unseen_test if sees_all else lists.test_unseen
         rows = (
-            *self._validated(learn, columns["y"].numpy()),
+            *self._split_validation(learn, columns["y"].numpy()),
             np.concatenate([lists.test_seen, tested]),
         )
         train, val, test = (
@@ -104,40 +104,41 @@ class Owned:
             )
             for part in rows
         )
-        saw = range(len(kinds.names)) if knows else kinds.seen
-        told = {
-            "classes": kinds.told(range(len(kinds.names))),
-            "seen": kinds.told(kinds.seen),
-            "unseen": kinds.told(kinds.unseen),
+        saw = range(len(kinds.names)) if sees_all else kinds.seen
+        notes = {
+            "classes": kinds.listing(range(len(kinds.names))),
+            "seen": kinds.listing(kinds.seen),
+            "unseen": kinds.listing(kinds.unseen),
             "teacher": f"{self.teacher}, saw {len(saw)} of {len(kinds.names)} classes: "
-            f"{kinds.told(saw)}",
+            f"{kinds.listing(saw)}",
         }
-        return Federation(self.name, {OWNER: Splits(train, val, test)}, {**about, **told})
+        return Federation(self.name, {OWNER: Splits(train, val, test)}, {**about, **notes})
 
-    def _validated(self, rows: Rows, y: NDArray[np.int64]) -> tuple[Rows, Rows]:
-        """Split rows by class: of each, `val` of its rows, rounded, but not the last one."""
+    def _split_validation(self, rows: Rows, y: NDArray[np.int64]) -> tuple[Rows, Rows]:
+        """Split rows into training and validation, with the share `val` of each class."""
         draw, train, val = self.draw("validation"), [], []
         for kind in np.unique(y[rows]):
             own = draw.permutation(rows[y[rows] == kind])
+            # A class of few rows keeps one for training.
             cut = min(round(self.val * len(own)), len(own) - 1)
             val.append(own[:cut])
             train.append(own[cut:])
         return np.concatenate(train), np.concatenate(val)
 
 
-def shared_out(rows: Rows, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[Rows, Rows]:
-    """Return 80 % of the rows of every class, drawn, and the others."""
-    given, withheld = [], []
+def split_unseen(rows: Rows, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[Rows, Rows]:
+    """Draw 80 % of the rows of every class; return these and the others."""
+    train, test = [], []
     for kind in np.unique(y[rows]):
         own = draw.permutation(rows[y[rows] == kind])
         cut = len(own) * 4 // 5
-        given.append(own[:cut])
-        withheld.append(own[cut:])
-    return np.sort(np.concatenate(given)), np.sort(np.concatenate(withheld))
+        train.append(own[:cut])
+        test.append(own[cut:])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
 
 
-def scaled(x: Float[np.ndarray, "n d"], rows: Rows) -> Float[Tensor, "n d"]:
-    """Return features as float32, each scaled so that these rows span [0, 1]; a constant is 0."""
+def scale_features(x: Float[np.ndarray, "n d"], rows: Rows) -> Float[Tensor, "n d"]:
+    """Scale each feature so that these rows span [0, 1], as float32; a constant one becomes 0."""
     low, high = x[rows].min(0), x[rows].max(0)
     spread = np.where(high > low, high - low, 1)
     return torch.from_numpy(((x - low) / spread).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Dealing samples, days or images to the training, validation and test part."""
+"""Dealing of samples, days or images to training, validation and test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, DataError, nearest
 
 Shares = tuple[float, float, float]
-"""Parts of the whole for training, validation and test, in this order."""
+"""Shares of the whole for training, validation and test, in this order."""
 Side = Annotated[int, Interval(ge=16, le=4096)]
 FrameSize = tuple[Side, Side]
 """Width and height of pictures in pixels."""
@@ -25,8 +25,8 @@ class SplitOptions(NamedOptions):
     """Options of data sets whose samples are dealt to three parts.
 
     Attributes:
-        shares: parts of the samples for training, validation and test.
-        split_seed: of the dealing, where it is random.
+        shares: shares of the samples for training, validation and test.
+        split_seed: seed of the dealing, where it is random.
     """
 
     shares: Shares = (0.7, 0.1, 0.2)
@@ -38,7 +38,7 @@ class SplitOptions(NamedOptions):
 
     @property
     def percent(self) -> str:
-        """The shares as a reader of the results sees them."""
+        """The shares in percent, such as 70/10/20."""
         return "/".join(f"{100 * share:.0f}" for share in self.shares)
 
 
@@ -47,16 +47,16 @@ class PeopleOptions(SplitOptions):
     """Options of data sets that are dealt within each person.
 
     Attributes:
-        people: whom to load, in this order; default: all.
+        people: the people to load, in this order; default: all.
     """
 
     people: tuple[str, ...] | None = None
 
-    def chosen(self, known: Collection[str], what: str) -> tuple[str, ...]:
-        """People to load, out of those that there are.
+    def people_to_load(self, known: Collection[str], what: str) -> tuple[str, ...]:
+        """Return the people to load, out of those in the data.
 
         Raises:
-            DataError: one that is asked for is not there; `what` says what people are called.
+            DataError: one of `people` is not in the data; `what` is the word for a person.
         """
         for person in self.people or ():
             if person not in known:
@@ -65,10 +65,10 @@ class PeopleOptions(SplitOptions):
 
 
 def check_shares(shares: Shares) -> None:
-    """Accept three shares that make a whole.
+    """Check that shares are three positive numbers with sum 1.
 
     Raises:
-        ConfigError: not three positive numbers with sum 1.
+        ConfigError: they are not.
     """
     if len(shares) != 3 or min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
         raise ConfigError(
@@ -77,10 +77,10 @@ def check_shares(shares: Shares) -> None:
 
 
 def part_sizes(count: int, shares: Shares, what: str) -> tuple[int, int, int]:
-    """Numbers out of `count` that go to training, validation and test.
+    """Return how many of `count` go to training, validation and test.
 
     Raises:
-        DataError: a part would be empty; `what` says of what there are too few.
+        DataError: a part would be empty; `what` names the items in the message.
     """
     val, test = round(shares[1] * count), round(shares[2] * count)
     sizes = (count - val - test, val, test)
@@ -103,11 +103,12 @@ def deal_at_random(
     dealt: list[list[np.ndarray]] = [[], [], []]
     for block in blocks:
         _, val, test = part_sizes(len(block), shares, what)
+        # Test rows come first: other shares of training and validation leave them the same.
         shuffled = rng.permutation(block)
         for part, rows in zip(dealt, np.split(shuffled, [test, test + val])[::-1], strict=True):
             part.append(rows)
-    train, held, tested = (np.sort(np.concatenate(part)) for part in dealt)
-    return train, held, tested
+    train, validation, tested = (np.sort(np.concatenate(part)) for part in dealt)
+    return train, validation, tested
 
 
 def deal_in_order(
@@ -115,12 +116,12 @@ def deal_in_order(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Deal consecutive groups (days, sessions) whole: the first to training, the last to test.
 
-    The two cuts are the ones whose cumulative sample counts come nearest to the shares.
+    The two cuts are those whose cumulative sample counts come nearest to the shares.
 
     Args:
         counts: samples of each group, `[groups]`.
         shares: parts of all samples.
-        what: whose groups these are, for the message.
+        what: the owner of these groups, for the message.
 
     Returns:
         Group numbers of the three parts.

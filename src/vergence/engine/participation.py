@@ -14,7 +14,7 @@ from annotated_types import Gt
 
 from vergence.core.options import NamedOptions, Share, check_ranges
 from vergence.core.randomness import RandomStream
-from vergence.data.io.delimited_text import text_form, text_lines
+from vergence.data.io.delimited_text import detect_form, text_lines
 from vergence.errors import ConfigError, DataError, nearest
 
 COLUMNS = ("client", "round", "idle", "charging")
@@ -94,7 +94,7 @@ class Participation(NamedOptions):
         if not path.is_file():
             raise DataError(f"presence: no trace file at {path}")
         rows_of: dict[str, list[tuple[int, bool]]] = {}
-        between = text_form(path, "trace of presence").delimiter
+        between = detect_form(path, "trace of presence").delimiter
         reader = csv.DictReader(text_lines(path, "trace of presence"), delimiter=between)
         if tuple(reader.fieldnames or ()) != COLUMNS:
             raise DataError(f"{path}: the columns must be {','.join(COLUMNS)}")

@@ -21,7 +21,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
 from vergence.data.few_data import FewSamples
-from vergence.data.io.checks import below_data
+from vergence.data.io.checks import data_path
 from vergence.data.io.finite_values import check_finite
 from vergence.data.noise import Noise
 from vergence.engine import compatibility_check
@@ -631,4 +631,4 @@ def build_space(table: Table, where: str) -> Space:
 
 def data_root(root: str | None) -> str | None:
     """Return the folder of a data set; relative ones are below VERGENCE_DATA (../shared/data)."""
-    return root and below_data(root)
+    return root and data_path(root)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.data.io.checks import watched
+from vergence.data.io.checks import with_progress
 from vergence.data.io.generated_cache import cached
 from vergence.errors import ConfigError
 from vergence.models.efficientnet_lite0 import EfficientNetLite0, load
@@ -201,7 +201,7 @@ def _vectors(network: EfficientNetLite0, frames: Tensor) -> Tensor:
 def _shown(frames: Tensor) -> Iterator[slice]:
     """Yield ranges of a few frames, with a progress bar once it takes long."""
     parts = [slice(start, start + BATCH) for start in range(0, len(frames), BATCH)]
-    return watched(parts, "frozen features")
+    return with_progress(parts, "frozen features")
 
 
 @torch.no_grad()

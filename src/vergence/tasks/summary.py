@@ -18,7 +18,7 @@ from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.data.io.checks import below_data
+from vergence.data.io.checks import data_path
 from vergence.data.synthetic.clip_synthetic import PROXY, drawn
 from vergence.data.video_summaries.h5_files import read_videos
 from vergence.errors import ConfigError, DataError
@@ -141,7 +141,7 @@ class SummaryTask(Task):
         if not self.proxy:
             made = (drawn(RandomStream("proxy", i).numpy(), *PROXY, width) for i in range(count))
             return [torch.from_numpy(x).float() for x in made]
-        path = Path(below_data(self.proxy))
+        path = Path(data_path(self.proxy))
         found = [v.features for v in read_videos(path).values() if v.features is not None]
         fitting = [x for x in found if x.shape[1] == width]
         if len(fitting) < count:

@@ -15,9 +15,9 @@ from vergence.core.files import replacing
 from vergence.data.eye_images.camera import read_camera
 from vergence.data.eye_images.face_patches import Patches, patches_of
 from vergence.data.eye_images.landmarks import landmarker
-from vergence.data.io.checks import refuse_nan, watched
+from vergence.data.io.checks import refuse_nan, with_progress
 from vergence.data.io.delimited_text import read_table
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.data.io.video import Video
 from vergence.errors import ConfigError, DataError
 
@@ -124,15 +124,15 @@ def opened_source(source: Path) -> FrameSource:
     else:
         video = Video.open(source)
         count = len(video.times_s)
-        shown = watched([source] * count, "frames")
+        shown = with_progress([source] * count, "frames")
         frames = (frame for frame, _ in zip(video.frames(), shown, strict=True))
         return FrameSource([str(number) for number in range(count)], frames)
-    return FrameSource([p.name for p in paths], map(_picture, watched(paths, "pictures")))
+    return FrameSource([p.name for p in paths], map(_picture, with_progress(paths, "pictures")))
 
 
 def _picture(path: Path) -> NDArray[np.uint8]:
     """Return the upright pixels of a picture; phones store many on their side."""
-    with opened(path, str(path), "save it again, or remove it") as stored:
+    with open_image(path, str(path), "save it again, or remove it") as stored:
         return np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
 
 

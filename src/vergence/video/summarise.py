@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vergence.core.files import replacing
-from vergence.data.io.checks import watched
+from vergence.data.io.checks import with_progress
 from vergence.data.io.video import Video
 from vergence.data.video_summaries.shots import coverage, segments
 from vergence.data.video_summaries.sound import heard
@@ -160,7 +160,7 @@ def frame_features(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, 
     rows: list[NDArray[np.float32]] = []
     batch: list[NDArray[np.uint8]] = []
     frames = video.frames(picks.tolist(), width, height)
-    for number, frame in zip(watched(picks.tolist(), "frames"), frames, strict=True):
+    for number, frame in zip(with_progress(picks.tolist(), "frames"), frames, strict=True):
         batch.append(frame[top : top + crop, left : left + crop])
         if len(batch) == pretrained.BATCH or number == picks[-1]:
             rows.append(pretrained.vectors(network, torch.from_numpy(np.stack(batch))).numpy())
@@ -245,7 +245,9 @@ def _summary_pictures(
     times = summary.video.times_s
     pictures = summary.video.frames(rows)
     now = 0.0
-    for i, (row, picture) in enumerate(zip(watched(rows, "kept frames"), pictures, strict=True)):
+    for i, (row, picture) in enumerate(
+        zip(with_progress(rows, "kept frames"), pictures, strict=True)
+    ):
         if i:
             now += times[row] - times[row - 1] if row == rows[i - 1] + 1 else step
         yield now, picture

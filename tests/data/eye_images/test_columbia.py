@@ -167,8 +167,8 @@ def test_no_root_and_bad_options(root):
 
 def test_check_compares_with_the_published_totals(root):
     lines = {line.what: line for line in columbia.check(root)}
-    assert (lines["people"].found, lines["people"].expected) == ("2", "56")
+    assert (lines["people"].actual, lines["people"].expected) == ("2", "56")
     both = lines["photos with both eyes"]
-    assert (both.found, both.expected, both.ok) == ("147", "5,880", False)
+    assert (both.actual, both.expected, both.ok) == ("147", "5,880", False)
     halve(root)
     assert [line.ok for line in columbia.check(root)] == [False]

@@ -184,9 +184,9 @@ def test_no_root_and_bad_options(root, tmp_path):
 def test_check_compares_with_the_published_totals(root):
     remove("frames/00003.jpg")(root)
     lines = {line.what: line for line in gazecapture.check(root)}
-    assert (lines["subjects"].found, lines["subjects"].expected) == ("2", "1,474")
-    assert (lines["frames"].found, lines["frames"].expected) == ("48", "2,445,504")
-    assert lines["frames with face and eyes"].found == "46"
-    assert (lines["of these, pictures missing"].found, lines["frames"].ok) == ("1", False)
+    assert (lines["subjects"].actual, lines["subjects"].expected) == ("2", "1,474")
+    assert (lines["frames"].actual, lines["frames"].expected) == ("48", "2,445,504")
+    assert lines["frames with face and eyes"].actual == "46"
+    assert (lines["of these, pictures missing"].actual, lines["frames"].ok) == ("1", False)
     remove("info.json")(root)
     assert any("info.json" in line.hint for line in gazecapture.check(root))

@@ -217,7 +217,7 @@ def test_no_root_unknown_people_and_no_h5py(root, monkeypatch):
 
 def test_check_compares_with_the_published_totals(root):
     lines = {line.what: line for line in mpiifacegaze.check(root)}
-    assert (lines["participants"].found, lines["participants"].expected) == ("2", "15")
-    assert (lines["p03: frames"].found, lines["p03: frames"].expected) == ("30", "3,000")
+    assert (lines["participants"].actual, lines["participants"].expected) == ("2", "15")
+    assert (lines["p03: frames"].actual, lines["p03: frames"].expected) == ("30", "3,000")
     shorten(root / "p00.mat")
     assert any("cannot read" in line.hint for line in mpiifacegaze.check(root))

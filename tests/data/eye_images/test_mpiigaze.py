@@ -369,9 +369,9 @@ def test_bad_options_are_named(root):
 
 def test_check_compares_with_the_published_totals(root):
     lines = {line.what: line for line in mpiigaze.check(root)}
-    assert (lines["frames"].found, lines["frames"].expected) == ("70", "213,659")
-    assert (lines["participants"].found, lines["participants"].expected) == ("2", "15")
-    assert (lines["p00: listed samples"].found, lines["p00: listed samples"].ok) == ("38", False)
+    assert (lines["frames"].actual, lines["frames"].expected) == ("70", "213,659")
+    assert (lines["participants"].actual, lines["participants"].expected) == ("2", "15")
+    assert (lines["p00: listed samples"].actual, lines["p00: listed samples"].ok) == ("38", False)
     assert lines["fewest frames of a person"].expected == "1,498"
     assert lines["most frames of a person"].expected == "34,745"
     shorten(day_file(root))

@@ -66,8 +66,8 @@ def test_check_of_the_packaged_clips():
 def test_check_of_the_research_folder():
     """Counts of the provenance note; the mps_formats folder holds no recording."""
     found = {c.what: c for c in aria.check(research_data("aria"))}
-    assert found["recordings"].found == "3"
-    assert {k: found[f"{k}: frames"].found for k in FRAMES} == {
+    assert found["recordings"].actual == "3"
+    assert {k: found[f"{k}: frames"].actual for k in FRAMES} == {
         k: str(n) for k, n in FRAMES.items()
     }
 
@@ -188,7 +188,7 @@ def test_the_wearers_own_calibration_is_preferred(tmp_path):
 def test_vrs_projection_agrees_with_gaze_2d(clip, recording):
     """gaze_2d.csv was projected with projectaria-tools 2.3.0 and printed with 6 digits."""
     folder = research_data("aria") / clip
-    gaze, times = vrs.project(folder / f"{recording}.vrs", aria.mps_file(folder))
+    gaze, times = vrs.project_gaze(folder / f"{recording}.vrs", aria.mps_file(folder))
     want, frame_times = aria.read_gaze_2d(folder / "gaze_2d.csv")
     got = gaze.at(times, max_gap_ms=60)
     assert times == pytest.approx(frame_times, abs=2e-6)

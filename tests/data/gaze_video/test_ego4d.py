@@ -237,7 +237,7 @@ def test_a_damaged_table_is_one_line_of_the_check(tmp_path, fault):
     assert str(path) in lines[0].hint
     assert words in lines[0].hint
     assert "\n" not in lines[0].hint
-    assert {c.what: c.found for c in ego4d.check(root)}["gaze files read to the end"] == "2"
+    assert {c.what: c.actual for c in ego4d.check(root)}["gaze files read to the end"] == "2"
 
 
 def test_a_fault_in_an_untracked_interval_is_none_for_check_and_loader(tmp_path):
@@ -284,7 +284,7 @@ def test_names_that_no_table_can_have(tmp_path):
         lines = {c.what: c for c in ego4d.check(root)}
         assert not lines["gaze file"].ok
         assert str(wrong) in lines["gaze file"].hint
-        assert lines["gaze files read to the end"].found == "1"
+        assert lines["gaze files read to the end"].actual == "1"
         wrong.rename(table)
     table.rename(table.with_name("._hidden.csv"))
     assert [r.person for r in ego4d.recordings(root)] == [names[1]]
@@ -314,7 +314,7 @@ def test_a_cut_video(tmp_path):
     lines = {c.what: c for c in ego4d.check(root)}
     assert video.name in lines, "no line about the cut video"
     assert "is truncated or not a video" in lines[video.name].hint
-    assert (lines["videos that open"].found, lines["videos that open"].ok) == ("0", False)
+    assert (lines["videos that open"].actual, lines["videos that open"].ok) == ("0", False)
 
 
 def test_damaged_lists(tmp_path):
@@ -343,6 +343,6 @@ def test_check_tells_the_papers_clips_and_that_they_cannot_be_met():
     found = [c for c in ego4d.check(research_data("ego4d")) if "told, not checked" in c.what]
     assert len(found) == 1
     line = found[0]
-    assert line.found == "official lists: 15,310 train, 5,202 test"
+    assert line.actual == "official lists: 15,310 train, 5,202 test"
     assert line.expected.startswith("8,140 train, 2,035 test")
     assert "14,596 and 3,439" in line.hint

@@ -134,7 +134,7 @@ def test_check_of_lists_without_videos():
     """The lists agree with the published totals; clips and gaze are missing, and from where."""
     found = {c.what: c for c in egtea.check(research_data("egtea"))}
     assert found["clips in train_gaze_official.csv"].ok
-    assert found["subjects listed"].found == "32"
+    assert found["subjects listed"].actual == "32"
     assert found["subjects without an official test clip"].ok
     assert not found["clips"].ok
     assert "cbs.ic.gatech.edu" in found["gaze files"].hint
@@ -270,7 +270,7 @@ def test_a_damaged_export_is_one_line_of_the_check(tmp_path, fault, version):
     assert str(path) in lines[path.name].hint
     assert words in lines[path.name].hint
     assert "\n" not in lines[path.name].hint
-    assert (lines["gaze files read to the end"].found, lines["clips with valid gaze"].found) == (
+    assert (lines["gaze files read to the end"].actual, lines["clips with valid gaze"].actual) == (
         "1",
         "2 of 4",
     )
@@ -288,13 +288,13 @@ def test_check_names_what_does_not_belong_together(tmp_path):
     except (DataError, UnicodeDecodeError) as fault:
         pytest.fail(f"one damaged file ends the whole check: {fault}")
     assert lines["sessions with clips and no gaze file"].hint == SESSION
-    assert lines["gaze files without clips"].found == "1"
-    assert lines["gaze files"].found == "2"
+    assert lines["gaze files without clips"].actual == "1"
+    assert lines["gaze files"].actual == "2"
     assert "is not an EGTEA clip name" in lines["clip"].hint
     assert "is truncated or not a video" in lines["holiday.mp4"].hint
-    assert lines["videos that open"].found == "4"
+    assert lines["videos that open"].actual == "4"
     assert "not text" in lines["train_gaze_official.csv"].hint
-    assert lines["clips of the FedCPF paper (told, not checked)"].found == "no official lists here"
+    assert lines["clips of the FedCPF paper (told, not checked)"].actual == "no official lists here"
 
 
 @pytest.mark.data
@@ -303,7 +303,7 @@ def test_check_tells_the_papers_clips_and_that_they_cannot_be_met():
     found = [c for c in egtea.check(research_data("egtea")) if "told, not checked" in c.what]
     assert len(found) == 1
     line = found[0]
-    assert line.found == (
+    assert line.actual == (
         "official lists: 8,299 train, 2,022 test; whole 5 s in them: 3,418 train, 882 test"
     )
     assert line.expected.startswith("6,456 train, 1,404 test")

@@ -9,7 +9,7 @@ from vergence.data.gaze_video.temporal_splits import (
     TEST,
     TRAIN,
     VAL,
-    one_clock,
+    join_sessions,
     temporal_split,
 )
 from vergence.errors import ConfigError, DataError
@@ -121,6 +121,6 @@ def test_split_refuses_a_short_gap():
 
 
 def test_sessions_are_laid_behind_one_another():
-    start, end = one_clock(["b", "a", "a"], [100, 3, 5], [101, 4, 6], gap_s=5)
+    start, end = join_sessions(["b", "a", "a"], [100, 3, 5], [101, 4, 6], gap_s=5)
     assert start.tolist() == [8, 0, 2]
     assert end.tolist() == [9, 1, 3]

@@ -14,7 +14,7 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_table import GazeTable, check_overlap
-from vergence.data.io.path_patterns import matching
+from vergence.data.io.path_patterns import matching_files
 from vergence.errors import ConfigError, DataError
 
 COLUMNS = {"t": "t", "x": "x", "y": "y", "unit": "fraction", "t_unit": "ms"}
@@ -277,7 +277,7 @@ def test_people_and_videos_by_the_names_of_files(tmp_path):
     with pytest.raises(
         ConfigError, match=r"'\{name\}' in '\{name\}.csv': allowed are \{person\} and \{rec"
     ):
-        matching(tmp_path, "{name}.csv", "files")
+        matching_files(tmp_path, "{name}.csv", "files")
 
 
 def test_frame_times_of_the_recorder(tmp_path):

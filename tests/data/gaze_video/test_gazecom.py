@@ -275,7 +275,7 @@ def test_no_root_is_refused():
 
 def test_check_says_what_is_missing(shared_root):
     lines = {line.what: line for line in check(shared_root)}
-    assert (lines["people"].found, lines["people"].expected, lines["people"].ok) == (
+    assert (lines["people"].actual, lines["people"].expected, lines["people"].ok) == (
         "3",
         "36",
         False,

@@ -69,7 +69,7 @@ def test_bad_files_are_named(tmp_path):
     with pytest.raises(DataError, match="holds neither version of CIFAR-100"):
         Cifar100().load(str(tmp_path))
     write_binary(tmp_path)
-    assert [line.found for line in check(tmp_path)] == [
+    assert [line.actual for line in check(tmp_path)] == [
         "200",
         "2",
         "100",

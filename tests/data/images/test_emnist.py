@@ -54,7 +54,7 @@ def test_bad_files_are_named(tmp_path):
     with pytest.raises(DataError, match=r"labels must be 1 to 26, got 0.*nist.gov"):
         Emnist().load(str(tmp_path))
     write(tmp_path)
-    assert [(line.found, line.expected) for line in check(tmp_path)] == [
+    assert [(line.actual, line.expected) for line in check(tmp_path)] == [
         ("104", "124,800"),
         ("4", "4,800"),
         ("52", "20,800"),

@@ -282,7 +282,7 @@ def test_bad_options_are_named(options, says):
 
 def test_check_counts_and_tells_what_is_wrong(copy):
     few = check(copy)
-    assert [(c.what, c.found, c.ok) for c in few] == [
+    assert [(c.what, c.actual, c.ok) for c in few] == [
         ("train images", "400", False),
         ("images of the rarest class, train", "40", False),
         ("test images", "120", False),

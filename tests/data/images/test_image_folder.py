@@ -63,7 +63,7 @@ def test_an_omniscient_teacher_gets_eight_of_ten_unseen_pictures(root):
 
 def test_what_is_refused(root):
     load = str(root)
-    assert [line.found for line in check(root)] == ["3", "10 to 10"]
+    assert [line.actual for line in check(root)] == ["3", "10 to 10"]
     with pytest.raises(ConfigError, match=r"some of the 3 classes but not all, of cat, grizzly"):
         ImageFolder().load(load)
     with pytest.raises(ConfigError, match=r"no class 'cta' \(did you mean 'cat'"):

@@ -9,7 +9,7 @@ from tests.data.footage import number, write_csv, write_video
 from tests.refusals import refuses
 from vergence.data.gaze_video.aria import Aria
 from vergence.data.gaze_video.gaze import Gaze
-from vergence.data.gaze_video.recording import Recording, WindowOptions, windows
+from vergence.data.gaze_video.recording import Recording, WindowOptions, cut_windows
 from vergence.data.io.video import Video
 from vergence.errors import ConfigError, DataError
 from vergence.video.encode import encode
@@ -175,7 +175,7 @@ def test_a_step_below_the_frame_interval_is_refused(tmp_path):
     gaze = Gaze.build("g", [0.0], [0.5], [0.5])
     recording = Recording("a", "a", gaze, path)
     with pytest.raises(ConfigError, match=r"shorter than the frame interval of 'a'; use 0\.100"):
-        windows(recording, recording.footage(), WindowOptions(step_s=0.02))
+        cut_windows(recording, recording.footage(), WindowOptions(step_s=0.02))
 
 
 def test_windows_without_any_scored_frame_are_left_out(tmp_path):
@@ -184,7 +184,7 @@ def test_windows_without_any_scored_frame_are_left_out(tmp_path):
     t = np.arange(10) * 0.1
     recording = Recording("a", "a", Gaze.build("g", t, t, t), path)
     options = WindowOptions(window=4, step_s=0.1, stride_s=0.5)
-    found = windows(recording, recording.footage(), options)
+    found = cut_windows(recording, recording.footage(), options)
     assert [w.start_s for w in found] == pytest.approx([0.0, 0.5])
     assert found[1].points[:, 0, 0] == pytest.approx([0.5, 0.6, 0.7, 0.8], abs=1e-6)
 
@@ -196,7 +196,7 @@ def test_clips_of_five_seconds_are_whole_ones_one_behind_the_other(tmp_path, fra
     t = np.arange(frames) / 24
     recording = Recording("a", "a", Gaze.build("g", t, t / 40, t / 40), path)
     options = WindowOptions(clip_s=5, short="skip")
-    found = windows(recording, recording.footage(), options)
+    found = cut_windows(recording, recording.footage(), options)
     assert len(found) == frames // 120
     for k, window in enumerate(found):
         assert window.rows.tolist() == [120 * k + i for i in (0, 30, 60, 90)]
@@ -215,9 +215,9 @@ def test_a_recording_shorter_than_a_clip(tmp_path):
     path = write_video(tmp_path / "a.mp4", np.arange(20) * 0.1)
     recording = Recording("a", "a", Gaze.build("g", [0.0], [0.5], [0.5]), path)
     with pytest.raises(DataError, match=r"takes 4 frames, 5\.00 s; lower clip_s, or"):
-        windows(recording, recording.footage(), WindowOptions(clip_s=5))
+        cut_windows(recording, recording.footage(), WindowOptions(clip_s=5))
     with pytest.raises(ConfigError, match=r"clip_s / window = 0\.025 is shorter than the frame"):
-        windows(recording, recording.footage(), WindowOptions(clip_s=0.1))
+        cut_windows(recording, recording.footage(), WindowOptions(clip_s=0.1))
 
 
 def test_frame_times_of_another_video_are_refused(tmp_path):

@@ -274,7 +274,7 @@ def test_bad_options_are_named(root, options, error, says):
 def test_check_says_what_is_missing(root):
     lines = check(root)
     assert [line.ok for line in lines] == [False, False, False, False, False]
-    assert (lines[0].found, lines[0].expected) == ("20", "700")
+    assert (lines[0].actual, lines[0].expected) == ("20", "700")
     assert "github.com/NUS-VIP" in lines[0].hint
 
 

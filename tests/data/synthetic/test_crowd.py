@@ -93,7 +93,7 @@ def test_the_digest_of_held_people_is_still_that_of_everything():
 
 
 def test_check_looks_at_the_last_person_only():
-    assert [(c.what, c.found, c.ok) for c in check()] == [
+    assert [(c.what, c.actual, c.ok) for c in check()] == [
         ("people", "1,000,000", True),
         ("samples of the last person", "20", True),
     ]

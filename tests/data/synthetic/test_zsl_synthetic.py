@@ -80,7 +80,7 @@ def test_what_is_refused(tmp_path):
         ZslSynthetic(unseen=("tiny pink round",)).load()
     with pytest.raises(DataError, match=r"missing file .*att_splits.mat.*xlsa17"):
         ZslSynthetic().load(str(tmp_path))
-    assert [line.found for line in check()] == ["960"]
+    assert [line.actual for line in check()] == ["960"]
 
 
 @pytest.mark.data

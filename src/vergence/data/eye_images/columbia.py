@@ -26,8 +26,8 @@ from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
-from vergence.data.io.checks import Check, Checks, compare, data_folder, watched
-from vergence.data.io.image_files import opened
+from vergence.data.io.checks import Check, Checks, compare, data_folder, with_progress
+from vergence.data.io.image_files import open_image
 from vergence.data.splits import PeopleOptions, deal_at_random
 from vergence.errors import DataError
 
@@ -65,7 +65,7 @@ class Columbia(PeopleOptions, Dataset):
             ConfigError: an option is out of range.
         """
         found = _pairs(data_folder(root, "columbia", WHERE))
-        chosen = self.chosen(found, "person")
+        chosen = self.people_to_load(found, "person")
         read = {person: _read(found[person]) for person in chosen}
         verify_yaw_sign(list(read.values()), str(root))
         about = {
@@ -138,14 +138,14 @@ def _pairs(folder: Path) -> dict[str, list[Photo]]:
 
 def _read(photos: list[Photo]) -> dict[str, NDArray]:
     left, right = (
-        np.stack([_patch(path) for path in watched(paths, "eye patches")])
+        np.stack([_patch(path) for path in with_progress(paths, "eye patches")])
         for paths in ([p.left for p in photos], [p.right for p in photos])
     )
     return both_eyes(left, right, *angles(np.array([photo.degrees for photo in photos])))
 
 
 def _patch(path: Path) -> NDArray:
-    with opened(path, str(path), WHERE) as picture:
+    with open_image(path, str(path), WHERE) as picture:
         size = picture.size
         grey = np.asarray(picture.convert("L")) if size == (WIDTH, HEIGHT) else None
     if grey is None:

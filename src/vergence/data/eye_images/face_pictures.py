@@ -28,9 +28,16 @@ from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verif
 from vergence.data.eye_images.face_patches import patches_of
 from vergence.data.eye_images.landmarks import Find, landmarker
 from vergence.data.gaze_video.gaze_files import people_of_paths
-from vergence.data.io.checks import Check, CheckedFolder, Checks, data_folder, refuse_nan, watched
+from vergence.data.io.checks import (
+    Check,
+    CheckedFolder,
+    Checks,
+    data_folder,
+    refuse_nan,
+    with_progress,
+)
 from vergence.data.io.delimited_text import DelimitedTable, read_table
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.data.splits import PeopleOptions, deal_at_random, deal_in_order
 from vergence.errors import ConfigError, DataError
 
@@ -128,7 +135,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         folder = data_folder(root, "face_pictures", WHERE)
         read, left_out = self._read(folder)
         verify_yaw_sign([columns for columns, _ in read.values()], str(folder))
-        chosen = self.chosen(list(read), "person")
+        chosen = self.people_to_load(list(read), "person")
         people = {person: self._split(person, *read[person]) for person in chosen}
         how = "whole sessions in order" if self.columns.session else "pictures at random"
         about = {
@@ -192,7 +199,10 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             pose = self._angles(table, self.columns.pose)[rows] if self.columns.pose else 0 * gaze
             left, right = (
                 np.stack(
-                    [_patch(root, table, name, row) for row in watched(rows.tolist(), "patches")]
+                    [
+                        _patch(root, table, name, row)
+                        for row in with_progress(rows.tolist(), "patches")
+                    ]
                 )
                 for name in (self.columns.left, self.columns.right)
             )
@@ -202,7 +212,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         camera = read_camera(root / self.camera) if self.camera else None
         pictures = (
             _picture(root, table, self.columns.picture, row)
-            for row in watched(rows.tolist(), "pictures")
+            for row in with_progress(rows.tolist(), "pictures")
         )
         looked_at = {i: targets[row] for i, row in enumerate(rows)}
         found, kept = self._patches(table, rows, pictures, camera, looked_at)
@@ -289,14 +299,14 @@ def _opened_row(root: Path, table: DelimitedTable, name: str, row: int) -> tuple
 def _picture(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
     """The upright pixels of a picture; phones store many on their side."""
     file, told = _opened_row(root, table, name, row)
-    with opened(file, told, "save it again, or remove the row") as stored:
+    with open_image(file, told, "save it again, or remove the row") as stored:
         return np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
 
 
 def _patch(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
     """The grey pixels of a patch; of another size in the same proportions, it is resized."""
     file, told = _opened_row(root, table, name, row)
-    with opened(file, told, "save it again, or remove the row") as stored:
+    with open_image(file, told, "save it again, or remove the row") as stored:
         width, height = stored.size
         grey = stored.convert("L")
         small = grey.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)

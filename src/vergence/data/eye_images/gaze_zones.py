@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vergence.core.data import Samples
 from vergence.core.federation import Dataset, Federation
-from vergence.data.owner import Kinds, Lists, Owned
+from vergence.data.owner import ClassNames, OwnerOptions, RowLists
 from vergence.data.synthetic.eyes.eye_synthetic import FEWEST, MOST, EyeSynthetic
 from vergence.errors import ConfigError
 
@@ -31,7 +31,7 @@ UNSEEN = (0, 4, 8)
 
 
 @dataclass(frozen=True)
-class GazeZones(Owned, Dataset):
+class GazeZones(OwnerOptions, Dataset):
     """Pixels of eye patches, labelled by the zone looked into; options beside `Owned`'s.
 
     Everything is tested on later recording days than it is learned from, unseen zones too.
@@ -80,7 +80,7 @@ class GazeZones(Owned, Dataset):
         rows = np.arange(len(y))
         first = rows < sum(map(len, early))
         hidden = np.isin(y.numpy(), self.unseen)
-        lists = Lists(
+        lists = RowLists(
             rows[first & ~hidden],
             rows[~first & ~hidden],
             rows[~first & hidden],
@@ -95,7 +95,7 @@ class GazeZones(Owned, Dataset):
             "seen and of unseen zones",
             "semantics": "directions",
         }
-        return self.held(columns, lists, Kinds(NAMES, tuple(sorted(self.unseen))), about)
+        return self.federation(columns, lists, ClassNames(NAMES, tuple(sorted(self.unseen))), about)
 
 
 def zones(gaze: Float[Tensor, "n 2"]) -> Int[Tensor, " n"]:

@@ -35,9 +35,9 @@ from vergence.data.io.checks import (
     data_folder,
     need_file,
     refuse_nan,
-    watched,
+    with_progress,
 )
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.data.splits import PeopleOptions, deal_at_random
 from vergence.errors import DataError, first_line
 
@@ -77,9 +77,9 @@ class Gazecapture(PeopleOptions, Dataset):
             ConfigError: an option is out of range.
         """
         folders = _folders(data_folder(root, "gazecapture", WHERE))
-        chosen = self.chosen(folders, "subject")
+        chosen = self.people_to_load(folders, "subject")
         people, left_out, published, pooled = {}, [], {}, []
-        for folder in watched([folders[person] for person in chosen], "subjects"):
+        for folder in with_progress([folders[person] for person in chosen], "subjects"):
             subject = read_subject(folder).thinned(self.frames)
             columns, dots = _patches(subject, self.distance_cm)
             try:
@@ -230,7 +230,7 @@ def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str,
     left, right, kept = [], [], []
     for row, path in enumerate(subject.pictures):
         need_file(path, WHERE)
-        with opened(path, str(path), WHERE) as picture:
+        with open_image(path, str(path), WHERE) as picture:
             found = [cut(picture, (x + w / 2, y + h / 2), w) for x, y, w, h in subject.box[row]]
         if found[0] is not None and found[1] is not None:
             left.append(found[0])
@@ -249,7 +249,7 @@ def check(root: Path) -> list[Check]:
     with lines.reading("subjects"):
         folders = _folders(root)
         lines.append(compare("subjects", len(folders), PEOPLE, WHERE))
-        for folder in watched(list(folders.values()), "subjects"):
+        for folder in with_progress(list(folders.values()), "subjects"):
             with lines.reading(folder.name):
                 subjects.append(read_subject(folder))
         frames = sum(subject.frames for subject in subjects)

@@ -37,10 +37,10 @@ from vergence.data.io.checks import (
     compare,
     data_folder,
     refuse_nan,
-    watched,
+    with_progress,
 )
 from vergence.data.io.generated_cache import Arrays, cached
-from vergence.data.io.hdf5_files import Hdf5Reader, hdf5
+from vergence.data.io.hdf5_files import Hdf5Reader, open_hdf5
 from vergence.data.splits import PeopleOptions, deal_at_random
 from vergence.errors import DataError
 
@@ -82,9 +82,9 @@ class Mpiifacegaze(PeopleOptions, Dataset):
             ConfigError: an option is out of range, or h5py is not installed.
         """
         files = _files(data_folder(root, "mpiifacegaze", WHERE))
-        chosen = self.chosen(files, "participant")
+        chosen = self.people_to_load(files, "participant")
         people, lost = {}, {}
-        for path in watched([files[person] for person in chosen], "participants"):
+        for path in with_progress([files[person] for person in chosen], "participants"):
             columns = _patches(path)
             frames = len(columns["gaze"]) // 2
             rng = np.random.default_rng([self.split_seed, int(path.stem[1:])])
@@ -192,7 +192,7 @@ def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """Open `Data/data` and `Data/label` of a file, their shapes verified."""
-    with hdf5(path, "reading MPIIFaceGaze", WHERE) as held:
+    with open_hdf5(path, "reading MPIIFaceGaze", WHERE) as held:
         data, label = (_dataset(held, name) for name in ("data", "label"))
         frames = len(label)
         expected = (frames, 3, SIDE, SIDE), (frames, COLUMNS)
@@ -218,7 +218,7 @@ def check(root: Path) -> list[Check]:
     with lines.reading("one file per participant"):
         files = _files(root)
         lines.append(compare("participants", len(files), PEOPLE, WHERE))
-        for path in watched(list(files.values()), "participants"):
+        for path in with_progress(list(files.values()), "participants"):
             with lines.reading(path.stem):
                 columns = _patches(path)
                 frames = len(columns["gaze"]) // 2 + int(columns["lost"][0])

@@ -42,7 +42,7 @@ from vergence.data.io.checks import (
     read_mat,
     read_npz,
     refuse_nan,
-    watched,
+    with_progress,
 )
 from vergence.data.io.delimited_text import text_lines
 from vergence.data.splits import PeopleOptions, deal_in_order
@@ -105,9 +105,9 @@ class Mpiigaze(PeopleOptions, Dataset):
                     )
         if not files:
             raise DataError(f"no participant found: {WHERE}")
-        chosen = self.chosen(files, "participant")
+        chosen = self.people_to_load(files, "participant")
         read = self._by_day if original else self._at_random
-        paths = watched([files[person] for person in chosen], "participants")
+        paths = with_progress([files[person] for person in chosen], "participants")
         people = {person: read(person, path) for person, path in zip(chosen, paths, strict=True)}
         about = {
             "licence": "CC BY-NC-SA 4.0 (MPIIGaze): research use, not packaged",
@@ -365,7 +365,7 @@ def check(root: Path) -> list[Check]:
     lines, frames = Checks(), []
     people = sorted(folder.glob("p[0-9][0-9]"))
     lines.append(compare("participants", len(people), PEOPLE, WHERE))
-    for path in watched(people, "participants"):
+    for path in with_progress(people, "participants"):
         with lines.reading(path.name):
             days = _read_days(path)
             frames.append(sum(len(day.names) for day in days.values()))

@@ -26,16 +26,17 @@ from vergence.data.gaze_video.recording import (
     WindowOptions,
     check_recordings,
     federation,
-    named,
-    places,
+    id_and_person,
+    recording_folders,
 )
-from vergence.data.io.checks import Check, no_folder
+from vergence.data.io.checks import Check, missing_folder
 from vergence.data.io.delimited_text import read_table
 from vergence.data.io.video import videos_in
 from vergence.errors import DataError
 
 SAMPLE = Path(__file__).parent.with_name("samples") / "aria"
 COLUMNS = ("frame", "frame_timestamp_us", "gaze_timestamp_us", "dt_ms", "x", "y")
+# In order of precision: gaze that was calibrated to the wearer comes first.
 MPS_NAMES = (
     "personalized_eye_gaze.csv",
     "general_eye_gaze.csv",
@@ -43,8 +44,9 @@ MPS_NAMES = (
     "eyegaze.csv",
     "eyegaze_legacy.csv",
 )
-"""Best first: gaze calibrated to the wearer is preferred."""
+"""Names of an MPS eye gaze CSV, the best first."""
 PACKAGED = {"adt": 6, "aea": 8, "gen2": 3}
+"""Frames of each packaged clip."""
 ABOUT = {
     "licence": "of the recordings at root; the packaged clips: Apache-2.0, Meta Platforms",
     "citation": "Engel et al.: Project Aria: A new tool for egocentric multi-modal AI research. "
@@ -78,8 +80,10 @@ def recordings(root: Path) -> list[Recording]:
         DataError: `root` does not exist, or a recording is incomplete.
     """
     if not root.is_dir():
-        raise DataError(f"{no_folder(root)} for data set 'aria': correct root, or leave it out")
-    return [read(place, root) for place in places(root, "*.mp4", "*.vrs", "gaze_2d.csv")]
+        raise DataError(
+            f"{missing_folder(root)} for data set 'aria': correct root, or leave it out"
+        )
+    return [read(place, root) for place in recording_folders(root, "*.mp4", "*.vrs", "gaze_2d.csv")]
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
@@ -89,7 +93,7 @@ def read(folder: Path, root: Path | None = None) -> Recording:
         ConfigError: it is a VRS and projectaria-tools is not installed.
         DataError: there is gaze without video or video without gaze, or a file is unreadable.
     """
-    name, person = named(folder, root)
+    name, person = id_and_person(folder, root)
     table = folder / "gaze_2d.csv"
     videos = videos_in(folder, usual=(".mp4",))
     if table.is_file():
@@ -100,14 +104,14 @@ def read(folder: Path, root: Path | None = None) -> Recording:
             )
         gaze, times = read_gaze_2d(table)
         return Recording(name, person, gaze, videos[0], times)
-    found = sorted(folder.glob("*.vrs"))
-    if len(found) != 1:
+    files = sorted(folder.glob("*.vrs"))
+    if len(files) != 1:
         raise DataError(
             f"{folder} has video without gaze: put gaze_2d.csv beside "
             f"{(videos or ['the mp4'])[0]}, or give one .vrs file with its MPS eye gaze CSV"
         )
-    gaze, times = vrs.project(found[0], mps_file(folder))
-    return Recording(name, person, gaze, found[0], times)
+    gaze, times = vrs.project_gaze(files[0], mps_file(folder))
+    return Recording(name, person, gaze, files[0], times)
 
 
 def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
@@ -125,6 +129,7 @@ def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
     x, y = table.floats("x"), table.floats("y")
     tracked = np.isfinite(x) & np.isfinite(y)
     t = (us - us[0]) * 1e-6
+    # The eye was measured a little before or after its frame; empty cells are untracked rows.
     dt = np.where(tracked, table.floats("dt_ms"), 0.0)
     gaze = Gaze.build(
         str(path),
@@ -141,14 +146,14 @@ def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
 def mps_file(folder: Path) -> Path | None:
     """Return the MPS eye gaze CSV in or below a folder, the wearer's own calibration first."""
     for name in MPS_NAMES:
-        found = sorted(folder.rglob(name))
-        if found:
-            return found[0]
+        files = sorted(folder.rglob(name))
+        if files:
+            return files[0]
     return None
 
 
 def check(root: Path | None = None) -> list[Check]:
-    """Compare frames and gaze of every recording; the packaged clips against their known counts."""
+    """Check frames and gaze of every recording, and the counts of the packaged clips."""
     hint = "put folders with an mp4 and gaze_2d.csv, or a .vrs and its MPS CSV, below root"
     known = PACKAGED if root is None else {}
     return check_recordings(recordings, root or SAMPLE, hint, frames=known)

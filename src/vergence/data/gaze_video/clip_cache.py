@@ -1,18 +1,15 @@
-"""Cache of decoded video on disk as uint8: decoded once, mapped into memory ever after.
+"""Cache of decoded video on disk as uint8: decoded once, then mapped into memory.
 
-An entry holds the frames of one bank: the chosen rows of one or more videos at one size. It is a
-safetensors file with a SHA-256 per block of frames. Videos are told apart by size, time of last
-change and a digest of four pieces of 64 KiB, head and tail among them: a full digest would read
-every video whole on every load, and files that agree in all three but not in their pictures are not
-met by accident (the tables of a video container, which count the bytes of every frame, lie at its
-ends).
+An entry holds the frames of one bank: some rows of one or more videos at one size. It is a
+safetensors file with a SHA-256 per block of frames. A video is identified by its size, its time of
+last change and a digest of four pieces of 64 KiB, head and tail among them.
 
 Its files are bounded, checksummed, resumable and shared. An entry is `KEY.safetensors`. While it is
-made it is `KEY.part`, of its final size, with zeros for the digests of the blocks that are still
-missing: whoever comes next goes on behind the last block that is intact. `KEY.lock` is held by the
-one process that makes it. A process that has an entry mapped holds a shared lock on it (`flock`,
-which ends with the mapping, whatever ends the process), so that only entries nobody uses are
-removed to make room.
+made it is `KEY.part`, of its final size, with zeros for the digests of the missing blocks: after an
+interruption the next process continues behind the last intact block. The one process that makes an
+entry holds `KEY.lock`. A process that has an entry mapped holds a shared lock on it (`flock`, which
+ends with the mapping, whatever ends the process), so that only unused entries are removed to make
+room.
 """
 
 from __future__ import annotations
@@ -51,16 +48,19 @@ from vergence.system.file_locks import lock, lock_shared, try_lock, try_lock_sha
 VERSION = 4
 """Part of every key: raise it when the same video should give other pixels."""
 LIMIT_GB = 20.0
+# A full digest would read every video whole on every load. The tables of a container, which count
+# the bytes of every frame, lie at its ends: other pictures change one of these pieces or the size.
 SLICES, SLICE_BYTES = 4, 1 << 16
 BLOCK_BYTES = 16 << 20
 """Frames are checked and resumed in blocks of at most this many bytes, or one frame."""
+# Memory is mapped in pages: the header fills whole ones, so that frames begin at one.
 PAGE = 4096
-MISSING = "0" * 64
+NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True, eq=False)
 class ClipWindow:
-    """Frames of one video: `rows` int64 (ascending) of `footage`, which lies in the file `path`."""
+    """Frames of one video: `rows` int64 (ascending) of `footage`, in the file `path`."""
 
     path: Path
     footage: Footage
@@ -68,10 +68,10 @@ class ClipWindow:
 
 
 def limit_bytes() -> int:
-    """Limit in bytes of the cache of decoded video: `VERGENCE_CACHE_GB`, default 20 GB.
+    """Return the limit of the cache of decoded video in bytes (`VERGENCE_CACHE_GB`, or 20 GB).
 
     Raises:
-        ConfigError: it is not a number of 0 or more (0 = keep nothing on disk).
+        ConfigError: the variable is not a number of 0 or more (0: nothing is written to disk).
     """
     text = os.environ.get("VERGENCE_CACHE_GB") or str(LIMIT_GB)
     try:
@@ -87,17 +87,17 @@ def limit_bytes() -> int:
 
 
 def identity(path: Path) -> str:
-    """Identity of a file's content: size, time of change, digest of four pieces.
+    """Return the identity of a file's content: size, time of change, digest of four pieces.
 
-    Files of up to 256 KiB are digested whole. The name does not count: a file moved with its time
-    of change is the same.
+    Files of up to 256 KiB are digested whole. The name is no part of it, so that a file which was
+    moved with its time of change keeps its entry.
 
     Raises:
         DataError: the file cannot be read.
     """
     try:
-        found = path.stat()
-        return _identity(path, found.st_size, found.st_mtime_ns)
+        status = path.stat()
+        return _identity(path, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise DataError(
             f"video {path} cannot be read ({error.strerror}); give the path of an existing file"
@@ -120,7 +120,7 @@ def _identity(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def open_video(path: Path) -> Video:
-    """Return `Video.open(path)`, its frame times from the cache where this file was met before.
+    """Return `Video.open(path)`, with frame times from the cache after the first time.
 
     Raises:
         DataError: the file is missing, not a video, truncated, or has no frames.
@@ -130,7 +130,7 @@ def open_video(path: Path) -> Video:
 
     def read() -> dict[str, NDArray]:
         video = Video.open(path)
-        # Numbers of one kind each: pixels and signs are whole, the start is not.
+        # Two arrays, because pixels and signs are integers and the start is not.
         shown = np.array([video.width, video.height, *map(int, video.orientation)])
         start = np.array([video.start_s])
         return {"times_s": video.times_s, "pts": video.pts, "shown": shown, "start_s": start}
@@ -146,12 +146,12 @@ def open_video(path: Path) -> Video:
 def load_clips(
     banks: Sequence[Sequence[ClipWindow]], size: tuple[int, int]
 ) -> list[UInt8[Tensor, "frames height width 3"]]:
-    """Return the frames of every bank, in order, at `size` (width, height): decoded at most once.
+    """Return the frames of every bank, in order, at `size` (width, height), decoded at most once.
 
-    The tensors are mapped from the cache: pages are read when used and held in memory only while
-    there is room. Writing to one changes this process's copy, never the cache. What does not fit
-    into `VERGENCE_CACHE_GB` beside the entries in use, or cannot be written, is decoded into
-    memory, with one line on stderr. Progress is shown after two seconds on a terminal.
+    The tensors are mapped from the cache: pages are read when used, and leave memory when room is
+    short. Writing to one changes this process's copy, never the cache. Frames that do not fit into
+    `VERGENCE_CACHE_GB` next to the entries in use, or cannot be written, are decoded into memory,
+    with one line on stderr. Progress is shown after two seconds on a terminal.
 
     Raises:
         ConfigError: VERGENCE_CACHE_GB is not a number.
@@ -165,7 +165,7 @@ def load_clips(
         for cuts in banks:
             frames = _Frames(cuts, size, progress)
             if limit and frames.shape[0]:
-                out.append(_kept(store, frames, refused))
+                out.append(_stored_or_decoded(store, frames, refused))
             else:
                 out.append(frames.in_memory())
     if refused:
@@ -173,7 +173,8 @@ def load_clips(
     return out
 
 
-def _kept(store: Store, frames: _Frames, refused: list[str]) -> Tensor:
+def _stored_or_decoded(store: Store, frames: _Frames, refused: list[str]) -> Tensor:
+    # Without a cache the data are the same, and loading only takes longer.
     try:
         return store.take(json.dumps(frames.key(), sort_keys=True), frames)
     except NoRoom as reason:
@@ -185,7 +186,7 @@ def _kept(store: Store, frames: _Frames, refused: list[str]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """The frames of one bank, still to be decoded."""
+    """Frames of one bank that may have to be decoded."""
 
     cuts: Sequence[ClipWindow]
     size: tuple[int, int]
@@ -197,7 +198,7 @@ class _Frames:
         return sum(len(cut.rows) for cut in self.cuts), height, width, 3
 
     def key(self) -> Mapping[str, object]:
-        """Return everything that the pixels depend on."""
+        """Return everything that the pixels depend on, as the key of the entry."""
         cuts = []
         for cut in self.cuts:
             rows = hashlib.sha256(np.ascontiguousarray(cut.rows, "<i8").tobytes()).hexdigest()
@@ -216,6 +217,7 @@ class _Frames:
             start = max(start - len(cut.rows), 0)
             if not len(rows):
                 continue
+            # A copy that is still under way would leave an entry with half its pictures.
             before = identity(cut.path)
             for frame in cut.footage.frames([int(row) for row in rows], *self.size):
                 yield frame
@@ -223,8 +225,8 @@ class _Frames:
             if identity(cut.path) != before:
                 raise DataError(f"video {cut.path} changed while it was read; load it again")
 
-    def found(self) -> None:
-        """Count all frames as done: none had to be decoded."""
+    def count_as_done(self) -> None:
+        """Show all frames as done, because the cache had them."""
         self.progress.advance(self.shape[0])
 
     def in_memory(self) -> Tensor:
@@ -236,7 +238,7 @@ class _Frames:
 
 @dataclass
 class _Progress:
-    """A bar on stderr that appears after two seconds, and only where a person is watching."""
+    """Progress bar that appears after two seconds, where stderr is a terminal."""
 
     bar: Progress
     total: int
@@ -256,38 +258,38 @@ def _progress(total: int) -> Iterator[_Progress]:
 
 
 class NoRoom(Exception):
-    """An entry does not fit into the limit beside those in use."""
+    """Raised where an entry does not fit into the limit next to those in use."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of entries that together take at most `limit` bytes."""
+    """Folder of entries that take at most `limit` bytes together."""
 
     folder: Path
     limit: int
 
     def take(self, key: str, source: _Frames) -> UInt8[Tensor, "frames height width 3"]:
-        """Return the entry of this key, mapped; made from `source` where no intact one is there.
+        """Map the entry of this key; make it from `source` where there is no intact one.
 
         Raises:
             DataError: a video cannot be decoded.
             NoRoom: the limit leaves no room for it.
             OSError: the folder cannot be used.
         """
-        # Pictures of people's surroundings: nobody else's to see.
+        # Pictures of people's surroundings: other users of this machine must not read them.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
         path = self.folder / f"{name}.safetensors"
         layout = _StoreLayout(key, source.shape)
-        mapped = _mapped(path, layout)
+        mapped = _map_if_intact(path, layout)
         if mapped is None:
-            with _alone(path.with_suffix(".lock")):
-                # Somebody else may have made it while this process waited.
-                mapped = _mapped(path, layout)
+            with _exclusive_lock(path.with_suffix(".lock")):
+                # Another process may have made it while this one waited for the lock.
+                mapped = _map_if_intact(path, layout)
                 if mapped is None:
                     self._make(path, layout, source)
-                    return _map(path, layout)
-        source.found()
+                    return _map_entry(path, layout)
+        source.count_as_done()
         return mapped
 
     def _make(self, path: Path, layout: _StoreLayout, source: _Frames) -> None:
@@ -295,37 +297,39 @@ class Store:
         handle = os.open(part, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
         try:
             with os.fdopen(handle, "r+b") as file:
-                done = _intact(file, layout)
+                done = _count_intact_blocks(file, layout)
                 if not done:
                     self._reserve(file, part, layout)
-                _fill(file, layout, done, source)
+                _decode_missing_blocks(file, layout, done, source)
                 os.fsync(file.fileno())
+        # Only an interrupted process leaves its part behind, to be resumed.
         except (DataError, NoRoom, OSError):
             part.unlink(missing_ok=True)
             raise
         part.replace(path)
 
     def _reserve(self, file: BinaryIO, part: Path, layout: _StoreLayout) -> None:
-        """Make room for the entry by removing those used longest ago, and claim it."""
+        """Make room for the entry by removing those used longest ago, and take its space."""
         file.truncate(0)
         if layout.bytes > self.limit:
             raise NoRoom(f"needs {_gb(layout.bytes)}, VERGENCE_CACHE_GB allows {_gb(self.limit)}")
-        with _alone(self.folder / "room.lock"), ExitStack() as held:
+        with _exclusive_lock(self.folder / "room.lock"), ExitStack() as locks:
             entries = [(p.stat(), p) for p in self.folder.iterdir() if p.suffix in _KINDS]
-            used = sum(found.st_size for found, _ in entries)
-            chosen: list[Path] = []
-            for found, path in sorted(entries, key=lambda entry: entry[0].st_mtime_ns):
+            used = sum(status.st_size for status, _ in entries)
+            removable: list[Path] = []
+            for status, path in sorted(entries, key=lambda entry: entry[0].st_mtime_ns):
                 if used + layout.bytes <= self.limit:
                     break
-                if path != part and _unused(path, held):
-                    chosen.append(path)
-                    used -= found.st_size
+                if path != part and _lock_if_unused(path, locks):
+                    removable.append(path)
+                    used -= status.st_size
             if used + layout.bytes > self.limit:
                 raise NoRoom(
                     f"needs {_gb(layout.bytes)}, VERGENCE_CACHE_GB allows {_gb(self.limit)} and "
                     f"{_gb(used)} are in use"
                 )
-            for path in chosen:
+            # Only now: an entry that does not fit anyway must not cost the others.
+            for path in removable:
                 path.unlink(missing_ok=True)
             file.truncate(layout.bytes)
 
@@ -354,7 +358,7 @@ class _StoreLayout:
 
     @property
     def offset(self) -> int:
-        return len(self.header([MISSING] * self.blocks))
+        return len(self.header([NO_DIGEST] * self.blocks))
 
     @property
     def bytes(self) -> int:
@@ -376,44 +380,44 @@ class _StoreLayout:
         return struct.pack("<Q", len(text)) + text
 
     def digests(self, head: bytes) -> list[str] | None:
-        """Return the digests in a header, None where it is damaged or of another entry."""
+        """Return the digests in a header; None where it is damaged or of another entry."""
         try:
             made = parse_json(head[8:])["__metadata__"]["made"]
         except (ValueError, KeyError, TypeError):
             return None
         size = self.blocks * 64
-        found = [made[at : at + 64] for at in range(0, size, 64)]
-        return found if head == self.header(found) else None
+        digests = [made[at : at + 64] for at in range(0, size, 64)]
+        return digests if head == self.header(digests) else None
 
 
-def _mapped(path: Path, layout: _StoreLayout) -> Tensor | None:
-    """Return an entry, None where there is none or it is damaged."""
+def _map_if_intact(path: Path, layout: _StoreLayout) -> Tensor | None:
+    """Return an entry; None where there is none, or where it is damaged."""
     try:
-        found = _map(path, layout)
+        frames = _map_entry(path, layout)
     except FileNotFoundError:
         return None
     except ValueError:
         sys.stderr.write(f"decoded video {path} is damaged: decoding it again\n")
         return None
-    # Which entry was used last decides which one goes first.
+    # The entry that was used longest ago is removed first.
     with suppress(OSError):
         os.utime(path)
-    return found
+    return frames
 
 
-def _map(path: Path, layout: _StoreLayout) -> Tensor:
-    """Map an entry and hold it; raises ValueError where a digest is wrong."""
+def _map_entry(path: Path, layout: _StoreLayout) -> Tensor:
+    """Map an entry and lock it against removal; raise ValueError where a digest is wrong."""
     with path.open("rb") as file:
         lock_shared(file)
-        # Through the file, not the mapping: pages that were only checked are not this process's.
-        if _intact(file, layout) < layout.blocks:
+        # Read through the file: pages of the mapping would count as memory of this process.
+        if _count_intact_blocks(file, layout) < layout.blocks:
             raise ValueError
         # Copy on write: torch wants memory it may write to, and the file must not change.
         return torch.from_numpy(np.memmap(file, np.uint8, "c", layout.offset, layout.shape))
 
 
-def _intact(file: BinaryIO, layout: _StoreLayout) -> int:
-    """Number of blocks that an entry holds, up to the first that is missing or damaged."""
+def _count_intact_blocks(file: BinaryIO, layout: _StoreLayout) -> int:
+    """Return the number of blocks before the first one that is missing or damaged."""
     # A file shorter than its mapping would end the process with a bus error.
     if os.fstat(file.fileno()).st_size != layout.bytes:
         return 0
@@ -425,31 +429,35 @@ def _intact(file: BinaryIO, layout: _StoreLayout) -> int:
     return len(digests)
 
 
-def _fill(file: BinaryIO, layout: _StoreLayout, done: int, source: _Frames) -> None:
-    """Decode what is missing, block by block; a block counts once its digest is written."""
+def _decode_missing_blocks(
+    file: BinaryIO, layout: _StoreLayout, done: int, source: _Frames
+) -> None:
+    """Decode the missing blocks one by one; a block counts once its digest is written."""
     file.seek(0)
-    kept = layout.digests(file.read(layout.offset)) or []
-    digests = [*kept[:done], *[MISSING] * (layout.blocks - done)]
+    written = layout.digests(file.read(layout.offset)) or []
+    digests = [*written[:done], *[NO_DIGEST] * (layout.blocks - done)]
     frames = source.decode(done * layout.per_block)
     for number in range(done, layout.blocks):
         data = np.stack(list(islice(frames, layout.per_block))).tobytes()
         digests[number] = hashlib.sha256(data).hexdigest()
         file.seek(layout.offset + number * layout.per_block * layout.frame_bytes)
         file.write(data)
+        # The digest comes after its block: an interruption in between leaves the block missing.
         file.seek(0)
         file.write(layout.header(digests))
         file.flush()
-    # Run to its end: there the source makes sure that the videos are still the same.
+    # Run to its end, where the source checks that no video changed meanwhile.
     next(frames, None)
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock file, waiting for whoever has it."""
+def _exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold a lock file alone, after waiting for other processes."""
     while True:
         file = path.open("a", encoding="utf-8")
         lock(file)
-        if _is(path, file.fileno()):
+        # The process before may have removed the file: a lock on a removed file keeps nobody out.
+        if _is_same_file(path, file.fileno()):
             break
         file.close()
     try:
@@ -459,22 +467,22 @@ def _alone(path: Path) -> Iterator[None]:
         file.close()
 
 
-def _unused(path: Path, held: ExitStack) -> bool:
-    """True if nobody has an entry mapped or is making it; it is kept so."""
+def _lock_if_unused(path: Path, locks: ExitStack) -> bool:
+    """Lock an entry in `locks` and return True, if no process has it mapped or is making it."""
     locked = path.with_suffix(".lock") if path.suffix == ".part" else path
     try:
-        file = held.enter_context(locked.open("rb" if locked == path else "ab"))
+        file = locks.enter_context(locked.open("rb" if locked == path else "ab"))
         if not (try_lock_shared_by_none if locked == path else try_lock)(file):
             return False
     except OSError:
         return False
     if locked != path:
-        held.callback(locked.unlink, missing_ok=True)
-    return _is(locked, file.fileno())
+        locks.callback(locked.unlink, missing_ok=True)
+    return _is_same_file(locked, file.fileno())
 
 
-def _is(path: Path, handle: int) -> bool:
-    """True if an open file is still the one with this name."""
+def _is_same_file(path: Path, handle: int) -> bool:
+    """Return whether an open file is still the one with this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

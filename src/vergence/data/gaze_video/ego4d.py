@@ -2,7 +2,7 @@
 
 Layout of `root`, as the official tool leaves it (`ego4d --output_directory DIR --datasets
 full_scale gaze`; root is DIR/v2): `gaze/UID.csv` beside `gaze/manifest.csv`, and
-`full_scale/UID.mp4`, where videos without gaze are passed over. Or as GLC arranges it:
+`full_scale/UID.mp4`, where videos without gaze are skipped. Or as GLC arranges it:
 `full_scale.gaze/UID.mp4`, or 5 s clips `clips.gaze/UID/UID_tSTART_tEND.mp4`.
 `ego4d_gaze_untracked.csv` (video, start, end, reason) is applied where it lies at `root`; with
 `split = "official"`, GLC's lists of clips lie there, too. The client is the video uid. Gaze has
@@ -44,7 +44,7 @@ from vergence.data.gaze_video.official_split import (
     dealt_federation,
     need_list,
 )
-from vergence.data.gaze_video.published_clip_counts import told
+from vergence.data.gaze_video.published_clip_counts import paper_counts
 from vergence.data.gaze_video.recording import Recording, check_videos
 from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
 from vergence.data.io.checks import (
@@ -53,13 +53,14 @@ from vergence.data.io.checks import (
     Checks,
     compare,
     data_folder,
-    unreadable,
-    watched,
+    unreadable_check,
+    with_progress,
 )
 from vergence.data.io.delimited_text import DelimitedTable, listed_lines, read_table
 from vergence.errors import DataError
 
 WIDTH, HEIGHT, FRAME_S = 1088, 1080, 1 / 30
+# GLC's rule: more than 40 px from one frame to the next is a saccade.
 SACCADE_PX = 40
 MIN_CONFIDENCE = 0.6
 TRAIN_CLIPS, TEST_CLIPS, TRAIN_VIDEOS, TEST_VIDEOS = 15_310, 5202, 20, 7
@@ -76,7 +77,7 @@ LEFT_OUT = (
     "83081c5a-8456-44d8-af67-280034f8f0a6",
     "a77682da-cae7-4e68-8580-6cb47658b23f",
 )
-"""Videos with a released gaze table that GLC's lists leave out; read when named in `people`."""
+"""Videos with a published gaze table that GLC's lists leave out; read if `people` names them."""
 WHERE = (
     "holders of the signed licence get videos (full_scale/UID.mp4) and gaze (gaze/UID.csv) with "
     "the Ego4D tool (ego4d --output_directory DIR --datasets full_scale gaze --video_uids UID "
@@ -139,23 +140,23 @@ class Ego4d(OfficialOptions, CheckedFolder, Dataset):
         """
         folder = data_folder(root, "ego4d", WHERE)
         official = read_official(folder) if self.split == "official" else None
-        found = recordings(folder, self.people)
+        read = recordings(folder, self.people)
         listed = (folder / UNTRACKED_LIST).is_file()
-        said = f"intervals of {UNTRACKED_LIST} left out" if listed else f"no {UNTRACKED_LIST}"
-        about = {**ABOUT, "untracked": said}
-        passed_over = sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people))
-        if passed_over:
-            about["videos"] = f"as in GLC's lists, without {', '.join(passed_over)}"
-        return dealt_federation(self, found, folder, about, official)
+        note = f"intervals of {UNTRACKED_LIST} left out" if listed else f"no {UNTRACKED_LIST}"
+        about = {**ABOUT, "untracked": note}
+        skipped = sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people))
+        if skipped:
+            about["videos"] = f"as in GLC's lists, without {', '.join(skipped)}"
+        return dealt_federation(self, read, folder, about, official)
 
     def check(self, root: Path) -> list[Check]:
-        """Compare a folder with what is published, and tell who is in which client."""
+        """Compare a folder with the published numbers, and list the people of each client."""
         videos = {*_gaze_folder(root)[0]} - ({*LEFT_OUT} - {*self.people})
         return [*check(root), *check_clients(self, videos, lambda: read_official(root))]
 
 
 def gaze_tables(root: Path) -> dict[str, Path]:
-    """Gaze tables below `root/gaze` by video uid; the tool's manifest is none.
+    """Return the gaze tables in `root/gaze` by video uid, without the tool's manifest.
 
     Raises:
         DataError: a table is not named by a video uid, or has the name of a video.
@@ -167,7 +168,7 @@ def gaze_tables(root: Path) -> dict[str, Path]:
 
 
 def _gaze_folder(root: Path) -> tuple[dict[str, Path], list[str]]:
-    """The tables by uid, and a line for every file with a name that a table cannot have."""
+    """Return the tables by uid, and a message for every file with an impossible name."""
     tables, misnamed = {}, []
     for path in sorted((root / "gaze").glob("*")):
         if path.suffix == ".mp4":
@@ -188,11 +189,12 @@ def _gaze_folder(root: Path) -> tuple[dict[str, Path], list[str]]:
 def gaze_videos(
     root: Path, tables: Collection[str]
 ) -> tuple[dict[str, Path], dict[str, list[Path]]]:
-    """Whole videos, and clips, by uid; of `full_scale`, which may hold all of Ego4D, by `tables`.
+    """Return whole videos and clips by uid.
 
     Raises:
         DataError: the name of a file in `clips.gaze` is not that of a clip.
     """
+    # The folder full_scale may hold all of Ego4D: only videos with a gaze table count there.
     whole = {p.stem: p for p in (root / "full_scale").glob("*.mp4") if p.stem in tables}
     whole |= {p.stem: p for p in (root / "full_scale.gaze").glob("*.mp4")}
     clips: dict[str, list[Path]] = {}
@@ -202,9 +204,9 @@ def gaze_videos(
 
 
 def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
-    """Return one recording per video, or per clip where only clips are there.
+    """Return one recording per video, or per clip where there are only clips.
 
-    Without `people` the four videos of `LEFT_OUT` are passed over.
+    Without `people` the four videos of `LEFT_OUT` are skipped.
 
     Raises:
         DataError: there is no video at all, a video has no gaze or gaze no video, or one of
@@ -214,14 +216,14 @@ def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
     whole, clips = gaze_videos(root, tables)
     uids = sorted({*whole, *clips, *tables})
     if not uids:
-        raise DataError(f"no videos or gaze in {root}{_deeper(root)}: {WHERE}")
-    strangers = sorted(set(people) - set(uids))
-    if strangers:
+        raise DataError(f"no videos or gaze in {root}{_version_folder_hint(root)}: {WHERE}")
+    unknown = sorted(set(people) - set(uids))
+    if unknown:
         raise DataError(
-            f"{root} has neither gaze nor video of {', '.join(strangers)}; it has those of "
+            f"{root} has neither gaze nor video of {', '.join(unknown)}; it has those of "
             f"{', '.join(uids)}"
         )
-    away = _untracked(root)
+    untracked = _untracked(root)
     out = []
     for uid in uids:
         if uid not in people if people else uid in LEFT_OUT:
@@ -233,7 +235,7 @@ def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
             )
         if uid not in tables:
             raise DataError(f"video {uid} in {root} is video without gaze: {WHERE}")
-        gaze = read_gaze(tables[uid], away.get(uid, []))
+        gaze = read_gaze(tables[uid], untracked.get(uid, []))
         if uid in whole:
             out.append(Recording(uid, uid, gaze, whole[uid], session=uid))
             continue
@@ -244,14 +246,14 @@ def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
     return out
 
 
-def _deeper(root: Path) -> str:
-    """The hint that the tool's folder of a version lies one folder below."""
-    found = [root / name for name in ("v2", "v1") if (root / name / "gaze").is_dir()]
-    return f", but in {found[0]}, the root to give" if found else ""
+def _version_folder_hint(root: Path) -> str:
+    """Return the hint that the tool's folder of a version lies one folder below."""
+    versions = [root / name for name in ("v2", "v1") if (root / name / "gaze").is_dir()]
+    return f", but in {versions[0]}, the root to give" if versions else ""
 
 
 def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze:
-    """Read the gaze of one video; `t_s` is its canonical time, `untracked` its intervals (s).
+    """Read the gaze of one video on its canonical time; `untracked` are intervals to omit (s).
 
     A sample is SACCADE where gaze moved more than 40 px (1088 x 1080) within one frame (1/30 s).
 
@@ -283,11 +285,12 @@ def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze
 
 
 def _frames(table: DelimitedTable) -> NDArray[np.int64] | int:
-    """The world index of every sample, written as `10583.0`; -1 where there is none."""
+    """Return the world index of every sample, written as `10583.0`; -1 where there is none."""
     if "world_index" not in table:
         return -1
     index = table.floats("world_index")
     none = np.isnan(index)
+    # int64 would take a float beyond its range without a fault, and make another number of it.
     whole = (index >= 0) & (index < 2**31) & (np.floor(index) == index)
     table.refuse("world_index", ~(none | whole), f"not the number of a frame; {AGAIN}")
     return np.where(none, -1, index).astype(np.int64)
@@ -300,11 +303,12 @@ def _events(
         return np.zeros(0, np.int8)
     order = np.argsort(t, kind="stable")
     times = t[order]
+    # A microsecond more than a frame: times are rounded, and the sample one frame before counts.
     before = np.maximum(np.searchsorted(times, times - FRAME_S - 1e-6, "left"), 0)
     with np.errstate(over="ignore", invalid="ignore"):
         px = np.stack([x[order] * WIDTH, y[order] * HEIGHT], 1)
         moved = np.linalg.norm(px - px[before], axis=1)
-    # A comparison with NaN is False: what cannot be told to have moved stays a fixation.
+    # A comparison with NaN is False: a sample without a place stays a fixation.
     events = np.empty(len(t), np.int8)
     events[order] = np.where(moved > SACCADE_PX, Event.SACCADE, Event.FIXATION)
     return events
@@ -343,8 +347,8 @@ def read_official(root: Path) -> OfficialClips:
 def read_untracked(path: Path) -> Intervals:
     """Read the untracked intervals (video, hh:mm:ss, hh:mm:ss, reason): uid -> [(start, end)] s.
 
-    One interval of the published list ends before it starts (row 21, 2:15 to 0:22): it is kept
-    and leaves nothing out, here as in GLC's code.
+    One interval of the published list ends before it starts (row 21, 2:15 to 0:22): it stays in the
+    list and leaves nothing out, here as in GLC's code.
 
     Raises:
         DataError: the list is missing or a row is damaged.
@@ -380,7 +384,7 @@ def _seconds(clock: str) -> float:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare lists, videos and gaze with what is published; read every gaze table to its end."""
+    """Compare lists, videos and gaze with the published numbers; read every gaze table whole."""
     return [*_check_lists(root), *_check_files(root), *_check_tables(root)]
 
 
@@ -393,24 +397,24 @@ def _check_lists(root: Path) -> list[Check]:
             if path.is_file():
                 listed = read_clip_list(path)
                 counts[part] = len(listed)
-                seen = len({c.video for c in listed})
+                count = len({c.video for c in listed})
                 out.append(compare(f"clips in {path.name}", len(listed), clips, WHERE))
-                out.append(compare(f"videos in {path.name}", seen, videos, WHERE))
+                out.append(compare(f"videos in {path.name}", count, videos, WHERE))
         if spans := [span for row in _untracked(root).values() for span in row]:
             out.append(compare("untracked intervals", len(spans), UNTRACKED))
             seconds = int(sum(end - start for start, end in spans))
             out.append(compare("untracked seconds", seconds, UNTRACKED_S))
-    return [*out, told("ego4d", counts, tried=TRIED)]
+    return [*out, paper_counts("ego4d", counts, tried=TRIED)]
 
 
 def _check_files(root: Path) -> list[Check]:
     tables, misnamed = _gaze_folder(root)
-    out = Checks(unreadable("gaze file", line) for line in misnamed)
+    out = Checks(unreadable_check("gaze file", line) for line in misnamed)
     whole, clips = {}, {}
     with out.reading("clips"):
         whole, clips = gaze_videos(root, tables)
     used, videos = set(tables) - set(LEFT_OUT), {*whole, *clips} - set(LEFT_OUT)
-    both, hint = TRAIN_VIDEOS + TEST_VIDEOS, f"{WHERE}{_deeper(root)}"
+    both, hint = TRAIN_VIDEOS + TEST_VIDEOS, f"{WHERE}{_version_folder_hint(root)}"
     left_out, no_video, no_gaze = len(tables) - len(used), used - videos, videos - used
     return [
         *out,
@@ -429,12 +433,13 @@ def _check_files(root: Path) -> list[Check]:
 
 def _check_tables(root: Path) -> list[Check]:
     tables, _ = _gaze_folder(root)
-    out, away, read, valid, samples = Checks(), {}, 0, 0, 0
-    with suppress(DataError):  # told by the check of lists
-        away = _untracked(root)
-    for path in watched(list(tables.values()), "gaze tables"):
+    out, untracked, read, valid, samples = Checks(), {}, 0, 0, 0
+    # The check of lists reports a damaged list.
+    with suppress(DataError):
+        untracked = _untracked(root)
+    for path in with_progress(list(tables.values()), "gaze tables"):
         with out.reading(f"gaze/{path.name}"):
-            gaze = read_gaze(path, away.get(path.stem, []))
+            gaze = read_gaze(path, untracked.get(path.stem, []))
             if not gaze.valid.any():
                 raise DataError(f"{path}: none of its {len(gaze)} samples is valid gaze; {WHERE}")
             read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)

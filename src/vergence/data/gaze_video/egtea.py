@@ -8,7 +8,7 @@ from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the
 
 BeGaze exports have 7 or 26 columns under a row `Time Type Trial`, which are taken by name, else by
 position. Frames are numbers or HH:MM:SS:FF, at most 24 a second. Messages (`MSG`) are skipped; a
-sample with a dash, an empty cell or NaN is no gaze.
+sample with a dash, an empty cell or NaN counts as untracked.
 
 Written after public readers of the format, and untried on original files.
 
@@ -39,15 +39,23 @@ from vergence.data.gaze_video.official_split import (
     dealt_federation,
     need_list,
 )
-from vergence.data.gaze_video.published_clip_counts import STATED, told
+from vergence.data.gaze_video.published_clip_counts import STATED, paper_counts
 from vergence.data.gaze_video.recording import Recording, check_videos
 from vergence.data.gaze_video.temporal_splits import TEST, TRAIN
-from vergence.data.io.checks import Check, CheckedFolder, Checks, compare, data_folder, watched
+from vergence.data.io.checks import (
+    Check,
+    CheckedFolder,
+    Checks,
+    compare,
+    data_folder,
+    with_progress,
+)
 from vergence.data.io.delimited_text import COMMENTS, TextForm, listed_lines, text_lines
 from vergence.errors import DataError
 
 FPS = 24
 WIDTH, HEIGHT = 1280, 960
+# A clock of HH:MM:SS:FF counts to one day.
 LAST_FRAME = 24 * 3600 * FPS
 TRAIN_CLIPS, TEST_CLIPS, SESSIONS, SUBJECTS, WITHOUT_TEST = 8299, 2022, 86, 32, 6
 SHARING = 559
@@ -65,10 +73,11 @@ ABOUT = {
     "first person video. ECCV 2018",
 }
 EVENTS = {"Fixation": Event.FIXATION, "Saccade": Event.SACCADE}
-WITHOUT = {"Blink", "-"}
+NO_EVENT = {"Blink", "-"}
+"""Words of BeGaze for samples without an eye event."""
 HEADER = re.compile(r"Time[\s;,]+Type[\s;,]+Trial")
 NUMBERS = TextForm(decimal=",")
-"""BeGaze writes the decimal sign of its Windows, a point or a comma."""
+"""Form of numbers in BeGaze, which writes a point or a comma, as Windows is set."""
 BY_POSITION = {7: [3, 4, 5, 6], 26: [5, 6, 24, 25]}
 """Columns of x, y, frame and event in BeGaze's two versions, by the number of tokens in a row."""
 
@@ -85,7 +94,7 @@ class EgteaClip:
 
     @property
     def frames(self) -> int:
-        """Number of frames the name announces."""
+        """Number of frames by the clip's name."""
         return self.last - self.first + 1
 
     @staticmethod
@@ -140,11 +149,11 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
         """
         folder = data_folder(root, "egtea", WHERE)
         official = read_official(folder) if self.split == "official" else None
-        found = recordings(folder, self.people, self.strict_range, self.compat_glc)
-        return dealt_federation(self, found, folder, ABOUT, official)
+        read = recordings(folder, self.people, self.strict_range, self.compat_glc)
+        return dealt_federation(self, read, folder, ABOUT, official)
 
     def check(self, root: Path) -> list[Check]:
-        """Compare a folder with what is published, and tell who is in which client."""
+        """Compare a folder with the published numbers, and list the people of each client."""
         clips = (CLIP.fullmatch(path.name) for path in (root / "cropped_clips").rglob("*.mp4"))
         subjects = {match[2] for match in clips if match}
         return [*check(root), *check_clients(self, subjects, lambda: read_official(root))]
@@ -190,10 +199,11 @@ def recordings(
 
 
 def gaze_files(root: Path) -> dict[str, Path]:
-    """BeGaze exports below `root/gaze_data` by session in lower case, under either of their names.
+    """Return the BeGaze exports below `root/gaze_data` by session in lower case.
 
-    GLC's code has a session with `-r03-` in the name of its export and `-R03-` in its clips.
+    An export is named SESSION.txt or SESSION-GazeData.txt.
     """
+    # Lower case: one session has `-r03-` in the name of its export and `-R03-` in its clips.
     out: dict[str, Path] = {}
     for path in sorted((root / "gaze_data").rglob("*.txt"), key=lambda p: (len(p.name), str(p))):
         if match := EXPORT.fullmatch(path.name):
@@ -212,13 +222,13 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
 
     Columns go by name, else by position (v1: 7 tokens, v2: 26). Several measurements of a frame
     become the mean of those with the frame's event (the most frequent one; ties: the later).
-    Blinks and samples without an event are UNTRACKED. Messages (rows of type MSG) are passed over.
+    Blinks and samples without an event are UNTRACKED. Messages (rows of type MSG) are skipped.
     The sample count in the header is ignored, it is unreliable.
 
     Raises:
         DataError: not a BeGaze export, of another version, or a row is damaged or cut.
     """
-    layout, rows = _open(path)
+    layout, rows = _read_export(path)
     frames: dict[int, list[tuple[float, float, Event]]] = {}
     for number, line in rows:
         frame, x, y, event = layout.sample(line, number)
@@ -242,8 +252,8 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
     )
 
 
-def _open(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
-    """The columns of an export and its samples, each with its line number."""
+def _read_export(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
+    """Return the layout of an export, and its samples with their line numbers."""
     lines = list(text_lines(path, f"BeGaze export; {WHERE}"))
     head = next((i for i, line in enumerate(lines) if HEADER.match(line)), None)
     if head is None:
@@ -258,15 +268,16 @@ def _open(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
     ]
     if not rows:
         raise DataError(f"{path} has no samples behind its header; copy the file again")
+    # A file that ends without a line end inside a row was cut while it was copied.
     number, last = rows[-1]
-    if not last.endswith(("\n", "\r")) and last.split()[-1] not in {*EVENTS, *WITHOUT}:
+    if not last.endswith(("\n", "\r")) and last.split()[-1] not in {*EVENTS, *NO_EVENT}:
         raise DataError(f"{path}: row {number} is cut, the file ends in it; copy the file again")
     return layout, rows
 
 
 @dataclass(frozen=True)
 class _BegazeLayout:
-    """Columns of an export with x, y (pixels), frame and event: by their names, or as GLC reads."""
+    """Positions of x, y (pixels), frame and event in a row, by name or by GLC's numbers."""
 
     path: Path
     names: list[str]
@@ -277,6 +288,7 @@ class _BegazeLayout:
     def of(path: Path, header: str) -> _BegazeLayout:
         delimiter = max("\t;,", key=header.count)
         names = [name.strip() for name in header.split(delimiter)]
+        # Both eyes together are preferred to a single one.
         for eye in "BLR":
             wanted = [f"{eye} POR X [px]", f"{eye} POR Y [px]", "Frame", f"{eye} Event Info"]
             if all(name in names for name in wanted):
@@ -320,7 +332,7 @@ class _BegazeLayout:
 
 
 def _frame(cell: str) -> int:
-    """A frame number written as such (v1) or as HH:MM:SS:FF at 24 frames a second (v2)."""
+    """Parse a frame: a number (v1) or HH:MM:SS:FF at 24 frames a second (v2)."""
     if ":" not in cell:
         number = int(cell)
     else:
@@ -346,6 +358,7 @@ def _merge(samples: list[tuple[float, float, Event]]) -> tuple[float, float, Eve
 
 
 def _merge_glc(samples: list[tuple[float, float, Event]]) -> tuple[float, float, Event]:
+    # Not a mean of all: GLC averages each sample with the running value.
     x, y, _ = samples[0]
     for next_x, next_y, _ in samples[1:]:
         x, y = (x + next_x) / 2, (y + next_y) / 2
@@ -359,7 +372,7 @@ def read_clip_list(path: Path) -> list[EgteaClip]:
         DataError: the list is missing or not text, or a line is not a clip.
     """
     words = (line.strip('"').split() for line in listed_lines(path, "clip list"))
-    return [EgteaClip.parse(found[0]) for found in words if found]
+    return [EgteaClip.parse(row[0]) for row in words if row]
 
 
 def read_official(root: Path) -> OfficialClips:
@@ -377,9 +390,9 @@ def read_official(root: Path) -> OfficialClips:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare lists (where there are any), clips and gaze with what is published.
+    """Compare lists (where there are any), clips and gaze with the published numbers.
 
-    Every gaze file of BeGaze is read; where one has a fault, its line names file, row and column.
+    Every BeGaze file is read; the line of a fault names file, row and column.
     """
     out = _check_lists(root)
     paths, clips = sorted((root / "cropped_clips").rglob("*.mp4")), []
@@ -410,16 +423,16 @@ def _check_lists(root: Path) -> Checks:
         out += _people_checks("listed", lists["train"] + lists["test"])
         without = {c.subject for c in lists["train"]} - {c.subject for c in lists["test"]}
         out.append(compare("subjects without an official test clip", len(without), WITHOUT_TEST))
-        sharing = _sharing(lists["train"], lists["test"])
+        sharing = _count_sharing(lists["train"], lists["test"])
         out.append(compare("test clips that share frames with training clips", sharing, SHARING))
     counts = {part: len(clips) for part, clips in lists.items()}
     pieces = {p: sum(c.frames // (5 * FPS) for c in clips) for p, clips in lists.items()}
-    out.append(told("egtea", counts, pieces, _nearest(lists)))
+    out.append(paper_counts("egtea", counts, pieces, _nearest(lists)))
     return out
 
 
 def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
-    """Clips of some length or more: the two lengths that bracket the paper's training clips."""
+    """Describe the two minimal lengths of clips that come nearest to the paper's counts."""
     if len(lists) < 2:
         return ""
     frames = {part: np.array([c.frames for c in clips]) for part, clips in lists.items()}
@@ -427,22 +440,22 @@ def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
     enough = [n for n in range(1, 121) if (frames["train"] >= n).sum() >= stated]
     if not enough:
         return ""
-    told = [
+    texts = [
         f"{(frames['train'] >= n).sum():,} and {(frames['test'] >= n).sum():,} have {n} frames"
         for n in (enough[-1], enough[-1] + 1)
     ]
-    return f"{', '.join(told)} or more"
+    return f"{', '.join(texts)} or more"
 
 
-def _sharing(train: Iterable[EgteaClip], test: Iterable[EgteaClip]) -> int:
-    """Number of test clips with frames of a training clip."""
-    trained: dict[str, list[EgteaClip]] = {}
+def _count_sharing(train: Iterable[EgteaClip], test: Iterable[EgteaClip]) -> int:
+    """Count the test clips that have frames in common with a training clip."""
+    by_session: dict[str, list[EgteaClip]] = {}
     for clip in train:
-        trained.setdefault(clip.session, []).append(clip)
+        by_session.setdefault(clip.session, []).append(clip)
     return sum(
-        any(own.first <= clip.last and clip.first <= own.last for own in trained[clip.session])
+        any(own.first <= clip.last and clip.first <= own.last for own in by_session[clip.session])
         for clip in test
-        if clip.session in trained
+        if clip.session in by_session
     )
 
 
@@ -456,18 +469,18 @@ def _check_exports(root: Path, clips: Sequence[EgteaClip]) -> list[Check]:
             compare("gaze files without clips", len(exports.keys() - sessions), 0, WHERE),
         ]
     )
-    seen, read, valid, samples = 0, 0, 0, 0
-    for session, _ in zip(exports, watched(list(exports.values()), "gaze"), strict=True):
+    usable, read, valid, samples = 0, 0, 0, 0
+    for session, _ in zip(exports, with_progress(list(exports.values()), "gaze"), strict=True):
         with out.reading(exports[session].name):
             gaze = read_begaze(exports[session])
             read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)
             own = [c for c in clips if c.session.lower() == session]
-            seen += sum(bool(clip_gaze(gaze, c).valid.any()) for c in own)
+            usable += sum(bool(clip_gaze(gaze, c).valid.any()) for c in own)
     return [
         *out,
         compare("gaze files read to the end", read, len(exports)),
         Check("frames with valid gaze", f"{valid:,} of {samples:,}", "1 or more", valid > 0),
-        Check("clips with valid gaze", f"{seen:,} of {len(clips):,}", "1 or more", seen > 0),
+        Check("clips with valid gaze", f"{usable:,} of {len(clips):,}", "1 or more", usable > 0),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The one gaze record every importer produces: where a person looked, when, and how sure it is."""
+"""The gaze record of every importer: where a person looked, when, and how certain that is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vergence.errors import DataError
 
 
 class Event(IntEnum):
-    """Type of eye event; formats number these differently, importers translate."""
+    """Type of eye event; importers translate the numbers of their formats into these."""
 
     FIXATION = 0
     SACCADE = 1
@@ -71,7 +71,7 @@ class Gaze:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Samples a metric may use: valid, and fixations where the source tells them apart."""
+        """Samples that metrics use: valid ones, and only fixations where the source labels them."""
         return self.valid & np.isin(self.event, (Event.FIXATION, Event.UNKNOWN))
 
     @classmethod
@@ -90,7 +90,7 @@ class Gaze:
         sort: bool = False,
         out_of_range: str = "drop",
     ) -> Gaze:
-        """Make a record from raw columns (top-left origin, fractions of the frame).
+        """Make a record of raw columns (top-left origin, fractions of the frame).
 
         Samples that are untracked, or whose place is NaN, become NaN and UNTRACKED. Tracked ones
         outside the frame become invalid and OUT_OF_RANGE, or, with `out_of_range="clip"`, move to
@@ -107,6 +107,7 @@ class Gaze:
 
         tracked_, x_, y_ = column(tracked, bool), column(x, np.float64), column(y, np.float64)
         tracked_ &= ~(np.isnan(x_) | np.isnan(y_))
+        # No tracker measures infinity: a cell such as 1e999 is damage and no lost gaze.
         if (endless := tracked_ & (np.isinf(x_) | np.isinf(y_))).any():
             raise DataError(
                 f"{source}: sample {int(np.argmax(endless)) + 1}: its place is infinite; remove "

@@ -1,8 +1,8 @@
-"""Gaze tables of any maker: which column holds what, read into numbers with one clock and one unit.
+"""Gaze tables of any maker: columns by their names, read into one clock and one unit.
 
-Faults name file, row, column and value. Nothing is mended silently: samples with a time that was
-there before are dropped and counted, and a clock that goes back is refused unless it is said that
-samples are to be put in order.
+Faults name file, row, column and value. Nothing is repaired silently: samples that repeat an
+earlier time are dropped and counted, and a clock that goes back is refused unless an option asks
+for sorting.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from numpy.typing import NDArray
 
 from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.gaze import Event
-from vergence.data.io.delimited_text import FARTHEST, DelimitedTable, read_table
+from vergence.data.io.delimited_text import MAX_TIME, DelimitedTable, read_table
 from vergence.errors import ConfigError, DataError, meant
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "datetime": 1e-9}
 TICKS = ("s", "ms", "us", "ns")
 """Units of times that are numbers."""
 UNITS_IN_NAMES = {"[s]": "s", "[ms]": "ms", "[us]": "us", "[μs]": "us", "[µs]": "us", "[ns]": "ns"}
+# Trackers take 2.5 to 2,500 samples a second: 0.4 to 400 ms apart, or 400 us and more.
 TICKS_OF_US = 400
-"""Where a format has ms or us, a median step from here up is in us."""
+"""Median step from which times are us, in a format that has ms or us."""
 KIND = "gaze table"
 EVENT = "Event"
 STARTS, ENDS = (
     tuple(f"{kind}{edge}" for kind in ("ImageStimulus", "VideoStimulus", "WebStimulus", "Media"))
     for edge in ("Start", "End")
 )
-"""What Tobii Pro Lab writes there when a stimulus comes and goes."""
+"""Texts of Tobii Pro Lab in that column when a stimulus appears and disappears."""
+# NumPy gives every row of a column the memory of its longest text.
 LONGEST = 1000
-"""Characters of a name in a cell: a column takes its longest one's memory for every row."""
+"""Characters that a name in a cell may have."""
 
 
 @dataclass(frozen=True)
 class GazeColumns(NamedOptions, label="columns"):
-    """Columns of a gaze table, by the names in its header; empty: there is none.
+    """Columns of a gaze table by their names in its header; empty: there is no such column.
 
-    A name may be given without what stands in brackets behind it: `Recording timestamp` also means
-    `Recording timestamp [ms]`.
+    A name may leave out the brackets at its end: `Recording timestamp` also means `Recording
+    timestamp [ms]`.
 
     Attributes:
         t: the time; its unit is `t_unit`.
@@ -59,12 +61,12 @@ class GazeColumns(NamedOptions, label="columns"):
         fixation: a number of the fixation that a row belongs to.
         kind: what x and y of a row are: sample; running mean (of the fixation so far, whose place
             is its last valid row; needs `fixation`); fixation (the place of a whole fixation).
-        person: whose row it is.
+        person: the person to whom a row belongs.
         stimulus: the file name of the picture or video that was shown.
         trial: a number of the showing; time may begin anew with it.
         media: left and top edge, width and height of the picture as shown on the screen, in pixels.
-        rows: a column and a text: only rows that have it there are looked at.
-        missing: numbers that stand for no gaze, such as -1.
+        rows: a column and a text: only rows with this text in it are read.
+        missing: numbers that mean that there was no gaze, such as -1.
     """
 
     t: str = ""
@@ -87,66 +89,66 @@ class GazeColumns(NamedOptions, label="columns"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, count in (("media", 4), ("rows", 2)):
-            given = getattr(self, name)
-            if given and len(given) != count:
-                raise ConfigError(f"columns: {name} must be {count} texts, got {list(given)}")
-
+            texts = getattr(self, name)
+            if texts and len(texts) != count:
+                raise ConfigError(f"columns: {name} must be {count} texts, got {list(texts)}")
         if self.kind == "running mean" and not self.fixation:
             raise ConfigError(
                 "columns: kind = 'running mean' needs fixation, the column of the fixation's number"
             )
 
-    def over(self, other: GazeColumns) -> GazeColumns:
-        """These columns, and those of another record where none is given here."""
+    def or_from(self, other: GazeColumns) -> GazeColumns:
+        """Return these columns, filled up with those of another record where none is set here."""
         usual = GazeColumns()
-        given = {
+        own = {
             f.name: getattr(self, f.name)
             for f in fields(self)
             if getattr(self, f.name) != getattr(usual, f.name)
         }
-        return replace(other, **given)
+        return replace(other, **own)
 
     def check_needed(self, needed: Sequence[str], hint: str) -> None:
-        """Accept columns of which these are given.
+        """Check that all of these columns are set.
 
         Raises:
-            ConfigError: one is not.
+            ConfigError: one is not set.
         """
         for name in needed:
             if not getattr(self, name):
                 raise ConfigError(f"columns: {name} must be given; {hint}")
 
-    def listed(self, role: str) -> list[str]:
-        """Names that are given for a role."""
-        given = getattr(self, role)
-        wanted = [given] if isinstance(given, str) else list(given)[: 1 if role == "rows" else 4]
+    def names_for(self, role: str) -> list[str]:
+        """Return the columns that are set for a role."""
+        value = getattr(self, role)
+        # The second text of `rows` is a cell's content and no column.
+        wanted = [value] if isinstance(value, str) else list(value)[: 1 if role == "rows" else 4]
         return [name for name in wanted if name]
 
-    def lacking(self, header: Collection[str]) -> list[str]:
-        """Names that a file must have, whatever a preset leaves to it, and that a header lacks."""
-        return [n for role in NEEDED for n in self.listed(role) if not column(header, n)]
+    def missing_in(self, header: Collection[str]) -> list[str]:
+        """Return the columns that a header lacks, of those that every file must have."""
+        return [n for role in NEEDED for n in self.names_for(role) if not column(header, n)]
 
     def names(self, header: Collection[str], path: Path, optional: bool) -> dict[str, list[str]]:
-        """Columns of a file for each role; roles that a preset gave may be `optional`.
+        """Return the file's columns for each role; with `optional`, a preset's may be absent.
 
         Raises:
-            DataError: a column is not in the header, or two are meant.
+            DataError: a column is not in the header, or a name fits two of them.
         """
-        found: dict[str, list[str]] = {}
+        by_role: dict[str, list[str]] = {}
         for role in ROLES:
-            wanted = self.listed(role)
-            told = [column(header, name) for name in wanted]
-            if optional and role not in NEEDED and not all(told):
+            wanted = self.names_for(role)
+            in_header = [column(header, name) for name in wanted]
+            if optional and role not in NEEDED and not all(in_header):
                 continue
-            for name, there in zip(wanted, told, strict=True):
-                if not there:
+            for name, match in zip(wanted, in_header, strict=True):
+                if not match:
                     raise DataError(
                         f"{path}: no column '{name}' (columns.{role}){meant(name, header)}; its "
                         f"header has {', '.join(header)[:300]}: write the name as it stands "
                         "there, or leave the table out with without = ['...'] if it is no gaze"
                     )
-            found[role] = told
-        return found
+            by_role[role] = in_header
+        return by_role
 
 
 ROLES = (
@@ -156,30 +158,30 @@ NEEDED = ("t", "x", "y", "stimulus", "media")
 
 
 def column(header: Collection[str], name: str) -> str:
-    """The column that a name means: itself, or the only one with brackets behind it; else ""."""
+    """Return the column of this name, or the only one with brackets after it; else ""."""
     if name in header:
         return name
     begun = re.compile(rf"{re.escape(name)}\s*[\[(][^\])]*[\])]")
-    found = [there for there in header if begun.fullmatch(there)]
-    return found[0] if len(found) == 1 else ""
+    fitting = [name for name in header if begun.fullmatch(name)]
+    return fitting[0] if len(fitting) == 1 else ""
 
 
 def read_header(path: Path, kind: str = KIND) -> list[str]:
-    """The names of a table's columns.
+    """Return the names of a table's columns.
 
     Raises:
-        DataError: it is no table.
+        DataError: the file is no table.
     """
-    return list(read_table(path, [], kind, most=0).columns)
+    return list(read_table(path, [], kind, max_rows=0).columns)
 
 
 @dataclass(frozen=True, eq=False)
 class GazeRows:
-    """Rows of one gaze table in the file's order; all arrays have their length.
+    """Rows of one gaze table in the file's order, as arrays of equal length.
 
-    `line` int64 is the line in the file; `ticks` the time, in the file's own unit, of which one is
-    `scale` seconds; `x`, `y` float64 in `unit`, NaN where missing; `valid` bool; `event`
-    int8 (`Event`); `fixation` float64, NaN = none; `media` float64 `[rows, 4]`, NaN = not told.
+    `line` int64 is the line in the file; `ticks` the time in the file's own unit, which is `scale`
+    seconds; `x`, `y` float64 in `unit`, NaN where missing; `valid` bool; `event` int8 (`Event`);
+    `fixation` float64, NaN = none; `media` float64 `[rows, 4]`, NaN = unknown.
     """
 
     path: Path
@@ -202,7 +204,7 @@ class GazeRows:
         return len(self.line)
 
     def select(self, rows: NDArray[Any]) -> GazeRows:
-        """The rows with these numbers, or where this is true."""
+        """Return the rows with these numbers, or where a mask is true."""
         arrays = {
             f.name: getattr(self, f.name)[rows]
             for f in fields(self)
@@ -211,10 +213,10 @@ class GazeRows:
         return replace(self, **arrays)
 
     def seconds(self, start: float | str = "first") -> NDArray[np.float64]:
-        """Times in seconds from `start`: a time in the file's unit, "first", or a date and time.
+        """Return times in seconds from `start`: "first", a date, or a number in the file's unit.
 
         Raises:
-            ConfigError: `start` is no time of this file's kind.
+            ConfigError: `start` is no such time.
         """
         if not len(self):
             return np.zeros(0)
@@ -226,8 +228,9 @@ class GazeRows:
                     f"start must be a number, 'first', or a date and time as "
                     f"2026-01-31T12:00:00+01:00; got '{start}'"
                 )
-            if not abs(origin) <= FARTHEST:
+            if not abs(origin) <= MAX_TIME:
                 raise ConfigError(f"start must lie within 2^62 of 0; got {start}")
+            # A float would round ticks of nanoseconds since 1970, which have 19 digits.
             if isinstance(origin, float) and origin.is_integer() and self.ticks.dtype.kind == "i":
                 origin = int(origin)
         return (self.ticks - origin) * self.scale
@@ -236,95 +239,101 @@ class GazeRows:
 def read_rows(
     path: Path, columns: GazeColumns, optional: bool = False, kind: str = KIND
 ) -> GazeRows:
-    """Read a gaze table in any encoding and with any sign between cells, see `text_form`.
+    """Read a gaze table in any encoding and with any cell separator, see `detect_form`.
 
     Args:
         path: the file.
-        columns: what is where.
+        columns: the names of its columns.
         optional: columns other than time, place and stimulus may be absent, as for a preset.
         kind: what the file should be.
 
     Raises:
         DataError: the file cannot be read, lacks a column, or has a cell that cannot be used.
     """
-    found: dict[str, list[str]] = {}
+    by_role: dict[str, list[str]] = {}
 
-    def keep(header: list[str]) -> list[str]:
-        found.update(columns.names(header, path, optional))
-        used = [name for names in found.values() for name in names]
+    def choose_columns(header: list[str]) -> list[str]:
+        by_role.update(columns.names(header, path, optional))
+        used = [name for names in by_role.values() for name in names]
         return [*used, EVENT] if EVENT in header else used
 
-    table = read_table(path, [], kind, keep)
-    shown = _shown(table, found)
-    if found.get("rows"):
-        shown &= np.array([cell == columns.rows[1] for cell in table.text(found["rows"][0])], bool)
+    table = read_table(path, [], kind, choose_columns)
+    shown = _while_stimulus_shown(table, by_role)
+    if by_role.get("rows"):
+        cells = table.text(by_role["rows"][0])
+        shown &= np.array([cell == columns.rows[1] for cell in cells], bool)
     table = table if shown.all() else table.select(np.flatnonzero(shown).tolist())
-    ticks, scale = read_ticks(table, found["t"][0], columns.t_unit)
-    x, y = (_place(table, found[role], columns.missing) for role in ("x", "y"))
+    ticks, scale = read_ticks(table, by_role["t"][0], columns.t_unit)
+    x, y = (_mean_coordinate(table, by_role[role], columns.missing) for role in ("x", "y"))
     valid = np.isfinite(x) & np.isfinite(y)
-    if found.get("valid"):
-        valid &= table.flags(found["valid"][0], columns.valid_from)
+    if by_role.get("valid"):
+        valid &= table.flags(by_role["valid"][0], columns.valid_from)
 
     def words(role: str) -> NDArray[np.str_]:
-        names = found.get(role)
-        return _words(table, names[0]) if names else np.full(len(table), "")
+        names = by_role.get(role)
+        return _stripped_text(table, names[0]) if names else np.full(len(table), "")
 
     person = words("person")
-    if found.get("person") and (person == "").any():
+    if by_role.get("person") and (person == "").any():
         row = int(np.argmax(person == ""))
         raise DataError(
-            f"{path}: row {table.line(row)}: '{found['person'][0]}' is empty: whose row is it? "
+            f"{path}: row {table.line(row)}: '{by_role['person'][0]}' is empty: whose row is it? "
             "fill it in, or remove the row"
         )
     event = np.full(len(table), Event.UNKNOWN, np.int8)
-    if found.get("event"):
+    if by_role.get("event"):
         fixating = np.char.startswith(np.char.lower(words("event")), "fix")
         event = np.where(fixating, Event.FIXATION, Event.SACCADE).astype(np.int8)
     nothing = np.full(len(table), np.nan)
-    fixation = table.floats(found["fixation"][0]) if found.get("fixation") else nothing
+    fixation = table.floats(by_role["fixation"][0]) if by_role.get("fixation") else nothing
     media = np.full((len(table), 4), np.nan)
-    if found.get("media"):
-        media = np.stack([table.floats(name) for name in found["media"]], 1)
+    if by_role.get("media"):
+        media = np.stack([table.floats(name) for name in by_role["media"]], 1)
     line = np.array([table.line(i) for i in range(len(table))], np.int64)
     texts = (person, words("stimulus"), words("trial"))
     if columns.kind == "running mean":
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
-    if columns.kind == "fixation" and not found.get("fixation"):
+    # Each row is a fixation of its own: its number is that of the row.
+    if columns.kind == "fixation" and not by_role.get("fixation"):
         fixation = np.arange(len(table), dtype=np.float64)
     places = (x, y, valid, event, fixation)
-    return GazeRows(path, line, ticks, scale, *places, *texts, media, found, unit=columns.unit)
+    return GazeRows(path, line, ticks, scale, *places, *texts, media, by_role, unit=columns.unit)
 
 
 def _last_of_fixations(
     x: NDArray[np.float64], y: NDArray[np.float64], valid: NDArray[np.bool_], *keys: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Places of rows, each replaced by the last valid one of its fixation.
+    """Return the places of rows, each replaced by the last valid one of its fixation.
 
-    `keys` are the times and what tells one fixation from the next; numbers and times may begin
-    anew with a stimulus.
+    `keys` are the times and the columns that tell one fixation from the next, because numbers and
+    times may begin anew with a stimulus.
     """
+    # The place is the mean of the fixation so far, so that its last row has the whole mean.
     ticks, *marks = keys
     begins = np.diff(ticks, prepend=ticks[:1]) < 0
     for mark in marks:
         begins[1:] |= mark[1:] != mark[:-1]
     number, rows = np.cumsum(begins), np.arange(len(x))
     ends = np.full(len(x), -1)
-    ends[number[valid]] = rows[valid]  # of several rows of one fixation, the last one stays
+    # Of several rows of one fixation NumPy keeps the last assignment.
+    ends[number[valid]] = rows[valid]
     last = np.where(ends[number] >= 0, ends[number], rows)
     return x[last], y[last]
 
 
-def _shown(table: DelimitedTable, found: Mapping[str, list[str]]) -> NDArray[np.bool_]:
-    """False for rows after an event that ends a stimulus, until another one or an event begins it.
+def _while_stimulus_shown(
+    table: DelimitedTable, columns: Mapping[str, list[str]]
+) -> NDArray[np.bool_]:
+    """Return False for rows between the event that ends a stimulus and the start of another.
 
     Tobii Pro Lab writes events such as ImageStimulusEnd into a column of their own.
     """
     shown = np.ones(len(table), bool)
-    if EVENT not in table or not found.get("stimulus"):
+    if EVENT not in table or not columns.get("stimulus"):
         return shown
     over, last = False, ""
     for i, (event, name) in enumerate(
-        zip(table.text(EVENT), table.text(found["stimulus"][0]), strict=True)
+        zip(table.text(EVENT), table.text(columns["stimulus"][0]), strict=True)
     ):
         if event in ENDS:
             over = True
@@ -335,8 +344,8 @@ def _shown(table: DelimitedTable, found: Mapping[str, list[str]]) -> NDArray[np.
     return shown
 
 
-def _words(table: DelimitedTable, name: str) -> NDArray[np.str_]:
-    """A column of names, without spaces around them."""
+def _stripped_text(table: DelimitedTable, name: str) -> NDArray[np.str_]:
+    """Return a column of names without spaces around them."""
     cells = [cell.strip() for cell in table.text(name)]
     long = next((i for i, cell in enumerate(cells) if len(cell) > LONGEST), None)
     if long is not None:
@@ -348,18 +357,19 @@ def _words(table: DelimitedTable, name: str) -> NDArray[np.str_]:
 
 
 def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any], float]:
-    """Times of a column, exact: whole numbers as int64; and the seconds that one of them is.
+    """Return the times of a column (exact int64 for integers), and their unit in seconds.
 
     Raises:
         DataError: a cell holds no time.
     """
-    told = re.search(r"\[\w+\]$", name)
-    unit = UNITS_IN_NAMES.get(told.group(), unit) if told else unit
+    # A unit in the column's own name wins over that of a preset or an option.
+    bracket = re.search(r"\[\w+\]$", name)
+    unit = UNITS_IN_NAMES.get(bracket.group(), unit) if bracket else unit
     cells = table.text(name)
     ticks: NDArray[Any]
     if unit == "datetime":
-        ticks = np.array(table.convert(name, _moment, MOMENT), np.int64)
-        # Refuse times of which only some name their zone: what lies between them is not known.
+        ticks = np.array(table.convert(name, _nanoseconds, MOMENT), np.int64)
+        # Refuse times of which only some name a zone: their distance is unknown.
         zoned = np.array(
             [bool(re.search(r"(Z|[+-]\d\d:?\d\d)$", cell.strip())) for cell in cells], bool
         )
@@ -384,41 +394,43 @@ MOMENT = (
 )
 
 
-def _moment(cell: str) -> int:
-    found = iso_ns(cell.strip())
-    if found is None or abs(found) > FARTHEST:
+def _nanoseconds(cell: str) -> int:
+    moment = iso_ns(cell.strip())
+    if moment is None or abs(moment) > MAX_TIME:
         raise ValueError
-    return found
+    return moment
 
 
 def iso_ns(text: str) -> int | None:
-    """Nanoseconds since 1970 of a date and time (UTC without a zone), None if it is none."""
+    """Return the nanoseconds since 1970 of a date and time (UTC without a zone); None if none."""
     try:
         moment = datetime.fromisoformat(text.replace(",", "."))
     except ValueError:
         return None
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    # In integers: float64 seconds since 1970 have steps of 0.24 us.
     past = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1000
 
 
-def _place(
+def _mean_coordinate(
     table: DelimitedTable, names: Sequence[str], missing: Sequence[float]
 ) -> NDArray[np.float64]:
+    # One eye alone counts where the other one was lost.
     sides = np.stack([table.floats(name) for name in names])
     sides[~np.isfinite(sides) | np.isin(sides, missing)] = np.nan
-    there = np.isfinite(sides)
-    total = np.where(there, sides, 0).sum(0)
-    return np.where(there.any(0), total / np.maximum(there.sum(0), 1), np.nan)
+    measured = np.isfinite(sides)
+    total = np.where(measured, sides, 0).sum(0)
+    return np.where(measured.any(0), total / np.maximum(measured.sum(0), 1), np.nan)
 
 
 def in_time_order(rows: GazeRows, clock: str, what: str) -> tuple[GazeRows, int]:
-    """Rows with rising times, and how many were dropped because their time was there before.
+    """Return rows with rising times, and the number of dropped rows that repeat a time.
 
     Args:
         rows: of one recording, or of one showing of a stimulus.
-        clock: "refuse" where time goes back, or "sort".
-        what: whose rows these are.
+        clock: what to do where time goes back: "refuse" or "sort".
+        what: the owner of these rows, for the message.
 
     Raises:
         DataError: the time goes back, and `clock` is "refuse".
@@ -448,13 +460,13 @@ def to_fractions(
     size: tuple[float, float],
     origin: Origin = "top_left",
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Places as fractions of a picture from its top-left corner.
+    """Return places as fractions of a picture from its top-left corner.
 
     Args:
         x: places to the right.
         y: places downwards; upwards for the origins `bottom_left` and `centre_up`.
         unit: px or fraction.
-        size: width and height in pixels; not looked at for fractions.
+        size: width and height in pixels; unused for fractions.
         origin: where x and y are 0.
     """
     width, height = size if unit == "px" else (1.0, 1.0)
@@ -471,7 +483,7 @@ def angles_to_fractions(
     fov_deg: tuple[float, float],
     lens: Lens = "pinhole",
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Directions from a camera's axis as fractions of its picture from the top-left corner.
+    """Return directions from a camera's axis as fractions of its picture (top-left origin).
 
     A pinhole maps the tangent of an angle, an equidistant (fisheye) lens the angle itself.
 

@@ -1,9 +1,9 @@
-"""Presets: what makers' exports call their columns, what those are, and where that is written.
+"""Presets: names and meanings of the columns in makers' exports, with their sources.
 
 A preset is a file in `presets`: a named set of options of the data sets `gaze_table` and `stimuli`.
-Where a maker has changed its names there are several sets of columns, and the first that a file has
-is used. Exports that are more than one table (scene video, frame times, camera) are read by the
-data set of their own, named in `reader`. Names were taken from the pages in `source`; no original
+Where a maker has changed its names there are several sets of columns, and the first one that a file
+has is used. Exports of more than one table (scene video, frame times, camera) have a data set of
+their own, named in `reader`. Names were taken from the pages in `source`; no original
 files of Tobii Pro Lab, EyeLink, SMI and Tobii Pro Glasses 3 were at hand.
 """
 
@@ -23,20 +23,20 @@ from vergence.errors import ConfigError, DataError, meant
 
 @dataclass(frozen=True)
 class GazePreset:
-    """Options that fit a maker's export.
+    """Options for a maker's export.
 
     Attributes:
-        title: the export, in words.
+        title: name of the export, for people.
         data: the data set that reads it.
         source: the page or repository where the format is described.
         files: patterns of the tables' paths; the first that fits a file is used.
-        columns: sets of columns, tried in this order; none where a reader of its own does it.
-        known_by: names of columns that no other export has; none: the names of the files do it.
+        columns: sets of columns, tried in this order; none where the export has its own reader.
+        known_by: names of columns that no other export has; none: the files' names identify it.
         unlike: beginnings of names of columns that this export does not have.
-        place: where gaze counts from, see `stimuli`; "" = the files do not tell.
+        place: origin of the coordinates, see `stimuli`; "" = the files do not tell.
         reader: the data set whose reader is used.
         options: options that `vergence data import` writes, because the files do not tell them.
-        notes: what is to be looked at, by option.
+        notes: what the user should check, by option.
     """
 
     title: str
@@ -54,39 +54,39 @@ class GazePreset:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def matches(self, header: Collection[str]) -> bool:
-        """Check that a table with these columns is of this export."""
+        """Return whether a table with these columns is of this export."""
         other = any(name.startswith(start) for name in header for start in self.unlike)
         return not other and all(column(header, name) for name in self.known_by)
 
-    def sets(self, own: GazeColumns) -> list[GazeColumns]:
-        """The sets of columns, with `own` in their places."""
-        return [own.over(columns) for columns in self.columns]
+    def column_sets(self, own: GazeColumns) -> list[GazeColumns]:
+        """Return the sets of columns, in each of which the columns of `own` win."""
+        return [own.or_from(columns) for columns in self.columns]
 
-    def fitting(self, own: GazeColumns, path: Path) -> GazeColumns:
-        """The first set of columns that a file has, with `own` in their places.
+    def columns_for(self, own: GazeColumns, path: Path) -> GazeColumns:
+        """Return the first set of columns that a file has; the columns of `own` win.
 
         Raises:
-            DataError: it has none of them.
+            DataError: the file has none of the sets.
         """
         header = read_header(path, self.title)
         lacking = []
-        for columns in self.sets(own):
-            lacks = columns.lacking(header)
+        for columns in self.column_sets(own):
+            lacks = columns.missing_in(header)
             if not lacks:
                 return columns
             lacking.append(f"'{lacks[0]}'")
         raise DataError(
             f"{path} lacks {' or '.join(dict.fromkeys(lacking))}, one of which the {self.title} "
-            f"has; its header has {', '.join(header)[:300]}: export these columns too, or say "
+            f"has; its header has {', '.join(header)[:300]}: export these columns too, or set "
             "columns"
         )
 
 
 def read_preset(path: Path) -> GazePreset:
-    """Read a preset's file; `shared` of it goes into every set of columns.
+    """Read a preset's file; its table `shared` is a part of every set of columns.
 
     Raises:
-        ConfigError: it is missing, or is no preset.
+        ConfigError: the file is missing, or is no preset.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -107,10 +107,10 @@ PRESETS = {
 
 
 def preset_of(name: str, data: str) -> GazePreset:
-    """The preset of this name, or in this .toml file, for a data set.
+    """Return the preset of this name, or in this .toml file, for a data set.
 
     Raises:
-        ConfigError: there is none, or it is for another data set.
+        ConfigError: there is no such preset, or it is for another data set.
     """
     if name.endswith(".toml"):
         preset = read_preset(Path(name))
@@ -133,21 +133,21 @@ def preset_of(name: str, data: str) -> GazePreset:
 def columns_of(
     preset: str, data: str, own: GazeColumns, files: str, needed: Sequence[str]
 ) -> tuple[GazePreset | None, Sequence[str], list[GazeColumns]]:
-    """The preset if one is named, the patterns of tables, and the sets of columns they may have.
+    """Return the preset (or None), the patterns of tables, and their possible sets of columns.
 
     Args:
-        preset: its name, or "".
+        preset: the name of the preset, or "".
         data: the data set that reads the tables.
-        own: columns that are given.
-        files: the pattern that is given.
-        needed: columns without which there must be a preset.
+        own: the user's columns.
+        files: the user's pattern, or "".
+        needed: columns that the user must set where there is no preset.
 
     Raises:
-        ConfigError: there is no such preset, or a column is not given.
+        ConfigError: there is no such preset, or a needed column is not set.
     """
     if preset:
-        found = preset_of(preset, data)
-        return found, (files,) if files else found.files, found.sets(own)
+        export = preset_of(preset, data)
+        return export, (files,) if files else export.files, export.column_sets(own)
     names = ", ".join(name for name, known in PRESETS.items() if known.data == data)
     own.check_needed(
         needed,

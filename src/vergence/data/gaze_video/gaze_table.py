@@ -1,6 +1,6 @@
-"""Recordings of one's own: a gaze table and a scene video each, whatever the tracker.
+"""Recordings of one's own: a gaze table and a scene video each, of any tracker.
 
-Say which column holds what (`columns`), or name a preset. Files lie below `root`; the person is
+Name the columns (`columns`), or a preset. Files lie below `root`; the person is
 a column, a part of the path (`files = "{person}/*.csv"`), or the first folder below root. The video
 is the one that `videos` names with the same parts, else the only one in the table's folder or the
 one of the table's name. Presets of glasses whose exports are several files (`pupil_player`,
@@ -44,13 +44,13 @@ from vergence.data.gaze_video.recording import (
     WindowOptions,
     check_recordings,
     federation,
-    named,
-    places,
+    id_and_person,
+    recording_folders,
 )
 from vergence.data.gaze_video.vrs import read_mps
 from vergence.data.io.checks import Check, CheckedFolder, data_folder
 from vergence.data.io.delimited_text import read_table
-from vergence.data.io.path_patterns import filled, matching
+from vergence.data.io.path_patterns import fill_pattern, matching_files
 from vergence.data.io.video import VIDEOS, videos_in
 from vergence.errors import ConfigError, DataError
 
@@ -58,12 +58,12 @@ READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
 WHERE = (
     "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
 )
-MOSTLY = 0.9
-"""Where more than this share of gaze lies outside the picture, the unit or the origin is wrong."""
+MAX_OUTSIDE = 0.9
+"""Share of gaze outside the picture above which the unit or the origin must be wrong."""
 SAMPLING_S = (4e-4, 0.4)
 """Time between samples of trackers with 2.5 to 2,500 a second."""
-NEAR = 3.0
-"""Lengths of a table and its video that differ by less than this factor fit each other."""
+MAX_LENGTH_RATIO = 3.0
+"""Factor below which the lengths of a table and of its video agree."""
 ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
@@ -73,8 +73,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
 
     Attributes:
         preset: a maker's export, in place of `columns`, or a .toml file of the same form; options
-            given beside it win.
-        columns: what is where in the tables.
+            set as well win over it.
+        columns: names and units of the tables' columns.
         files: pattern of the tables' paths below root, see `path_patterns.matching`; default: every
             table that has the columns.
         without: patterns of tables that are not read.
@@ -123,57 +123,57 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         """Read, cut and split.
 
         Raises:
-            ConfigError: an option is out of range, or columns are not said.
+            ConfigError: an option is out of range, or columns are not set.
             DataError: a table or video cannot be used, or a person has too few clips.
         """
         folder = data_folder(root, "gaze_table", WHERE)
-        found, dropped = self.read(folder)
-        for recording in found:
+        recordings, summary = self.read(folder)
+        for recording in recordings:
             check_overlap(recording)
-        made = federation(self, found, folder, ABOUT)
-        left_out = f"{dropped}; {made.about['left_out']}"
+        made = federation(self, recordings, folder, ABOUT)
+        left_out = f"{summary}; {made.about['left_out']}"
         return replace(made, about={**made.about, "left_out": left_out})
 
     def read(self, root: Path) -> tuple[list[Recording], str]:
-        """Every recording below a folder, and what was left out, in words."""
+        """Return every recording below a folder, and a summary of what was left out."""
         needed = ("t", "x", "y", "unit", "t_unit")
         preset, patterns, sets = columns_of(
             self.preset, "gaze_table", self.columns, self.files, needed
         )
         if preset and preset.reader:
-            found = (
-                [self._aria(folder, root) for folder in _aria_places(root)]
+            recordings = (
+                [self._aria(folder, root) for folder in _aria_folders(root)]
                 if preset.reader == "aria"
                 else READERS[preset.reader](root)
             )
-            people = {recording.person for recording in found}
-            many = "people" if len(people) > 1 else "person"
-            return found, f"{len(found)} recordings read, {len(people)} {many}"
-        found, repeated, known = list[Recording](), 0, set[str]()
+            people = {recording.person for recording in recordings}
+            noun = "people" if len(people) > 1 else "person"
+            return recordings, f"{len(recordings)} recordings read, {len(people)} {noun}"
+        recordings, repeated, known = list[Recording](), 0, set[str]()
         files, tables = self._tables(root, preset, patterns, sets, known)
         for path, rows in tables:
-            # A maker's table of several recordings; time begins anew with each.
+            # A maker's table may hold several recordings, and time begins anew with each.
             trials = rows.trial if preset else np.full(len(rows), "")
             for person, trial in sorted({*zip(rows.person.tolist(), trials.tolist(), strict=True)}):
-                who = person or self._whose(root, path, files.tables[path])
+                who = person or self._person_of(root, path, files.tables[path])
                 known.add(who)
-                if self._leaves_out(who):
+                if self._skips(who):
                     continue
                 own = rows.select((rows.person == person) & (trials == trial))
                 video = self._video(root, path, files.tables[path], who, trial)
-                own, again = in_time_order(own, self.clock, f"person {who}")
-                found.append(self._recording(root, path, who, own, video, trial))
-                repeated += again
-        if strangers := [person for person in self.people if person not in known]:
+                own, dropped = in_time_order(own, self.clock, f"person {who}")
+                recordings.append(self._recording(root, path, who, own, video, trial))
+                repeated += dropped
+        if unknown := [person for person in self.people if person not in known]:
             raise DataError(
-                f"{root} has no recordings of {', '.join(strangers)}; people there: "
+                f"{root} has no recordings of {', '.join(unknown)}; people there: "
                 f"{', '.join(sorted(known))}"
             )
-        summary = files.summary({recording.person for recording in found})
-        return found, f"{summary}; {repeated} samples that repeat an earlier time"
+        summary = files.summary({recording.person for recording in recordings})
+        return recordings, f"{summary}; {repeated} samples that repeat an earlier time"
 
-    def _whose(self, root: Path, path: Path, parts: Mapping[str, str]) -> str:
-        return parts.get("person") or named(path.parent, root)[1]
+    def _person_of(self, root: Path, path: Path, parts: Mapping[str, str]) -> str:
+        return parts.get("person") or id_and_person(path.parent, root)[1]
 
     def _tables(
         self,
@@ -183,17 +183,17 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         sets: Sequence[GazeColumns],
         known: set[str],
     ) -> tuple[GazeFiles, list[tuple[Path, GazeRows]]]:
-        """Gaze tables below a folder; people who are left out by their files' names are `known`."""
+        """Read the gaze tables below a folder; add people whose files are skipped to `known`."""
         frames = tuple(f"**/{name}" for name in self.frame_times[:1])
         files = GazeFiles.of(root, patterns, (*self.without, *frames), sets, bool(self.files))
         tables, unread = list[tuple[Path, GazeRows]](), dict[Path, str]()
         for path, parts in files.tables.items():
-            whose = self._whose(root, path, parts)
-            if not any(columns.person for columns in sets) and self._leaves_out(whose):
+            whose = self._person_of(root, path, parts)
+            if not any(columns.person for columns in sets) and self._skips(whose):
                 known.add(whose)
                 unread[path] = "not in people"
                 continue
-            columns = preset.fitting(self.columns, path) if preset else self.columns
+            columns = preset.columns_for(self.columns, path) if preset else self.columns
             if columns.unit == "deg" and not self.fov_deg:
                 raise ConfigError(
                     "unit = 'deg' needs fov_deg = [horizontal, vertical], the scene camera's field "
@@ -203,17 +203,17 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         files = replace(files, left_out={**files.left_out, **unread})
         return files.without_copies(tables)
 
-    def _leaves_out(self, person: str) -> bool:
+    def _skips(self, person: str) -> bool:
         return bool(self.people) and person not in self.people
 
     def check(self, root: Path) -> list[Check]:
-        """Usable gaze in each recording, on the clock of its video."""
+        """Check that each recording has usable gaze on the clock of its video."""
 
         def read(folder: Path) -> list[Recording]:
-            found, _ = self.read(folder)
-            for recording in found:
+            recordings, _ = self.read(folder)
+            for recording in recordings:
                 check_overlap(recording)
-            return found
+            return recordings
 
         return check_recordings(read, root, WHERE)
 
@@ -221,24 +221,25 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         self, root: Path, table: Path, parts: Mapping[str, str], person: str, trial: str
     ) -> Path:
         if self.videos:
-            pattern = filled(self.videos, parts)
-            found = [path for path, _ in matching(root, pattern, "videos")]
+            pattern = fill_pattern(self.videos, parts)
+            videos = [path for path, _ in matching_files(root, pattern, "videos")]
         else:
             pattern = f"{table.parent.relative_to(root).as_posix()}/*"
-            found = videos_in(table.parent)
-            others = [p for p in found if not p.with_suffix(table.suffix).is_file()]
+            videos = videos_in(table.parent)
+            # A video with a table of its own name belongs to that table.
+            others = [p for p in videos if not p.with_suffix(table.suffix).is_file()]
             own = (trial, table.stem, person)
-            found = next(filter(None, ([p for p in found if p.stem == n] for n in own)), others)
-        if len(found) != 1:
-            listed = ", ".join(p.name for p in found[:5]) or "none"
+            videos = next(filter(None, ([p for p in videos if p.stem == n] for n in own)), others)
+        if len(videos) != 1:
+            listed = ", ".join(p.name for p in videos[:5]) or "none"
             raise DataError(
-                f"{table}: person '{person}' needs one scene video, '{pattern}' has {len(found)} "
+                f"{table}: person '{person}' needs one scene video, '{pattern}' has {len(videos)} "
                 f"({listed}): name columns.stimulus, if pictures were on a screen; else put "
                 "the video there, set videos, with the parts of files, as "
                 "'{person}/{recording}.mp4', or leave the person out: people = [...] names those "
                 "who stay"
             )
-        return found[0]
+        return videos[0]
 
     def _recording(
         self, root: Path, path: Path, person: str, rows: GazeRows, video: Path, trial: str
@@ -256,7 +257,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         t_s = (rows.ticks - start) * rows.scale if self.frame_times else rows.seconds(start)
         x, y = self._fractions(rows, video)
         outside = rows.valid & ~((x >= 0) & (x <= 1) & (y >= 0) & (y <= 1))
-        if rows.valid.any() and outside.sum() > MOSTLY * rows.valid.sum():
+        if rows.valid.any() and outside.sum() > MAX_OUTSIDE * rows.valid.sum():
             i = int(np.argmax(outside))
             raise DataError(
                 f"{path}: {outside.sum()} of {rows.valid.sum()} valid samples lie outside the "
@@ -264,9 +265,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
                 f"{rows.unit}): correct columns.unit, origin or scene_size"
             )
         gaze = Gaze.build(str(path), t_s, x, y, tracked=rows.valid, event=rows.event)
-        many = f"{name}/{person}" if rows.names.get("person") else name
-        many = f"{many}/{trial}" if trial else many
-        made = Recording(many, person, gaze, video, times)
+        # A table of several people or trials gives several recordings: each needs its own id.
+        name = f"{name}/{person}" if rows.names.get("person") else name
+        name = f"{name}/{trial}" if trial else name
+        made = Recording(name, person, gaze, video, times)
         if SECONDS.get(self.columns.t_unit) == rows.scale and self.columns.t_unit != "datetime":
             check_time_unit(made, self.columns.t_unit)
         return made
@@ -284,7 +286,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return to_fractions(rows.x, rows.y, rows.unit, size or (1, 1), self.origin)
 
     def _aria(self, folder: Path, root: Path) -> Recording:
-        """An Aria recording: exact from a VRS; from an mp4 by angles, as if from the camera."""
+        """Read an Aria recording: exactly from a VRS, from an mp4 by angles alone."""
         if list(folder.glob("*.vrs")) or (folder / "gaze_2d.csv").is_file():
             return aria.read(folder, root)
         table, videos = aria.mps_file(folder), videos_in(folder, usual=(".mp4",))
@@ -298,6 +300,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
                 f"{folder} has an mp4 and no VRS, so the camera is not known: set fov_deg = "
                 "[horizontal, vertical] of the video in degrees, or put the .vrs beside it"
             )
+        # Without the camera's calibration: as if the eyes were at the camera.
         cpf = read_mps(table)
         left, up, ahead = cpf.point.T
         right, down = (np.degrees(np.arctan2(-side, ahead)) for side in (left, up))
@@ -308,24 +311,26 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             )
         start = cpf.t_us[0] if self.start == "first" else int(self.start)
         gaze = Gaze.build(str(table), (cpf.t_us - start) * 1e-6, x, y, tracked=cpf.valid)
-        return Recording(*named(folder, root), gaze, videos[0])
+        return Recording(*id_and_person(folder, root), gaze, videos[0])
 
 
-def _aria_places(root: Path) -> list[Path]:
-    """Folders of recordings; of videos other than mp4 only those beside MPS gaze."""
-    others = [p for p in places(root, *(f"*{ending}" for ending in VIDEOS)) if aria.mps_file(p)]
-    return sorted({*places(root, "*.mp4", "*.vrs"), *others})
+def _aria_folders(root: Path) -> list[Path]:
+    """Return the folders of recordings; with a video other than mp4 only next to MPS gaze."""
+    others = [
+        p for p in recording_folders(root, *(f"*{ending}" for ending in VIDEOS)) if aria.mps_file(p)
+    ]
+    return sorted({*recording_folders(root, "*.mp4", "*.vrs"), *others})
 
 
 def check_time_unit(recording: Recording, unit: str) -> None:
-    """Accept a recording whose table is about as long as its video, or was sampled as trackers do.
+    """Check that a table is about as long as its video, or has the sampling rate of a tracker.
 
     Args:
-        recording: its times were counted in `unit`.
+        recording: a recording whose times were read in `unit`.
         unit: s, ms, us or ns.
 
     Raises:
-        DataError: in another unit table and video would be about as long as each other.
+        DataError: table and video would be about as long as each other in another unit.
     """
     steps = np.diff(recording.gaze.t_s)
     if not len(steps) or SAMPLING_S[0] <= float(np.median(steps)) < SAMPLING_S[1]:
@@ -333,8 +338,8 @@ def check_time_unit(recording: Recording, unit: str) -> None:
     times = recording.footage().times_s
     span, length = float(steps.sum()), float(times[-1] - times[0])
     for other in TICKS:
-        meant = span / SECONDS[unit] * SECONDS[other]
-        if other != unit and length / NEAR < meant < length * NEAR:
+        seconds = span / SECONDS[unit] * SECONDS[other]
+        if other != unit and length / MAX_LENGTH_RATIO < seconds < length * MAX_LENGTH_RATIO:
             raise DataError(
                 f"columns.t_unit = '{unit}' is wrong, '{other}' would fit: with '{unit}' "
                 f"{recording.gaze.source} lasts {span:g} s, and the video {recording.video} "
@@ -343,10 +348,10 @@ def check_time_unit(recording: Recording, unit: str) -> None:
 
 
 def check_overlap(recording: Recording) -> None:
-    """Accept a recording with valid gaze while its video runs.
+    """Check that a recording has valid gaze while its video runs.
 
     Raises:
-        DataError: it has none: the two clocks are not the same.
+        DataError: there is no such gaze, so that the two clocks are not the same.
     """
     times = recording.footage().times_s
     valid = recording.gaze.t_s[recording.gaze.valid]

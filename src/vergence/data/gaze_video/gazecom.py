@@ -1,4 +1,4 @@
-"""GazeCom: 18 outdoor clips of 20 s, watched freely on a screen; frames rebuilt from crops.
+"""GazeCom: gaze on 18 outdoor clips of 20 s, watched on a screen; frames rebuilt from crops.
 
 Layout of `root`: `frames/CLIP/fNNNN.jpg` (NNNN = 0..99, one each 0.2 s), `gaze_25hz.npz` (flat
 columns person, clip, t_s, x, y, valid; x, y in [0, 1], origin top left; a row is the median of
@@ -40,6 +40,7 @@ from vergence.errors import ConfigError, DataError, nearest
 CLIPS, FRAMES, FRAME_S, GAZE_S = 18, 100, 0.2, 0.04
 PEOPLE, RECORDINGS, ROWS, DONORS = 36, 567, 283_500, 102
 SHUFFLES = 1000
+"""Number of shuffles to try for a split that serves every viewer."""
 WHERE = (
     "root must hold frames/CLIP/fNNNN.jpg, gaze_25hz.npz and frame_donors.csv, the rebuilt GazeCom "
     "movies (research use only; the original movies are at the University of Luebeck)"
@@ -57,7 +58,7 @@ class Gazecom(Dataset):
         every_s: seconds from one frame of a window to the next, a multiple of 0.2.
         hop: frames from one window's first frame to the next one's; default: no overlap.
         size: (width, height) of the frames in pixels.
-        clips: how many clips are for training, validation and test, for all viewers alike.
+        clips: numbers of clips for training, validation and test, the same for all viewers.
         min_clips: clips a viewer needs in every part.
         split_seed: fixes which clips are tested.
         exclude_donors: leave out the recordings that gave crops to the rebuilt frames.
@@ -99,22 +100,22 @@ class Gazecom(Dataset):
             person: {c: own[c] for c in own if (person, names[c]) not in donors}
             for person, own in gaze.items()
         }
-        chosen, left_out = self._chosen(gaze, dealt)
+        viewers, left_out = self._people_to_load(gaze, dealt)
         frames = SharedRows(_read_frames(folder, names, self.size), "frame_ids")
         people, lost = {}, 0
-        for person in chosen:
+        for person in viewers:
             parts = []
             for clips in dealt:
                 own = {c: gaze[person][c] for c in sorted(clips) if c in gaze[person]}
-                columns, seen = self._windows(own, stride)
-                if not seen.any():
+                columns, tracked = self._windows(own, stride)
+                if not tracked.any():
                     raise DataError(
                         f"{person} has no window with valid gaze in clips "
                         f"{', '.join(names[c] for c in own)}: leave this person out (people)"
                     )
-                kept = {name: torch.from_numpy(column[seen]) for name, column in columns.items()}
-                parts.append(Samples(kept, {"frames": frames}))
-                lost += int((~seen).sum())
+                usable = {n: torch.from_numpy(column[tracked]) for n, column in columns.items()}
+                parts.append(Samples(usable, {"frames": frames}))
+                lost += int((~tracked).sum())
             people[person] = Splits(*parts)
         return Federation("gazecom", people, self._about(names, dealt, left_out, lost))
 
@@ -136,11 +137,11 @@ class Gazecom(Dataset):
         return stride
 
     def _deal(self, gaze: dict[str, dict[int, np.ndarray]], count: int) -> list[set[int]]:
-        """Return the clips of the three parts: the seed's first shuffle that serves everybody.
+        """Return the clips of the three parts: the seed's first shuffle that serves every viewer.
 
-        It looks at who has seen which clip in the whole file, never at the gaze, and not at the
-        options that leave people out, so these cannot move a clip to another part.
+        The shuffle depends on who has seen which clip in the whole file, never on the gaze.
         """
+        # Nor on the options that leave people out, so that these move no clip to another part.
         if sum(self.clips) > count:
             raise DataError(
                 f"clips = {self.clips} asks for {sum(self.clips)} clips, the data hold {count}"
@@ -150,8 +151,9 @@ class Gazecom(Dataset):
         train, val, test = self.clips
         for _ in range(SHUFFLES):
             order = rng.permutation(count)
-            tested, held, trained, _ = np.split(order, np.cumsum([test, val, train]))
-            parts = [set(part.tolist()) for part in (trained, held, tested)]
+            # Test clips come first: other numbers of clips for training leave them the same.
+            *later, _ = np.split(order, np.cumsum([test, val, train]))
+            parts = [set(part.tolist()) for part in later[::-1]]
             if all(len(own & part) >= self.min_clips for own in able for part in parts):
                 return parts
         fewest = min(len(own) for own in able)
@@ -161,10 +163,10 @@ class Gazecom(Dataset):
             "or change clips"
         )
 
-    def _chosen(
+    def _people_to_load(
         self, gaze: dict[str, dict[int, np.ndarray]], dealt: list[set[int]]
     ) -> tuple[list[str], dict[str, list[int]]]:
-        """People who take part, and the clips per part of those who have too few."""
+        """Return the viewers to load, and the clips per part of those who have too few."""
         counts = {p: [len(part & set(own)) for part in dealt] for p, own in gaze.items()}
         for person in self.people or ():
             if person not in counts:
@@ -177,10 +179,10 @@ class Gazecom(Dataset):
         if self.people is not None:
             return list(self.people), {}
         few = {person: parts for person, parts in counts.items() if min(parts) < self.min_clips}
-        chosen = [person for person in counts if person not in few]
-        if not chosen:
+        viewers = [person for person in counts if person not in few]
+        if not viewers:
             raise DataError(f"nobody has {self.min_clips} clips in every part {self.clips}: {few}")
-        return chosen, few
+        return viewers, few
 
     def _windows(
         self, own: dict[int, np.ndarray], stride: int
@@ -202,10 +204,10 @@ class Gazecom(Dataset):
         self,
         names: list[str],
         dealt: list[set[int]],
-        left_out: dict[str, list[int]],
+        clip_counts: dict[str, list[int]],
         lost: int,
     ) -> dict[str, str]:
-        who = ", ".join(f"{p} {parts}" for p, parts in left_out.items()) or "nobody"
+        who = ", ".join(f"{p} {parts}" for p, parts in clip_counts.items()) or "nobody"
         listed = [", ".join(names[c] for c in sorted(part)) for part in dealt]
         return {
             "licence": "none stated by the source: research use only, not packaged",
@@ -251,7 +253,7 @@ def read_gaze(folder: Path) -> tuple[list[str], dict[str, dict[int, np.ndarray]]
     at = np.arange(FRAMES) * per_frame
     gaze = dense[:, :, at]
     for other in (at - 1, at + 1):
-        # Nothing lies before the first row; it must not wrap round to the last one.
+        # Before the first row, index -1 would wrap round to the last one.
         inside = (other >= 0)[:, None] & np.isnan(gaze)
         gaze = np.where(inside, dense[:, :, other], gaze)
     recorded = sorted(set(zip(person.tolist(), clip.tolist(), strict=True)))
@@ -275,9 +277,9 @@ def _read_frames(folder: Path, names: list[str], size: tuple[int, int]) -> torch
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with what it must hold: clips, frames, people, recordings, gaze rows."""
-    found = len(list((root / "frames").glob("*/f*.jpg")))
-    lines = Checks([compare("frames", found, CLIPS * FRAMES, WHERE)])
+    """Compare a folder with the published counts of clips, frames, people and gaze rows."""
+    frames = len(list((root / "frames").glob("*/f*.jpg")))
+    lines = Checks([compare("frames", frames, CLIPS * FRAMES, WHERE)])
     with lines.reading("gaze and frames"):
         names, gaze = read_gaze(root)
         rows = len(read_npz(root / "gaze_25hz.npz", {"x": 1}, WHERE)["x"])

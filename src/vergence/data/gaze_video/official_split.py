@@ -1,4 +1,4 @@
-"""Published lists of clips as a split, and people dealt to a few clients, as a paper has them."""
+"""Splits by published lists of clips, and people dealt to a few clients as in a paper."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from vergence.data.gaze_video.recording import (
     GazeWindow,
     Recording,
     WindowOptions,
-    on_one_clock,
     split_in_time,
     time_split,
+    windows_on_one_clock,
 )
 from vergence.data.gaze_video.temporal_splits import TEST, TRAIN, VAL, hold_out
 from vergence.data.io.checks import Check, Checks, need_file
@@ -27,6 +27,7 @@ from vergence.errors import DataError
 
 GLC = "https://github.com/BolinLai/GLC, folder data"
 """Where the lists are published."""
+# Frame times are not exact: a window may begin or end half a frame outside its clip.
 HALF_FRAME_S = 1 / 60
 
 
@@ -39,9 +40,9 @@ class OfficialOptions(WindowOptions):
             say which clips are for training and which for testing; the last of each person's
             training windows validate, as many as `shares` has for validation outside the test,
             `gap_s` behind the others.
-        clients: deal the people to so many clients, each with all windows of its people; 0: each
-            person is a client.
-        deal_seed: of the dealing.
+        clients: number of clients to which people are dealt, each with all windows of its people;
+            0: each person is a client.
+        deal_seed: seed of the dealing.
     """
 
     split: Literal["time", "official"] = "time"
@@ -49,17 +50,17 @@ class OfficialOptions(WindowOptions):
     deal_seed: Annotated[int, Ge(0)] = 0
 
     unit: ClassVar[str] = "people"
-    """The word for those who are dealt."""
+    """The word for the people who are dealt."""
 
     @property
-    def held_back(self) -> float:
-        """Share of the windows outside the test that validates."""
+    def validation_share(self) -> float:
+        """Share of validation among the windows for training and validation."""
         train, val, _ = self.shares
         return val / (train + val)
 
     @property
     def grouping(self) -> str:
-        """Description of a client that is no single person; empty where each client is one."""
+        """Description of clients of several people; empty where each client is one person."""
         if not self.clients:
             return ""
         return (
@@ -68,7 +69,7 @@ class OfficialOptions(WindowOptions):
         )
 
     def deal(self, people: Iterable[str], tested: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Client -> its people: groups of near equal size, with those in `tested` spread evenly.
+        """Return the people of each client: groups of near equal size, `tested` spread evenly.
 
         Raises:
             DataError: there are fewer people than clients.
@@ -82,13 +83,15 @@ class OfficialOptions(WindowOptions):
                 "are; set clients lower, or 0 for a client each"
             )
         shuffled = [order[i] for i in np.random.default_rng(self.deal_seed).permutation(len(order))]
-        shuffled.sort(key=lambda person: person not in tested)  # stable: shuffled within
+        # People with test clips first, so that each client gets as many of them as any other. The
+        # sort is stable, so that both halves stay shuffled.
+        shuffled.sort(key=lambda person: person not in tested)
         hands = [shuffled[i :: self.clients] for i in range(self.clients)]
         return {f"group{i}": tuple(sorted(hand)) for i, hand in enumerate(hands, 1)}
 
 
 class ListedClip(NamedTuple):
-    """A clip of a list: whose it is, what it is cut from, and when there (s).
+    """Clip of a list: its person, the recording that it is cut from, and its times there (s).
 
     `source` is the name of a recording, or of its session; `part` is TRAIN or TEST.
     """
@@ -105,8 +108,8 @@ class OfficialClips:
     """Clips of the lists for training and for testing.
 
     Args:
-        lists: the files' names, of training and of testing.
-        clips: all clips of both.
+        lists: names of the files for training and for testing.
+        clips: all clips of both lists.
 
     Raises:
         DataError: a clip is for training and for testing, or twice in a list.
@@ -128,7 +131,7 @@ class OfficialClips:
             own.sort(key=lambda clip: clip.start_s)
 
     def of(self, window: GazeWindow) -> ListedClip | None:
-        """The listed clip that all frames of a window lie in."""
+        """Return the listed clip in which all frames of a window lie."""
         recording = window.recording
         own = self.by_source.get(recording.id) or self.by_source.get(recording.session, [])
         at = bisect_right(own, window.start_s + HALF_FRAME_S, key=lambda clip: clip.start_s) - 1
@@ -136,20 +139,20 @@ class OfficialClips:
         return own[at] if inside else None
 
     def people(self, part: int) -> dict[str, int]:
-        """Person -> number of clips, of those who have some in a part."""
-        found: dict[str, int] = {}
+        """Return the number of clips in a part, for each person who has any."""
+        counts: dict[str, int] = {}
         for clip in self.clips:
             if clip.part == part:
-                found[clip.person] = found.get(clip.person, 0) + 1
-        return found
+                counts[clip.person] = counts.get(clip.person, 0) + 1
+        return counts
 
     def split(
         self, person: str, cut: Sequence[GazeWindow], options: OfficialOptions
     ) -> list[list[GazeWindow]]:
-        """A person's windows for training, validation and test; none outside the listed clips.
+        """Return a person's windows for training, validation and test, all in listed clips.
 
         Raises:
-            DataError: windows for training are too few to hold some back.
+            DataError: there are too few training windows to validate on some of them.
         """
         clips = [self.of(w) for w in cut]
         parts = [None if clip is None else clip.part for clip in clips]
@@ -158,30 +161,33 @@ class OfficialClips:
         )
         if not train:
             return [[], [], test]
-        start, end = on_one_clock(train, options.gap_s)
-        held = hold_out(person, start, end, options.gap_s, options.held_back)
-        kept = ([w for w, p in zip(train, held, strict=True) if p == k] for k in (TRAIN, VAL))
-        return [*kept, test]
+        start, end = windows_on_one_clock(train, options.gap_s)
+        # The lists have no validation part: it is the end of each person's training windows.
+        assigned = hold_out(person, start, end, options.gap_s, options.validation_share)
+        both = ([w for w, p in zip(train, assigned, strict=True) if p == k] for k in (TRAIN, VAL))
+        return [*both, test]
 
-    def said(self, split: Iterable[Sequence[Sequence[GazeWindow]]], held_back: float) -> str:
-        """Description of the split: of how many listed clips there are samples."""
+    def description(
+        self, split: Iterable[Sequence[Sequence[GazeWindow]]], validation_share: float
+    ) -> str:
+        """Describe the split, and how many of the listed clips have samples."""
         used = {clip for parts in split for part in parts for w in part if (clip := self.of(w))}
-        told = [
+        sizes = [
             f"{name} (samples of {sum(c.part == part for c in used):,} of "
             f"{sum(c.part == part for c in self.clips):,} clips)"
             for name, part in zip(self.lists, (TRAIN, TEST), strict=True)
         ]
         return (
-            f"official lists: {' and '.join(told)}; the last {held_back:.0%} of each person's "
-            "training windows validate"
+            f"official lists: {' and '.join(sizes)}; the last {validation_share:.0%} of each "
+            "person's training windows validate"
         )
 
 
 def need_list(path: Path) -> Path:
-    """Return the path of a list that is there.
+    """Return the path of a list that exists.
 
     Raises:
-        DataError: it is missing; says where it comes from.
+        DataError: the list is missing; the message says where it is published.
     """
     hint = f"split = 'official' needs this list; copy it there from {GLC}, or leave out split"
     return need_file(path, hint)
@@ -194,19 +200,20 @@ def dealt_federation(
     about: Mapping[str, str],
     official: OfficialClips | None,
 ) -> Federation:
-    """Choose, cut, split in time or by the lists, deal to clients, and decode.
+    """Make a federation of recordings: cut, split in time or by the lists, deal, decode.
 
     Raises:
-        DataError: as of `recording.federation`; a client would have no clips for training or for
+        DataError: as in `recording.federation`; a client would have no clips for training or for
             testing, or there are fewer people than clients.
     """
     cut = CutRecordings.of(options, recordings, where)
     if official is None:
-        split = {p: split_in_time(p, own, options) for p, own in cut.found.items()}
-        said, why, tested = time_split(options), "in the gaps", set(split)
+        split = {p: split_in_time(p, own, options) for p, own in cut.windows.items()}
+        text, why, tested = time_split(options), "in the gaps", set(split)
     else:
-        split = {p: official.split(p, own, options) for p, own in cut.found.items()}
-        said, why = official.said(split.values(), options.held_back), "in no listed clip or in gaps"
+        split = {p: official.split(p, own, options) for p, own in cut.windows.items()}
+        text = official.description(split.values(), options.validation_share)
+        why = "in no listed clip or in gaps"
         tested = set(official.people(TEST))
     groups = options.deal(split, tested)
     clients = {
@@ -220,28 +227,29 @@ def dealt_federation(
                 f"as a sample; deal the {options.unit} to fewer clients (as clients = 5), or name "
                 "others as people"
             )
-    told = {**about, "split": said}
+    notes = {**about, "split": text}
     if options.clients:
         members = (f"{client} ({len(who)}) = {', '.join(who)}" for client, who in groups.items())
-        told |= {"clients": options.grouping, "groups": "; ".join(members)}
-    return cut.federation(clients, told, why)
+        notes |= {"clients": options.grouping, "groups": "; ".join(members)}
+    return cut.federation(clients, notes, why)
 
 
 def check_clients(
     options: OfficialOptions, people: Collection[str], read: Callable[[], OfficialClips]
 ) -> list[Check]:
-    """The lines of a check on who is in which client, and how many listed clips each has.
+    """Return the lines of a check on each client's people and their number of listed clips.
 
-    `read` reads the lists, where the split is theirs.
+    `read` reads the lists; it is called where they make the split.
     """
     out = Checks()
     with out.reading("clients"):
         official = read() if options.split == "official" else None
-        if official is not None and not people:  # no clips here yet: whom the lists name
+        # Before the clips are downloaded the lists alone name the people.
+        if official is not None and not people:
             people = {clip.person for clip in official.clips}
-        chosen = [person for person in people if not options.people or person in options.people]
-        tested = chosen if official is None else official.people(TEST)
-        groups = options.deal(chosen, tested)
+        everyone = [person for person in people if not options.people or person in options.people]
+        tested = everyone if official is None else official.people(TEST)
+        groups = options.deal(everyone, tested)
         if options.clients:
             sizes = ", ".join(str(len(members)) for members in groups.values())
             out.append(Check(f"{options.unit} in clients", sizes, "near equal", True))
@@ -257,7 +265,7 @@ def _clips_of(client: str, members: Sequence[str], official: OfficialClips | Non
     train, test = (
         sum(official.people(part).get(person, 0) for person in members) for part in (TRAIN, TEST)
     )
-    found = f"{who}: {train:,} clips to train, {test:,} to test"
+    counts = f"{who}: {train:,} clips to train, {test:,} to test"
     hint = "deal people to clients (clients = 5), or name others as people"
     ok = bool(train and test)
-    return Check(client, found, "1 or more each", ok, "" if ok else hint)
+    return Check(client, counts, "1 or more each", ok, "" if ok else hint)

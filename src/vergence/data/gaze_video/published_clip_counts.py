@@ -1,4 +1,4 @@
-"""Clip counts that the FedCPF paper states beside those of the official lists.
+"""Clip counts in the FedCPF paper, next to those of the official lists.
 
 Source: FedCPF, section 3.1 (6,456 + 8,140 clips for training, 1,404 + 2,035 for testing).
 """
@@ -10,21 +10,22 @@ from vergence.data.io.checks import Check
 STATED = {"egtea": ("EGTEA Gaze+", 6456, 1404), "ego4d": ("Ego4D", 8140, 2035)}
 
 
-def told(
+def paper_counts(
     name: str, lists: dict[str, int], pieces: dict[str, int] | None = None, tried: str = ""
 ) -> Check:
-    """The line of a check that tells the paper's counts; they cannot be met, so none fails by it.
+    """Return the line of a check that reports the paper's counts, and never fails.
 
     `lists` are the clips in the official lists at hand, `pieces` whole clips of 5 s in them, both
-    by "train" and "test". `tried` says what comes nearest.
+    by "train" and "test". `tried` describes the nearest counts.
     """
+    # No rule on the official lists that was tried gives the paper's counts.
     _, train, test = STATED[name]
-    found = _both(lists) + (f"; whole 5 s in them: {_both(pieces)}" if pieces else "")
+    counts = _both(lists) + (f"; whole 5 s in them: {_both(pieces)}" if pieces else "")
     nearest = f" ({tried})" if tried else ""
     other, more, most = next(row for key, row in STATED.items() if key != name)
     return Check(
         "clips of the FedCPF paper (told, not checked)",
-        f"official lists: {found}" if lists else "no official lists here",
+        f"official lists: {counts}" if lists else "no official lists here",
         f"{train:,} train, {test:,} test, of a choice that the paper does not state",
         True,
         f"cannot be met: no rule on the official lists that was tried gives both numbers{nearest}; "

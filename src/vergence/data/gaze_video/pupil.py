@@ -28,8 +28,8 @@ from vergence.data.gaze_video.recording import (
     WindowOptions,
     check_recordings,
     federation,
-    named,
-    places,
+    id_and_person,
+    recording_folders,
 )
 from vergence.data.io.checks import Check, data_folder
 from vergence.data.io.delimited_text import read_table
@@ -38,9 +38,9 @@ from vergence.errors import DataError
 
 INVISIBLE_SIZE = (1088, 1080)
 NEON_SIZE = (1600, 1200)
-"""Pixels (width, height) of the scene cameras."""
+"""Width and height of the scene cameras' pictures in pixels."""
 MIN_CONFIDENCE = 0.6
-"""Below this Pupil Core calls a pupil unreliable."""
+"""Confidence below which Pupil Core calls a pupil unreliable."""
 WHERE = "put exports of Pupil Player or Cloud, or Neon recordings, in folders below root"
 ABOUT = {
     "licence": "of the recordings at root; none is packaged",
@@ -71,7 +71,9 @@ class Pupil(WindowOptions, Dataset):
 def recordings(root: Path) -> list[Recording]:
     """Return every recording below `root`, in the order of their paths."""
     names = ("gaze_positions.csv", "gaze.csv", "gaze ps1.raw", "world_timestamps.csv")
-    return [recording for place in places(root, *names) for recording in read(place, root)]
+    return [
+        recording for place in recording_folders(root, *names) for recording in read(place, root)
+    ]
 
 
 def read(folder: Path, root: Path | None = None) -> list[Recording]:
@@ -80,7 +82,7 @@ def read(folder: Path, root: Path | None = None) -> list[Recording]:
     Raises:
         DataError: there is video without gaze, or a file is missing, damaged or of another version.
     """
-    who = named(folder, root)
+    who = id_and_person(folder, root)
     if (folder / "gaze_positions.csv").is_file():
         return [read_player(folder, *who)]
     if (folder / "gaze.csv").is_file():
@@ -94,14 +96,17 @@ def read(folder: Path, root: Path | None = None) -> list[Recording]:
 
 
 def read_player(folder: Path, name: str, person: str) -> Recording:
-    """Read a Pupil Player export; `source_frame` keeps its world_index, which a trim may offset."""
+    """Read a Pupil Player export.
+
+    `source_frame` is the export's world_index, which an export of a part of the video shifts.
+    """
     path = folder / "gaze_positions.csv"
     needed = ["gaze_timestamp", "world_index", "confidence", "norm_pos_x", "norm_pos_y"]
     table = read_table(path, needed, "gaze_positions.csv of Pupil Player")
     world = read_table(
         folder / "world_timestamps.csv", ["# timestamps [seconds]"], "world_timestamps.csv"
     ).ticks("# timestamps [seconds]")
-    _some(len(world), folder / "world_timestamps.csv")
+    _need_frame_times(len(world), folder / "world_timestamps.csv")
     t = table.ticks("gaze_timestamp") - world[0]
     event: NDArray[np.int8] | Event = Event.UNKNOWN
     if (folder / "fixations.csv").is_file():
@@ -126,7 +131,7 @@ def read_player(folder: Path, name: str, person: str) -> Recording:
 
 
 def read_cloud(folder: Path, name: str, person: str) -> Recording:
-    """Read a Pupil Cloud export (Invisible or Neon); blinks and glasses not worn are untracked."""
+    """Read a Pupil Cloud export (Invisible or Neon); blinks and unworn glasses are untracked."""
     path = folder / "gaze.csv"
     needed = ["timestamp [ns]", "gaze x [px]", "gaze y [px]"]
     table = read_table(path, needed, "gaze.csv of Pupil Cloud")
@@ -134,7 +139,7 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
     world = read_table(stamps, ["timestamp [ns]"], "world_timestamps.csv").integers(
         "timestamp [ns]"
     )
-    _some(len(world), stamps)
+    _need_frame_times(len(world), stamps)
     (width, height), fov = _scene_camera(folder / "scene_camera.json")
     tracked = np.ones(len(table), bool)
     if "worn" in table and any(map(str.strip, table.text("worn"))):
@@ -159,7 +164,7 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
 
 
 def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
-    """Read a native Neon recording: one recording per scene video part, the 200 Hz gaze preferred.
+    """Read a native Neon recording: one recording per part of the scene video.
 
     Raises:
         DataError: the format version is not 2.x, or raw and time files do not belong together.
@@ -168,16 +173,17 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
     version = str(info.get("data_format_version"))
     if not version.startswith("2."):
         raise DataError(f"{folder}/info.json: data format {version} is not read, only 2.x is")
+    # The phone's gaze has fewer samples; the one computed afterwards has all 200 a second.
     fast = (folder / "gaze_200hz.raw").is_file()
     xy, ns = _stream(folder, "gaze", ["gaze_200hz"] if fast else _parts(folder, "gaze"))
     worn_parts = ["worn_200hz"] if fast else _parts(folder, "worn")
-    worn = np.concatenate([_raw(folder / f"{p}.raw", np.dtype("u1")) for p in worn_parts])
+    worn = np.concatenate([_read_records(folder / f"{p}.raw", np.dtype("u1")) for p in worn_parts])
     if len(worn) != len(xy):
         raise DataError(f"{folder}: {len(worn)} worn flags for {len(xy)} gaze samples; copy again")
     tracked = worn > 0
     if (folder / "blinks.dtype").is_file():
         blinks, _ = _stream(folder, "blinks", _parts(folder, "blinks"))
-        tracked &= ~_within(ns, blinks["start_timestamp_ns"], blinks["end_timestamp_ns"])
+        tracked &= ~_inside_intervals(ns, blinks["start_timestamp_ns"], blinks["end_timestamp_ns"])
     event: NDArray[np.int8] | Event = Event.UNKNOWN
     if (folder / "fixations.dtype").is_file():
         spans, _ = _stream(folder, "fixations", _parts(folder, "fixations"))
@@ -190,8 +196,8 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
         )
     out = []
     for scene in scenes:
-        frames = _raw(scene, np.dtype("<i8"))
-        _some(len(frames), scene)
+        frames = _read_records(scene, np.dtype("<i8"))
+        _need_frame_times(len(frames), scene)
         gaze = Gaze.build(
             str(folder / "gaze"),
             (ns - frames[0]) * 1e-9,
@@ -204,7 +210,7 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
         part = scene.stem.rsplit(" ", 1)[-1]
         video = _scene_video(folder, scene.stem)
         times = (frames - frames[0]) * 1e-9
-        start = float(frames[0] - _raw(scenes[0], np.dtype("<i8"))[0]) * 1e-9
+        start = float(frames[0] - _read_records(scenes[0], np.dtype("<i8"))[0]) * 1e-9
         where = name if len(scenes) == 1 else f"{name}/{part}"
         out.append(Recording(where, person, gaze, video, times, name, start))
     return out
@@ -214,11 +220,12 @@ def label_fixations(
     t: NDArray[np.float64] | NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> NDArray[np.int8]:
     """Return FIXATION inside the intervals and SACCADE outside (int8, one per time)."""
-    return np.where(_within(t, start, end), Event.FIXATION, Event.SACCADE).astype(np.int8)
+    return np.where(_inside_intervals(t, start, end), Event.FIXATION, Event.SACCADE).astype(np.int8)
 
 
-def _within(t: NDArray, start: NDArray, end: NDArray) -> NDArray[np.bool_]:
+def _inside_intervals(t: NDArray, start: NDArray, end: NDArray) -> NDArray[np.bool_]:
     order = np.argsort(start)
+    # The running maximum of ends also covers intervals that overlap.
     last = np.searchsorted(start[order], t, "right") - 1
     if not len(start):
         return np.zeros(len(t), bool)
@@ -226,12 +233,14 @@ def _within(t: NDArray, start: NDArray, end: NDArray) -> NDArray[np.bool_]:
 
 
 def _parts(folder: Path, stream: str) -> list[str]:
-    found = [p.stem for p in folder.glob(f"{stream} ps*.raw")]
-    return sorted(found, key=lambda stem: int(stem.rsplit("ps", 1)[1]))
+    # By number: part 10 comes after part 9.
+    names = [p.stem for p in folder.glob(f"{stream} ps*.raw")]
+    return sorted(names, key=lambda stem: int(stem.rsplit("ps", 1)[1]))
 
 
 def _stream(folder: Path, stream: str, parts: list[str]) -> tuple[NDArray, NDArray[np.int64]]:
     path = folder / f"{stream}.dtype"
+    # The file holds a Python expression: only literals are evaluated, never code.
     try:
         kind = np.dtype(
             [
@@ -241,8 +250,8 @@ def _stream(folder: Path, stream: str, parts: list[str]) -> tuple[NDArray, NDArr
         )
     except (OSError, ValueError, SyntaxError, TypeError) as error:
         raise DataError(f"{path} does not describe the {stream} records: {error}") from None
-    records = [_raw(folder / f"{part}.raw", kind) for part in parts]
-    times = [_raw(folder / f"{part}.time", np.dtype("<i8")) for part in parts]
+    records = [_read_records(folder / f"{part}.raw", kind) for part in parts]
+    times = [_read_records(folder / f"{part}.time", np.dtype("<i8")) for part in parts]
     for part, r, t in zip(parts, records, times, strict=True):
         if len(r) != len(t):
             raise DataError(
@@ -252,7 +261,7 @@ def _stream(folder: Path, stream: str, parts: list[str]) -> tuple[NDArray, NDArr
     return np.concatenate(records), np.concatenate(times)
 
 
-def _raw(path: Path, kind: np.dtype) -> NDArray:
+def _read_records(path: Path, kind: np.dtype) -> NDArray:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -268,7 +277,7 @@ def _raw(path: Path, kind: np.dtype) -> NDArray:
 def _scene_camera(path: Path) -> tuple[tuple[int, int], float | None]:
     """Return the size of the scene image and its horizontal field of view (pinhole, degrees).
 
-    The export does not state the size: the principal point tells Invisible from Neon.
+    The export does not state the size: the principal point distinguishes Invisible from Neon.
     """
     if not path.is_file():
         raise DataError(f"{path} is missing; export it with the recording, it tells the camera")
@@ -290,17 +299,20 @@ def _json(path: Path) -> dict:
 
 
 def _scene_video(folder: Path, stem: str = "*") -> Path | None:
-    found = [p for p in videos_in(folder, stem, (".mp4",)) if "Sensor Module" not in p.name]
-    if len(found) > 1:
-        raise DataError(f"{folder} has {len(found)} videos, needs one scene video; move the others")
-    return found[0] if found else None
+    # Neon also records the eyes, under the name of its sensor module.
+    videos = [p for p in videos_in(folder, stem, (".mp4",)) if "Sensor Module" not in p.name]
+    if len(videos) > 1:
+        raise DataError(
+            f"{folder} has {len(videos)} videos, needs one scene video; move the others"
+        )
+    return videos[0] if videos else None
 
 
-def _some(count: int, path: Path) -> None:
+def _need_frame_times(count: int, path: Path) -> None:
     if not count:
         raise DataError(f"{path} holds no frame times; export the recording again")
 
 
 def check(root: Path) -> list[Check]:
-    """Compare video frames with the recorder's frame times, and look for usable gaze."""
+    """Compare video frames with the recorder's frame times, and check for usable gaze."""
     return check_recordings(recordings, root, WHERE)

@@ -1,4 +1,4 @@
-"""A recording (video plus gaze on one clock) and the windows that become samples."""
+"""Recordings (video and gaze on one clock), and the windows of them that become samples."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vergence.data.gaze_video.temporal_splits import (
     TEST,
     TRAIN,
     VAL,
-    one_clock,
+    join_sessions,
     temporal_split,
     too_few,
 )
 from vergence.data.gaze_video.vrs import VrsFootage
-from vergence.data.io.checks import Check, Checks, compare, watched
+from vergence.data.io.checks import Check, Checks, compare, with_progress
 from vergence.data.io.path_patterns import files_below
 from vergence.data.io.video import Footage, Video, rows_at
 from vergence.data.splits import FrameSize, Shares, check_shares
@@ -39,11 +39,11 @@ from vergence.errors import ConfigError, DataError
 class Recording:
     """Recording of one person's view and gaze.
 
-    `gaze.t_s` counts in the clock of `frame_times_s` (seconds; one per frame). Where it is None, it
-    counts from the video's first frame; with `container_clock`, as the video file's own times do,
-    which may begin later than 0. `start_s` is when the recording begins in its `session`:
-    recordings of one session are kept apart in time when they are split. `fov_deg` is the
-    horizontal field of view, None where the files do not give it.
+    `gaze.t_s` is on the clock of `frame_times_s` (seconds; one per frame). Where that is None, it
+    is on the clock of the video, from its first frame; with `container_clock`, from the video
+    file's own zero, which may lie before the first frame. `start_s` is the start of the recording
+    in its `session`: a split keeps gaps between recordings of one session. `fov_deg` is the
+    horizontal field of view, None where the files do not state it.
     """
 
     id: str
@@ -70,16 +70,18 @@ class Recording:
             )
         read = VrsFootage.open if self.video.suffix == ".vrs" else open_video
         footage = read(self.video)
-        noted = self.frame_times_s
-        if noted is None:
+        times_s = self.frame_times_s
+        if times_s is None:
             shift = footage.start_s if self.container_clock else 0.0
             return replace(footage, times_s=footage.times_s + shift)
-        if len(noted) != len(footage.times_s):
+        # A video that was cut or encoded again would show other frames than those looked at.
+        if len(times_s) != len(footage.times_s):
             raise DataError(
-                f"{self.video} has {len(footage.times_s)} frames, the recorder noted {len(noted)} "
-                "frame times: video and gaze belong to different exports, export both again"
+                f"{self.video} has {len(footage.times_s)} frames, the recorder noted "
+                f"{len(times_s)} frame times: video and gaze belong to different exports, export "
+                "both again"
             )
-        return replace(footage, times_s=noted)
+        return replace(footage, times_s=times_s)
 
     def gaze_per_frame(self, footage: Footage, max_gap_ms: float = 40.0) -> Gaze:
         """Return the gaze record of every frame; see `Gaze.at`."""
@@ -90,7 +92,7 @@ class Recording:
 class GazeWindow:
     """Frames of one recording that make one sample, and the scored gaze in each.
 
-    `rows` int64 `[T]`; `points` float32 `[T, 1, 2]`, NaN = not scored; `start_s`, `end_s` in the
+    `rows` int64 `[T]`; `points` float32 `[T, 1, 2]`, NaN = not scored; `start_s`, `end_s` on the
     clock of the session.
     """
 
@@ -103,7 +105,7 @@ class GazeWindow:
 
 @dataclass(frozen=True)
 class WindowOptions(NamedOptions):
-    """Options of every data set of recordings, for the cut into samples and the split.
+    """Options of all data sets of recordings: how they are cut into samples and split.
 
     Attributes:
         size: (width, height) of the frames in pixels; frames are squeezed, not cropped.
@@ -111,10 +113,10 @@ class WindowOptions(NamedOptions):
         step_s: seconds between the frames of a sample.
         stride_s: seconds between the starts of samples.
         gap_s: least seconds between the parts of a person's split (5 or more).
-        shares: train, validation and test shares of a person's windows.
-        max_gap_ms: a frame without a gaze measurement this near is not scored.
+        shares: shares of a person's windows for training, validation and test.
+        max_gap_ms: frames without a gaze measurement within this time are not scored.
         short: what to do with a clip shorter than one sample: "error" or "skip" (counted).
-        people: only these people; empty = everybody.
+        people: the people to load; empty = everybody.
         clip_s: seconds of a clip, for papers that count in clips: a recording is cut into whole
             clips, one behind the other, and a sample has `window` frames evenly over a clip.
             0 = cut by step_s and stride_s instead.
@@ -163,7 +165,7 @@ class WindowOptions(NamedOptions):
             )
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder; default: a data set has none of this kind.
+        """Read the recordings in a folder; by default there are none.
 
         Raises:
             DataError: a file is missing or cannot be used.
@@ -171,27 +173,27 @@ class WindowOptions(NamedOptions):
         return ()
 
     def choose(self, recordings: Sequence[Recording], where: str) -> list[Recording]:
-        """Return the recordings of the chosen people.
+        """Return the recordings of the people to load.
 
         Raises:
-            DataError: there are none at all, or a chosen person has none.
+            DataError: there are no recordings, or one of `people` has none.
         """
         if not recordings:
             raise DataError(
                 f"no recordings found in {where}; 'vergence data check' says what is missing"
             )
         known = sorted({r.person for r in recordings})
-        strangers = [p for p in self.people if p not in known]
-        if strangers:
+        unknown = [p for p in self.people if p not in known]
+        if unknown:
             raise DataError(
-                f"{where} has no recordings of {', '.join(strangers)}; people there: "
+                f"{where} has no recordings of {', '.join(unknown)}; people there: "
                 f"{', '.join(known)}"
             )
         return [r for r in recordings if not self.people or r.person in self.people]
 
 
-def windows(recording: Recording, footage: Footage, options: WindowOptions) -> list[GazeWindow]:
-    """Cut a recording into windows; those without one scored frame are left out.
+def cut_windows(recording: Recording, footage: Footage, options: WindowOptions) -> list[GazeWindow]:
+    """Cut a recording into windows; leave out those without a scored frame.
 
     Raises:
         DataError: the clip is shorter than one window and `options.short` is "error".
@@ -220,9 +222,9 @@ def windows(recording: Recording, footage: Footage, options: WindowOptions) -> l
         at = times[0] + k * stride + np.arange(options.window) * step
         rows = rows_at(times, at, recording.id)
         if len(np.unique(rows)) < len(rows):
-            told = "clip_s / window" if options.clip_s else "step_s"
+            option = "clip_s / window" if options.clip_s else "step_s"
             raise ConfigError(
-                f"{told} = {step:g} is shorter than the frame interval of "
+                f"{option} = {step:g} is shorter than the frame interval of "
                 f"'{recording.id}'; use {float(np.median(np.diff(times))):.3f} or more"
             )
         if np.isfinite(xy[rows]).all(1).any():
@@ -231,29 +233,30 @@ def windows(recording: Recording, footage: Footage, options: WindowOptions) -> l
     return out
 
 
-def samples(
+def decode_samples(
     parts: Sequence[Sequence[GazeWindow]], opened: Mapping[int, Footage], size: tuple[int, int]
 ) -> list[Samples]:
-    """Make each of these parts samples with a bank of their own frames, decoded or from the cache.
+    """Make samples of each of these parts, with a bank of their frames.
 
-    `opened` gives the footage by `id` of its recording.
+    `opened` maps the `id` of a recording to its footage.
     """
-    cuts, numbers = zip(*(_cuts(part, opened) for part in parts), strict=True)
+    cuts, numbers = zip(*(_frames_needed(part, opened) for part in parts), strict=True)
     out = []
     for part, frame_ids, frames in zip(parts, numbers, load_clips(cuts, size), strict=True):
         columns = {
             "frame_ids": torch.from_numpy(frame_ids),
             "points": torch.from_numpy(np.stack([w.points for w in part])),
+            # A recording is no scene that several people saw: -1 means none.
             "scene": torch.full((len(part),), -1, dtype=torch.int64),
         }
         out.append(Samples(columns, {"frames": SharedRows(frames, "frame_ids")}))
     return out
 
 
-def _cuts(
+def _frames_needed(
     part: Sequence[GazeWindow], opened: Mapping[int, Footage]
 ) -> tuple[list[ClipWindow], NDArray[np.int64]]:
-    """Return the frames that these windows need, and each window's numbers among them."""
+    """Return the frames that these windows need, and the numbers of each window's frames."""
     used: dict[int, list[GazeWindow]] = {}
     for w in part:
         used.setdefault(id(w.recording), []).append(w)
@@ -261,6 +264,7 @@ def _cuts(
     frame_ids: dict[int, NDArray[np.int64]] = {}
     before = 0
     for key, group in used.items():
+        # Windows overlap: a frame of several of them is decoded once.
         rows = np.unique(np.concatenate([w.rows for w in group]))
         for w in group:
             frame_ids[id(w)] = before + np.searchsorted(rows, w.rows)
@@ -272,21 +276,21 @@ def _cuts(
 def federation(
     options: WindowOptions, recordings: Sequence[Recording], where: Path, about: Mapping[str, str]
 ) -> Federation:
-    """Choose, cut, split in time per person, and decode: task `gaze_map`, one client per person.
+    """Make a federation of recordings for task `gaze_map`: cut, split in time, decode.
 
-    `recordings` are those of the folder `where`.
+    Each person is a client. `where` is the folder of the recordings.
 
     Raises:
-        DataError: there are none, a chosen person has none, one cannot be read, or a person has
-            too few clips for the split.
+        DataError: there are no recordings, one of `people` has none, one cannot be read, or a
+            person has too few clips for the split.
     """
     cut = CutRecordings.of(options, recordings, where)
-    split = {person: split_in_time(person, own, options) for person, own in cut.found.items()}
+    split = {person: split_in_time(person, own, options) for person, own in cut.windows.items()}
     return cut.federation(split, {**about, "split": time_split(options)}, "in the gaps")
 
 
 def time_split(options: WindowOptions) -> str:
-    """Description of the split by `split_in_time`."""
+    """Describe the split by `split_in_time`."""
     return f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s"
 
 
@@ -296,90 +300,91 @@ class CutRecordings:
 
     Attributes:
         options: how they were cut.
-        found: person, in order -> windows.
-        opened: footage by `id` of its recording.
+        windows: windows by person, in order of names.
+        footage: footage by `id` of its recording.
         skipped: number of recordings without a usable window.
     """
 
     options: WindowOptions
-    found: Mapping[str, list[GazeWindow]]
-    opened: Mapping[int, Footage]
+    windows: Mapping[str, list[GazeWindow]]
+    footage: Mapping[int, Footage]
     skipped: int
 
     @staticmethod
     def of(options: WindowOptions, recordings: Sequence[Recording], where: Path) -> CutRecordings:
-        """Choose recordings of the folder `where`, and cut them.
+        """Cut the recordings of the people to load; `where` is their folder.
 
         Raises:
-            DataError: there are none, a chosen person has none, or one cannot be read.
+            DataError: there are no recordings, one of `people` has none, or one cannot be read.
         """
         recordings = options.choose(recordings, str(where))
-        found: dict[str, list[GazeWindow]] = {p: [] for p in sorted({r.person for r in recordings})}
+        people = sorted({r.person for r in recordings})
+        by_person: dict[str, list[GazeWindow]] = {person: [] for person in people}
         opened: dict[int, Footage] = {}
         skipped = 0
         paths = [r.video or Path() for r in recordings]
-        for recording, _ in zip(recordings, watched(paths, "frame times"), strict=True):
+        for recording, _ in zip(recordings, with_progress(paths, "frame times"), strict=True):
             footage = opened[id(recording)] = recording.footage()
-            own = windows(recording, footage, options)
+            own = cut_windows(recording, footage, options)
             skipped += not own
-            found[recording.person] += own
-        return CutRecordings(options, found, opened, skipped)
+            by_person[recording.person] += own
+        return CutRecordings(options, by_person, opened, skipped)
 
     def federation(
         self, clients: Mapping[str, Sequence[list[GazeWindow]]], about: Mapping[str, str], why: str
     ) -> Federation:
-        """Decode the windows of every client's training, validation and test.
+        """Decode every client's windows for training, validation and test.
 
-        `why` says of windows that nobody has where they are.
+        `why` completes the note on the windows that no client has.
         """
         options = self.options
-        # Everybody's frames at once: one bar shows how far all of them are.
+        # The frames of all clients in one call, so that one progress bar covers them.
         every = [part for parts in clients.values() for part in parts]
-        made = iter(samples(every, self.opened, options.size))
+        made = iter(decode_samples(every, self.footage, options.size))
         people = {client: Splits(next(made), next(made), next(made)) for client in clients}
-        dropped = sum(map(len, self.found.values())) - sum(map(len, every))
-        said = {
+        dropped = sum(map(len, self.windows.values())) - sum(map(len, every))
+        notes = {
             "left_out": f"{self.skipped} clips without a usable window, {dropped} windows {why}",
             "frames": f"squeezed to {options.size[0]} x {options.size[1]}, nothing cropped",
             "scored": "fixations (all valid gaze where unlabelled) within "
             f"{options.max_gap_ms:g} ms",
         }
         if options.clip_s:
-            said["clips"] = (
+            notes["clips"] = (
                 f"whole ones of {options.clip_s:g} s, {options.window} frames evenly in each"
             )
-        return Federation(called(options), people, {**about, **said})
+        return Federation(called(options), people, {**about, **notes})
 
 
 def split_in_time(
     person: str, cut: Sequence[GazeWindow], options: WindowOptions
 ) -> list[list[GazeWindow]]:
-    """Return a person's windows for training, validation and test; none of those in the gaps."""
+    """Return a person's windows for training, validation and test, without those in the gaps."""
     if not cut:
         raise DataError(too_few(person, 0, 0.0, options.gap_s))
-    start, end = on_one_clock(cut, options.gap_s)
+    start, end = windows_on_one_clock(cut, options.gap_s)
     part = temporal_split(person, start, end, options.gap_s, options.shares)
     return [[w for w, p in zip(cut, part, strict=True) if p == k] for k in (TRAIN, VAL, TEST)]
 
 
-def on_one_clock(
+def windows_on_one_clock(
     cut: Sequence[GazeWindow], gap_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Starts and ends of a person's windows, sessions one behind the other, `gap_s` apart."""
+    """Return starts and ends of a person's windows, with sessions in a row, `gap_s` apart."""
     session = [w.recording.session or w.recording.id for w in cut]
-    return one_clock(session, [w.start_s for w in cut], [w.end_s for w in cut], gap_s)
+    return join_sessions(session, [w.start_s for w in cut], [w.end_s for w in cut], gap_s)
 
 
-def places(root: Path, *patterns: str) -> list[Path]:
-    """Return the folders in or below `root` that hold a file of one of these patterns, in order."""
-    found = files_below(root)
-    return sorted({path.parent for path in found if any(map(path.match, patterns))})
+def recording_folders(root: Path, *patterns: str) -> list[Path]:
+    """Return the folders in or below `root` with a file of one of these patterns, in order."""
+    files = files_below(root)
+    return sorted({path.parent for path in files if any(map(path.match, patterns))})
 
 
-def named(folder: Path, root: Path | None) -> tuple[str, str]:
-    """Return a recording's id and person: its path below `root`, and the first folder of that.
+def id_and_person(folder: Path, root: Path | None) -> tuple[str, str]:
+    """Return a recording's id (its path below `root`) and person (the first folder of it).
 
-    Both are the folder's own name where it is `root`, or none is given.
+    Both are the folder's own name where it is `root` itself, or where `root` is None.
     """
     below = folder.relative_to(root or folder)
     name = folder.resolve().name
@@ -387,9 +392,9 @@ def named(folder: Path, root: Path | None) -> tuple[str, str]:
 
 
 def check_videos(paths: Sequence[Path]) -> list[Check]:
-    """The lines of a check on video files: one for each that does not open, and how many do."""
+    """Return the lines of a check on video files: the faults, and how many files open."""
     out = Checks()
-    for path in watched(paths, "videos"):
+    for path in with_progress(paths, "videos"):
         with out.reading(path.name):
             Video.check_header(path)
     return [*out, compare("videos that open", len(paths) - len(out), len(paths))]
@@ -402,24 +407,24 @@ def check_recordings(
     what: str = "recordings",
     frames: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Check]:
-    """The lines of a check on recordings: usable gaze in each, and a video that fits it.
+    """Return the lines of a check on recordings: usable gaze in each, and a video that fits it.
 
     Args:
         read: returns the recordings below a folder.
         root: the folder.
-        hint: what to do where there are none.
-        what: what recordings are called.
-        frames: how many there are in those that are known, by id.
+        hint: what the user can do where there are none.
+        what: the word for recordings in the lines.
+        frames: the expected number of frames of known recordings, by id.
     """
     out = Checks()
     with out.reading(what, ConfigError):
-        found = read(root)
-        out.append(Check(what, str(len(found)), "1 or more", bool(found), "" if found else hint))
-        for recording in found:
+        every = read(root)
+        out.append(Check(what, str(len(every)), "1 or more", bool(every), "" if every else hint))
+        for recording in every:
             name, valid = recording.id, recording.gaze.valid
-            said = f"{int(valid.sum()):,} of {len(valid):,}"
-            out.append(Check(f"{name}: valid gaze", said, "1 or more", bool(valid.any())))
+            count = f"{int(valid.sum()):,} of {len(valid):,}"
+            out.append(Check(f"{name}: valid gaze", count, "1 or more", bool(valid.any())))
             with out.reading(f"{name}: video", ConfigError):
-                there = len(recording.footage().times_s)
-                out.append(compare(f"{name}: frames", there, frames.get(name, there)))
+                length = len(recording.footage().times_s)
+                out.append(compare(f"{name}: frames", length, frames.get(name, length)))
     return out

@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 from vergence.errors import ConfigError, DataError
 
 TRAIN, VAL, TEST, DROPPED = 0, 1, 2, -1
+# Neighbouring windows show nearly the same frames: without a gap, test data would leak.
 MIN_GAP_S = 5.0
 
 
-def one_clock(
+def join_sessions(
     sessions: Sequence[str], start_s: ArrayLike, end_s: ArrayLike, gap_s: float = MIN_GAP_S
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Put sessions behind one another (by name), `gap_s` apart; return starts and ends there."""
+    """Put sessions behind one another by name, `gap_s` apart; return their new starts and ends."""
     start, end = np.array(start_s, np.float64), np.array(end_s, np.float64)
     names = np.array(sessions)
     offset = 0.0
@@ -39,8 +40,8 @@ def temporal_split(
     """Give each window (start and end, seconds, any order) a part: TRAIN, VAL, TEST or DROPPED.
 
     Every window of a later part starts at least `gap_s` after the last window of the part before
-    it has ended; windows in between are dropped. Cuts are chosen so that the windows that are kept
-    divide as `shares` says, as nearly as the gaps allow.
+    it has ended; windows in between are dropped. The cuts divide the other windows by `shares`, as
+    nearly as the gaps allow.
 
     Raises:
         ConfigError: `gap_s` is below 5 s.
@@ -58,9 +59,10 @@ def temporal_split(
     # after[k]: the first window that starts gap_s after the first k windows have ended.
     after = np.concatenate([[0], np.searchsorted(begins, ends + gap_s, "left")])
     first = after[1:]
-    # For every length of train at once: end validation where it and test balance.
+    # For every length of training at once: the end of validation at which it and test balance.
     ratio = shares[1] / shares[2]
     balance = np.searchsorted(np.arange(n + 1) + ratio * after, first + ratio * n)
+    # The balance lies between two windows: both neighbours are tried.
     train = np.tile(np.arange(1, n + 1), 2)
     first = np.tile(first, 2)
     last = np.clip(np.concatenate([balance - 1, balance]), np.minimum(first + 1, n), n)
@@ -84,7 +86,7 @@ def hold_out(
 ) -> NDArray[np.int8]:
     """Give each window of a person's training TRAIN, VAL or DROPPED: the last `share` validates.
 
-    As `temporal_split`, where the windows for testing are already away.
+    As `temporal_split`, for windows without those for testing.
 
     Raises:
         DataError: a part would stay empty.

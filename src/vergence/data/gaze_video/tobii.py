@@ -40,8 +40,8 @@ from vergence.data.gaze_video.recording import (
     WindowOptions,
     check_recordings,
     federation,
-    named,
-    places,
+    id_and_person,
+    recording_folders,
 )
 from vergence.data.io.checks import Check, data_folder
 from vergence.errors import DataError
@@ -49,10 +49,12 @@ from vergence.errors import DataError
 LIVE, VIDEO = "livedata.json.gz", "fullstream.mp4"
 GAZE3, VIDEO3 = "gazedata.gz", "scenevideo.mp4"
 PTS_HZ = 90_000
+# A record has some hundreds of characters: a longer line only fills the memory.
 LONGEST = 1 << 20
-"""Characters of a line: a record has some hundreds."""
-MOST, SLACK = 200, 16 << 20
-"""A file unpacks to so many times its size, and so many bytes more; records, to a tenth of it."""
+"""Characters that a line may have."""
+# Records unpack to a tenth of this; a file made to fill the memory unpacks to more.
+MAX_UNPACK_RATIO, SLACK = 200, 16 << 20
+"""Most that a file may unpack to: so many times its size, and so many bytes more."""
 WHERE = (
     f"put segments ({LIVE} beside {VIDEO}, or of Glasses 3 {GAZE3} beside {VIDEO3}) of the SD card "
     "in folders below root"
@@ -84,11 +86,11 @@ class Tobii(WindowOptions, Dataset):
 
 def recordings(root: Path) -> list[Recording]:
     """Return every segment below `root`, in the order of their paths."""
-    return [read(place, root) for place in places(root, LIVE, VIDEO, GAZE3, VIDEO3)]
+    return [read(place, root) for place in recording_folders(root, LIVE, VIDEO, GAZE3, VIDEO3)]
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
-    """Read one segment; a missing video is noticed when it is needed.
+    """Read the gaze of one segment; its video is first opened when it is needed.
 
     Raises:
         DataError: there is video without gaze, or the gaze is truncated or of another version.
@@ -99,25 +101,25 @@ def read(folder: Path, root: Path | None = None) -> Recording:
         raise DataError(f"{folder} has video without gaze: put {table} beside {video}")
     gaze = (read_gazedata if third else read_livedata)(folder / table)
     scene = folder / video if (folder / video).is_file() else None
-    return Recording(*named(folder, root), gaze, scene, container_clock=True)
+    return Recording(*id_and_person(folder, root), gaze, scene, container_clock=True)
 
 
 def read_livedata(path: Path) -> Gaze:
-    """Read the gaze of a segment; `t_s` is the time in its video, status other than 0 untracked.
+    """Read the gaze of a segment on its video's clock; a status other than 0 is untracked.
 
     Raises:
-        DataError: the file is truncated, has no gaze, or nothing that pairs clock and video.
+        DataError: the file is truncated, or has no gaze or no line that pairs clock and video.
     """
     rows: list[tuple[np.int64, np.int64, float, float]] = []
     pairs: dict[str, list[tuple[np.int64, np.int64]]] = {"vts": [], "pts": []}
-    for number, entry in _lines(path):
+    for number, entry in _read_records(path):
         try:
             if "gp" in entry:
                 x, y = entry["gp"]
                 rows.append((np.int64(entry["ts"]), np.int64(entry["s"]), float(x), float(y)))
-            for name, found in pairs.items():
+            for name, clock in pairs.items():
                 if name in entry:
-                    found.append((np.int64(entry["ts"]), np.int64(entry[name])))
+                    clock.append((np.int64(entry["ts"]), np.int64(entry[name])))
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path}: line {number} is not a record of Glasses 2 ({error!r}); copy it again"
@@ -139,7 +141,7 @@ def read_gazedata(path: Path) -> Gaze:
         DataError: the file is truncated, has no gaze, or a line is of another kind.
     """
     rows: list[tuple[float, float, float]] = []
-    for number, entry in _lines(path):
+    for number, entry in _read_records(path):
         try:
             if entry["type"] != "gaze":
                 continue
@@ -168,26 +170,28 @@ def video_times(
         DataError: there are no pairs.
     """
     pairs = np.array(vts or pts, np.int64).reshape(-1, 2)
+    # Interpolation needs rising device times, and lines may come out of order.
     pairs = pairs[np.lexsort(pairs.T[::-1])]
     if not len(pairs):
         raise DataError(f"{path} has no vts or pts lines: gaze cannot be put on the video's clock")
     seconds = pairs[:, 1] * 1e-6 if vts else (pairs[:, 1] - pairs[0, 1]) / PTS_HZ
+    # The difference of the clocks is interpolated: beyond the pairs it stays as at the nearest.
     lag = seconds - pairs[:, 0] * 1e-6
     return ts * 1e-6 + np.interp(ts, pairs[:, 0], lag)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Records with the numbers of their lines; one line at a time is in memory."""
+def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the records with their line numbers, with one line at a time in memory."""
     number = 0
     try:
-        left = MOST * path.stat().st_size + SLACK
+        budget = MAX_UNPACK_RATIO * path.stat().st_size + SLACK
         with gzip.open(path, "rt", encoding="utf-8") as file:
             while line := file.readline(LONGEST + 1):
-                number, left = number + 1, left - len(line)
-                if len(line) > LONGEST or left < 0:
+                number, budget = number + 1, budget - len(line)
+                if len(line) > LONGEST or budget < 0:
                     raise DataError(
                         f"{path}: line {number} is too long, or the file unpacks to more than "
-                        f"{MOST} times its size: no recording does; copy it again"
+                        f"{MAX_UNPACK_RATIO} times its size: no recording does; copy it again"
                     )
                 if line.strip():
                     yield number, parse_json(line)
@@ -200,5 +204,5 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def check(root: Path) -> list[Check]:
-    """Look at every segment: readable gaze, readable video."""
+    """Check that gaze and video of every segment can be read."""
     return check_recordings(recordings, root, WHERE, "segments")

@@ -36,7 +36,7 @@ class CpfGaze:
 
 
 def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
-    """Read an MPS eye gaze CSV of any schema; `depth_m` stands in where it gives none (or 0).
+    """Read an MPS eye gaze CSV of any schema; `depth_m` is used where it has no depth, or 0.
 
     Raises:
         DataError: another file or version (the missing columns are named), or an angle is NaN.
@@ -84,6 +84,7 @@ def _vergence_points(table: DelimitedTable) -> NDArray[np.float64]:
     a, b = ray["left"], ray["right"]
     between = origin["right"] - origin["left"]
     ab = (a * b).sum(1)
+    # Parallel rays divide by zero: their point becomes NaN, and so untracked.
     with np.errstate(divide="ignore", invalid="ignore"):
         along = ((between * a).sum(1) - ab * (between * b).sum(1)) / (1 - ab**2)
     near = origin["left"] + along[:, None] * a
@@ -91,7 +92,7 @@ def _vergence_points(table: DelimitedTable) -> NDArray[np.float64]:
     return (near + origin["right"] + across[:, None] * b) / 2
 
 
-def _tools(module: str) -> Any:
+def _projectaria(module: str) -> Any:
     try:
         return importlib.import_module(f"projectaria_tools.core.{module}")
     except ImportError:
@@ -108,12 +109,13 @@ def open_vrs(path: Path) -> Any:
         ConfigError: projectaria-tools is not installed.
         DataError: the file is missing, truncated, or has no RGB stream.
     """
-    data_provider, stream_id = _tools("data_provider"), _tools("stream_id")
+    data_provider, stream_id = _projectaria("data_provider"), _projectaria("stream_id")
     if not path.is_file():
         raise DataError(f"recording {path} is missing; give the path of a .vrs file")
     try:
         provider = data_provider.create_vrs_data_provider(str(path))
-    except Exception as error:  # pybind raises bare RuntimeError subclasses of many kinds
+    # The bindings raise subclasses of RuntimeError of many kinds.
+    except Exception as error:
         raise DataError(f"{path} cannot be read as VRS: {error}") from None
     if provider is None or not provider.get_num_data(stream_id.StreamId(RGB)):
         raise DataError(f"{path} is truncated or has no RGB stream {RGB}; download it again")
@@ -141,7 +143,7 @@ class VrsFootage(Footage):
     ) -> Iterator[NDArray[np.uint8]]:
         """Yield frames uint8 `[H, W, 3]` RGB; see `Video.frames`."""
         provider = open_vrs(self.path)
-        rgb = _tools("stream_id").StreamId(RGB)
+        rgb = _projectaria("stream_id").StreamId(RGB)
         size = (width or self.width, height or self.height)
         for row in range(len(self.times_s)) if rows is None else rows:
             image = provider.get_image_data_by_index(rgb, int(row))[0].to_numpy_array()
@@ -150,31 +152,30 @@ class VrsFootage(Footage):
 
 
 def on_device_gaze(provider: Any, path: Path) -> CpfGaze:
-    """Return the gaze a Gen2 device computed while recording (stream 373-1).
+    """Return the gaze that a Gen2 device computed while recording (stream 373-1).
 
     Raises:
         DataError: the recording has no such stream.
     """
-    stream = _tools("stream_id").StreamId(ON_DEVICE_GAZE)
+    stream = _projectaria("stream_id").StreamId(ON_DEVICE_GAZE)
     if not provider.get_num_data(stream):
         raise DataError(
             f"{path} is a video without gaze: run MPS eye gaze on it and put its eye_gaze folder "
             "beside the file"
         )
-    found = [
+    samples = [
         provider.get_eye_gaze_data_by_index(stream, i) for i in range(provider.get_num_data(stream))
     ]
-    t = np.array([round(g.tracking_timestamp.total_seconds() * 1e6) for g in found], np.int64)
-    point = np.array([g.spatial_gaze_point_in_cpf for g in found], np.float64)
-    return CpfGaze(t, point, np.array([bool(g.spatial_gaze_point_valid) for g in found]))
+    t = np.array([round(g.tracking_timestamp.total_seconds() * 1e6) for g in samples], np.int64)
+    point = np.array([g.spatial_gaze_point_in_cpf for g in samples], np.float64)
+    return CpfGaze(t, point, np.array([bool(g.spatial_gaze_point_valid) for g in samples]))
 
 
-def project(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]]:
-    """Project gaze into the upright RGB image; returns the record and the frame times (s, from 0).
+def project_gaze(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]]:
+    """Project gaze into the upright RGB image; return the record and the frame times (s, from 0).
 
-    Without `gaze_csv` the on-device gaze of Gen2 is used. Points are projected at the size of the
-    sensor and scaled afterwards (projectaria_tools #111); behind the camera or off the sensor they
-    are OUT_OF_RANGE.
+    Without `gaze_csv` the on-device gaze of Gen2 is used. Points behind the camera or off the
+    sensor are OUT_OF_RANGE.
 
     Raises:
         ConfigError: projectaria-tools is not installed.
@@ -188,6 +189,7 @@ def project(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]
         calibration.get_transform_device_sensor("camera-rgb").inverse()
         @ calibration.get_transform_device_cpf()
     )
+    # Project at the sensor's size and scale afterwards, see projectaria_tools #111.
     width, height = (int(side) for side in camera.get_image_size())
     x, y = np.full(len(cpf.t_us), -1.0), np.full(len(cpf.t_us), -1.0)
     for i in np.flatnonzero(cpf.valid):
@@ -206,8 +208,8 @@ def project(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]
 
 
 def _frame_times_us(provider: Any) -> NDArray[np.float64]:
-    domain = _tools("sensor_data").TimeDomain.DEVICE_TIME
-    stream = _tools("stream_id").StreamId(RGB)
+    domain = _projectaria("sensor_data").TimeDomain.DEVICE_TIME
+    stream = _projectaria("stream_id").StreamId(RGB)
     return np.array(provider.get_timestamps_ns(stream, domain), np.float64) / 1e3
 
 

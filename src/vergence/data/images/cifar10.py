@@ -33,7 +33,7 @@ from vergence.data.images.cifar_files import Labels, part_of
 from vergence.data.images.partition import Dealt, PartitionPart, counted
 from vergence.data.io.checks import Check, data_folder, read_npz
 from vergence.data.io.generated_cache import cached
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -152,7 +152,7 @@ def _npz(path: Path) -> tuple[PartitionPart, list[bytes]]:
 
 def _decoded(data: bytes, path: Path) -> np.ndarray:
     """Return one image, uint8 `[3, 32, 32]`."""
-    with opened(io.BytesIO(data), f"an image of {path}", WHERE) as image:
+    with open_image(io.BytesIO(data), f"an image of {path}", WHERE) as image:
         pixels = np.asarray(image.convert("RGB"))
     if pixels.shape != (32, 32, 3):
         raise DataError(f"{path}: images must be 32 x 32, one is {pixels.shape[:2]}: {WHERE}")

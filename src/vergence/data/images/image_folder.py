@@ -20,10 +20,10 @@ from torch import Tensor
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.images.owner_images import Pictured
-from vergence.data.io.checks import Check, Checks, data_folder, watched
-from vergence.data.io.image_files import opened
+from vergence.data.io.checks import Check, Checks, data_folder, with_progress
+from vergence.data.io.image_files import open_image
 from vergence.data.io.path_patterns import NOT_DATA
-from vergence.data.owner import shared_out
+from vergence.data.owner import split_unseen
 from vergence.data.zero_shot.semantics import plain
 from vergence.errors import DataError
 
@@ -52,7 +52,7 @@ class ImageFolder(Pictured, Dataset):
         kinds = self.kinds(tuple(found))
         y = np.repeat(np.arange(len(found)), [len(paths) for paths in found.values()])
         images = squares([path for paths in found.values() for path in paths], self.side)
-        train, test = shared_out(np.arange(len(y)), y, self.draw("test"))
+        train, test = split_unseen(np.arange(len(y)), y, self.draw("test"))
         about = {
             "licence": "that of the pictures",
             "citation": "none",
@@ -99,8 +99,8 @@ def squares(paths: Sequence[Path], side: int) -> Tensor:
         DataError: a picture cannot be decoded.
     """
     rows = np.empty((len(paths), side, side, 3), np.uint8)
-    for row, path in zip(rows, watched(paths, "pictures"), strict=True):
-        with opened(path, str(path), "replace it or take it away") as image:
+    for row, path in zip(rows, with_progress(paths, "pictures"), strict=True):
+        with open_image(path, str(path), "replace it or take it away") as image:
             upright = ImageOps.exif_transpose(image).convert("RGB")
         row[:] = np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS))
     return torch.from_numpy(rows.transpose(0, 3, 1, 2).copy())

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from vergence.core.data import SharedRows
 from vergence.core.federation import Federation
-from vergence.data.owner import Kinds, Lists, Owned, Rows
+from vergence.data.owner import ClassNames, OwnerOptions, RowLists, Rows
 from vergence.data.zero_shot.semantics import plain
 from vergence.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
-class Pictured(Owned):
+class Pictured(OwnerOptions):
     """Options of pictures, beside `Owned`'s.
 
     Attributes:
@@ -34,7 +34,7 @@ class Pictured(Owned):
     unseen: tuple[str, ...] = ()
     side: Annotated[int, Ge(32)] = 96
 
-    def kinds(self, names: tuple[str, ...]) -> Kinds:
+    def kinds(self, names: tuple[str, ...]) -> ClassNames:
         """Return the classes and which are unseen.
 
         Raises:
@@ -48,7 +48,7 @@ class Pictured(Owned):
                 f"{self.name}: unseen must name some of the {len(names)} classes but not all, of "
                 f"{', '.join(names)}; got {list(self.unseen)}"
             )
-        return Kinds(names, tuple(i for i, name in enumerate(names) if name in wanted))
+        return ClassNames(names, tuple(i for i, name in enumerate(names) if name in wanted))
 
     def pictured(
         self,
@@ -56,7 +56,7 @@ class Pictured(Owned):
         y: Rows,
         train: Rows,
         test: Rows,
-        kinds: Kinds,
+        kinds: ClassNames,
         about: Mapping[str, str],
     ) -> Federation:
         """Return the owner's federation of images uint8 `[n, 3, side, side]`.
@@ -74,7 +74,7 @@ class Pictured(Owned):
         """
         hidden = np.isin(y, kinds.unseen)
         trained, tested = hidden[train], hidden[test]
-        lists = Lists(
+        lists = RowLists(
             train[~trained],
             test[~tested],
             np.concatenate([train[trained], test[tested]]),
@@ -87,4 +87,4 @@ class Pictured(Owned):
             "into features",
             **about,
         }
-        return self.held(columns, lists, kinds, told, {"image": SharedRows(images, "row")})
+        return self.federation(columns, lists, kinds, told, {"image": SharedRows(images, "row")})

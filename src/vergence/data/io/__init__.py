@@ -1,1 +1,1 @@
-"""Files of data sets, read safely."""
+"""Safe reading of the files of data sets."""

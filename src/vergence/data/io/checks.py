@@ -22,58 +22,58 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.data.io.matlab_tags import check_tags
-from vergence.data.io.npz_archives import member
+from vergence.data.io.npz_archives import read_member
 from vergence.errors import DataError, VergenceError, first_line
 
 T = TypeVar("T")
-SHARED, HERE = "VERGENCE_DATA", "../shared/data"
+DATA_VARIABLE, DEFAULT_DATA = "VERGENCE_DATA", "../shared/data"
 """The environment variable that names the folder of data sets, and its default."""
 PATIENCE_S = 2.0
-"""Work longer than this shows its progress when a person is watching."""
+"""Work that takes longer shows its progress, where stderr is a terminal."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of ``vergence data check``: what was looked at, what is there, what should be."""
+    """One line of ``vergence data check``: the subject, its actual and its expected value."""
 
     what: str
-    found: str
+    actual: str
     expected: str
     ok: bool
     hint: str = ""
 
 
 class CheckedFolder(ABC):
-    """A data set whose options say how its files are read, so that it checks a folder itself."""
+    """A data set that checks a folder itself, because its options say how files are read."""
 
     @abstractmethod
     def check(self, root: Path) -> list[Check]:
-        """The lines of `vergence data check` on a folder."""
+        """Return the lines of `vergence data check` on a folder."""
 
 
-def compare(what: str, found: int, expected: int, hint: str = "") -> Check:
-    """Return the check that two counts agree; the hint is kept only when they do not."""
-    ok = found == expected
-    return Check(what, f"{found:,}", f"{expected:,}", ok, "" if ok else hint)
+def compare(what: str, actual: int, expected: int, hint: str = "") -> Check:
+    """Return the check that two counts agree, with the hint only where they do not."""
+    ok = actual == expected
+    return Check(what, f"{actual:,}", f"{expected:,}", ok, "" if ok else hint)
 
 
-def unreadable(what: str, fault: object) -> Check:
+def unreadable_check(what: str, fault: object) -> Check:
     """Return the check that failed because the files could not be read at all."""
     return Check(what, "unreadable", "readable", False, str(fault))
 
 
 class Checks(list[Check]):
-    """The lines of a check, in order; files that cannot be read make one, too."""
+    """Lines of a check in order; a file that cannot be read adds a failed line."""
 
     @contextmanager
     def reading(self, what: str, *more: type[VergenceError]) -> Iterator[None]:
-        """Add a failed line in place of a `DataError`, or of `more`, and go on behind the block."""
+        """Turn a `DataError`, or an error of `more`, into a failed line, and continue."""
         try:
             yield
         except (DataError, *more) as fault:
-            self.append(unreadable(what, fault))
+            self.append(unreadable_check(what, fault))
 
 
 def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
@@ -90,30 +90,31 @@ def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise DataError(
-            f"{no_folder(folder)} for data set '{name}': correct root; {hint}", code="file-missing"
+            f"{missing_folder(folder)} for data set '{name}': correct root; {hint}",
+            code="file-missing",
         )
     return folder
 
 
-def no_folder(folder: Path) -> str:
-    """Text: a folder that is not there, by all places where it was looked for."""
+def missing_folder(folder: Path) -> str:
+    """Describe a missing folder by all the places where it was searched."""
     if folder.is_file():
         return f"{folder} is a file, and no folder"
-    shared = Path(os.environ.get(SHARED, HERE))
+    shared = Path(os.environ.get(DATA_VARIABLE, DEFAULT_DATA))
     if not folder.is_relative_to(shared) or folder.is_absolute() != shared.is_absolute():
         return f"no folder {folder}"
     return f"no folder {folder}, and no {folder.relative_to(shared)} in the working directory,"
 
 
-def below_data(path: str) -> str:
-    """Path of data: as given where it is absolute or exists, else below VERGENCE_DATA.
+def data_path(path: str) -> str:
+    """Return a path of data: unchanged if it is absolute or exists, else below VERGENCE_DATA.
 
     VERGENCE_DATA is ../shared/data by default.
     """
-    given = Path(path).expanduser()
-    if given.is_absolute() or given.exists():
-        return str(given)
-    return str(Path(os.environ.get(SHARED, HERE)) / path)
+    plain = Path(path).expanduser()
+    if plain.is_absolute() or plain.exists():
+        return str(plain)
+    return str(Path(os.environ.get(DATA_VARIABLE, DEFAULT_DATA)) / path)
 
 
 def need_file(path: Path, hint: str) -> Path:
@@ -146,12 +147,13 @@ def read_npz(
     need_file(path, hint)
     try:
         with zipfile.ZipFile(path) as archive:
-            held = {name.removesuffix(".npy") for name in archive.namelist()}
-            lacking = sorted(set(dimensions) - held)
-            more = sorted(held - set(dimensions)) if optional is None else optional
-            wanted = [name for name in (*dimensions, *more) if name in held]
-            arrays = {name: member(archive, name) for name in wanted}
-    except Exception as fault:  # a damaged archive may raise anything
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+            lacking = sorted(set(dimensions) - names)
+            more = sorted(names - set(dimensions)) if optional is None else optional
+            wanted = [name for name in (*dimensions, *more) if name in names]
+            arrays = {name: read_member(archive, name) for name in wanted}
+    # zipfile and NumPy raise exceptions of many kinds on damaged bytes.
+    except Exception as fault:
         raise DataError(
             f"cannot read {path} ({first_line(fault)}): {hint}", code="file-unreadable"
         ) from fault
@@ -174,10 +176,10 @@ def read_npz(
 
 
 def need_numbers(values: np.ndarray, what: str, path: Path, hint: str) -> None:
-    """Accept real numbers: whole ones, fractions, yes and no.
+    """Accept real numbers: integers, floats, booleans.
 
     Raises:
-        DataError: these are text, complex numbers or records.
+        DataError: the array holds text, complex numbers or records.
     """
     if values.dtype.kind not in "biuf":
         raise DataError(
@@ -193,6 +195,7 @@ def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
     """
     need_file(path, hint)
     try:
+        # SciPy trusts the tags in a file and reads past its memory where they lie.
         raw = path.read_bytes()
         check_tags(raw)
         content = scipy.io.loadmat(io.BytesIO(raw), variable_names=[variable])
@@ -201,7 +204,8 @@ def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
             f"{path} is a MATLAB 7.3 file, versions 5 to 7.2 are read: save it with -v7, or {hint}",
             code="file-layout",
         ) from fault
-    except Exception as fault:  # a damaged file may raise anything
+    # SciPy raises exceptions of many kinds on damaged bytes.
+    except Exception as fault:
         raise DataError(
             f"cannot read {path} ({first_line(fault)}): {hint}", code="file-unreadable"
         ) from fault
@@ -222,9 +226,9 @@ def read_pictures(paths: Sequence[Path], size: tuple[int, int], what: str, hint:
     """
     width, height = size
     rows = np.empty((len(paths), height, width, 3), np.uint8)
-    for row, path in zip(rows, watched(paths, what), strict=True):
+    for row, path in zip(rows, with_progress(paths, what), strict=True):
         need_file(path, hint)
-        with opened(path, str(path), hint) as image:
+        with open_image(path, str(path), hint) as image:
             rgb = image.convert("RGB")
         fitted = rgb if rgb.size == size else rgb.resize(size, Resampling.LANCZOS)
         row[:] = np.asarray(fitted)
@@ -232,27 +236,28 @@ def read_pictures(paths: Sequence[Path], size: tuple[int, int], what: str, hint:
 
 
 def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:
-    """Accept finite numbers only.
+    """Check that all numbers of an array are finite.
 
     Raises:
         DataError: an entry is NaN, infinite or no real number; names the first row that has one.
     """
-    need_numbers(values, what, path, "take an unharmed copy")
+    need_numbers(values, what, path, "take an undamaged copy")
     bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     if bad.any():
         raise DataError(
             f"{path}: {what} is NaN or infinite in {int(bad.sum())} of {len(values)} rows, first "
-            f"in row {int(bad.argmax())}: remove these rows or take an unharmed copy",
+            f"in row {int(bad.argmax())}: remove these rows or take an undamaged copy",
             code="bad-value",
         )
 
 
-def watched(items: Sequence[T], what: str) -> Iterator[T]:
+def with_progress(items: Sequence[T], what: str) -> Iterator[T]:
     """Yield the items, with a progress bar once two seconds have passed on a terminal."""
     started = time.monotonic()
     with ExitStack() as stack:
         bar = None
         for done, item in enumerate(items):
+            # A bar for short work would only flicker, and one in a log file is noise.
             late = time.monotonic() - started > PATIENCE_S
             if bar is None and late and sys.stderr.isatty():
                 bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))

@@ -24,26 +24,27 @@ from numpy.typing import NDArray
 from vergence.errors import DataError
 
 MISSING = ("", "-", ".", "nan", "na", "n/a", "null", "none")
-"""What trackers write where there is no number, in whatever capitals."""
+"""Cells that trackers write where there is no number, in capitals or small letters."""
 YES = ("valid", "true", "yes", "ok")
 NO = ("invalid", "false", "no", *MISSING)
-LOOKED_AT = 2000
-"""Lines that tell the form of a table."""
-FARTHEST = 2**62
-"""Times are no further from 0, in their own unit: differences of two still have 64 bits."""
+FORM_LINES = 2000
+"""Number of lines from which the form of a table is detected."""
+# The difference of two such times still fits into 64 bits.
+MAX_TIME = 2**62
+"""Largest distance of a time from 0, in its own unit."""
 COMMENTS = ("#", "%", "//", "sep=")
-"""Beginnings of lines above a header that are no table: SMI (##), iMotions, MATLAB, Excel."""
+"""Beginnings of comment lines above a header: SMI (##), iMotions, MATLAB, Excel."""
 MESSAGE = "MSG"
-"""Marks what SMI writes between samples, in rows with fewer cells."""
+"""Cell that marks a message of SMI between samples, in a row with fewer cells."""
 EXPONENT = re.compile(r"[-+]?\d(?:[.,]?(\d*))[eE]\+?(\d+)")
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
-ROUNDED, SHORT = 11, 10
-"""A spreadsheet writes whole numbers from 1E+11 on with fewer digits than this."""
+ROUNDED_EXPONENT, FULL_DIGITS = 11, 10
+"""A spreadsheet writes integers from 1E+11 on with fewer digits than `FULL_DIGITS`."""
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """Written form of a table: encoding, the signs between cells and of decimals, comment lines.
+    """Written form of a table: encoding, cell separator, decimal sign, comment lines.
 
     `skipped` is the number of lines above the header.
     """
@@ -69,7 +70,7 @@ class TextForm:
 
 @dataclass(frozen=True)
 class DelimitedTable:
-    """Columns of text; `lines` are the numbers of their rows' lines in the file."""
+    """Columns of text; `lines` are the line numbers of the rows in the file."""
 
     path: Path
     columns: dict[str, list[str]]
@@ -88,20 +89,20 @@ class DelimitedTable:
         return replace(self, columns=columns, lines=[self.lines[i] for i in rows])
 
     def text(self, name: str) -> list[str]:
-        """Return a column as it stands in the file."""
+        """Return the cells of a column, unchanged."""
         return self.columns[name]
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """Return a column as float64; a cell that holds one of `MISSING` becomes NaN.
 
         Raises:
-            DataError: a cell is not a number, or may have a sign between its thousands.
+            DataError: a cell is not a number, or may have a thousands separator.
         """
         self._refuse_thousands(name)
         return np.array(self.convert(name, self.form.number), np.float64)
 
     def line(self, row: int) -> int:
-        """Number of the line in the file on which a row of the table stands."""
+        """Return the line number in the file of a row of the table."""
         return self.lines[row]
 
     def integers(self, name: str) -> NDArray[np.int64]:
@@ -114,18 +115,20 @@ class DelimitedTable:
         return np.array(self.convert(name, int), np.int64)
 
     def ticks(self, name: str) -> NDArray[Any]:
-        """Return a column of times: int64, exact, where all are whole numbers, else float64.
+        """Return a column of times: exact int64 where all are integers, else float64.
 
         Raises:
             DataError: a cell holds no time, or one of which a spreadsheet has cut digits.
         """
         self._refuse_rounded(name)
+        # Nanoseconds since 1970 have more digits than a float64: int first, float where it fails.
         ticks: NDArray[Any]
         try:
             ticks = np.array([int(cell) for cell in self.text(name)], np.int64)
         except (ValueError, OverflowError):
             ticks = self.floats(name)
-        bad = ~((ticks >= -FARTHEST) & (ticks <= FARTHEST))
+        # Not `abs`, which overflows; NaN fails both comparisons.
+        bad = ~((ticks >= -MAX_TIME) & (ticks <= MAX_TIME))
         self.refuse(name, bad, "needs a time; remove the row, or export the file again")
         return ticks
 
@@ -144,10 +147,10 @@ class DelimitedTable:
         return np.array(self.convert(name, convert, needs), bool)
 
     def convert(self, name: str, kind: Callable[[str], Any], needs: str = "") -> list[Any]:
-        """Convert each cell of a column by `kind`; `needs` tells what a cell must be.
+        """Convert each cell of a column by `kind`; `needs` is what a cell must be, for the message.
 
         Raises:
-            DataError: it raised a ValueError.
+            DataError: `kind` raised a ValueError.
         """
         out = []
         for i, cell in enumerate(self.columns[name]):
@@ -161,10 +164,11 @@ class DelimitedTable:
         return out
 
     def _refuse_rounded(self, name: str) -> None:
-        """Refuse numbers such as 1,72E+18: a spreadsheet has cut their digits, in every row."""
-        found = [EXPONENT.fullmatch(cell.strip()) for cell in self.text(name)]
-        large = [match is not None and int(match[2]) >= ROUNDED for match in found]
-        if max((len(m[1]) for m in found if m), default=SHORT) + 1 < SHORT:
+        """Refuse numbers such as 1,72E+18, whose digits a spreadsheet has cut."""
+        matches = [EXPONENT.fullmatch(cell.strip()) for cell in self.text(name)]
+        large = [match is not None and int(match[2]) >= ROUNDED_EXPONENT for match in matches]
+        # A program that writes exponents with full precision has some row with all its digits.
+        if max((len(m[1]) for m in matches if m), default=FULL_DIGITS) + 1 < FULL_DIGITS:
             self.refuse(
                 name,
                 large,
@@ -173,7 +177,8 @@ class DelimitedTable:
             )
 
     def _refuse_thousands(self, name: str) -> None:
-        """Refuse 1,250 beside 998: a sign between thousands would be read as that of decimals."""
+        """Refuse a column such as 1,250 and 998, where a comma may separate thousands."""
+        # Read as a decimal sign it would make 1.25 of 1,250 without a fault.
         sign, between = self.form.decimal, self.form.delimiter
         if sign == "." and between != ";":
             return
@@ -187,10 +192,10 @@ class DelimitedTable:
                 self.refuse(name, grouped, f"{fault} signs between thousands")
 
     def refuse(self, name: str, bad: Sequence[bool] | NDArray[np.bool_], fault: str) -> None:
-        """Accept a column of which nothing is `bad`.
+        """Check that no cell of a column is `bad`.
 
         Raises:
-            DataError: something is; the first such cell is named.
+            DataError: a cell is; the message names the first one and its `fault`.
         """
         if np.any(bad):
             raise self._fault(name, int(np.argmax(bad)), fault)
@@ -203,24 +208,26 @@ class DelimitedTable:
 
 
 def text_lines(path: Path, what: str) -> Iterator[str]:
-    """Yield the lines of a text file with their ends, in any encoding; `what` it should be.
+    """Yield the lines of a text file in any encoding, with their line ends.
 
-    Bytes that are no text become escapes of hexadecimal digits: nobody may need their line.
+    Bytes that are no text become hexadecimal escapes, because a reader may not need their line.
+    `what` is what the file should be, for the message.
 
     Raises:
         DataError: it is missing or not text.
     """
-    with _opened(path, what, _encoding(path, what)) as file:
+    with _open_text(path, what, _detect_encoding(path, what)) as file:
         yield from file
 
 
 def listed_lines(path: Path, what: str) -> list[str]:
-    """Return the lines of a list without spaces around them, comments as empty ones.
+    """Return the stripped lines of a list, with comments as empty lines.
 
     Raises:
         DataError: it is missing, empty or not text.
     """
     lines: list[str] = []
+    # The message below serves a missing, an empty and a binary file alike.
     with suppress(DataError):
         lines = [line.strip() for line in text_lines(path, what)]
     if not any(lines):
@@ -236,14 +243,15 @@ def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[list[str]]]:
     Raises:
         DataError: the file is missing or not a text table.
     """
-    form = text_form(path, kind)
-    with _opened(path, kind, form.encoding) as file:
+    form = detect_form(path, kind)
+    with _open_text(path, kind, form.encoding) as file:
         rows = [row for _, row in _rows(file, form) if any(row)]
     return form, [row for row in rows if not row[0].startswith(COMMENTS)]
 
 
 @contextmanager
-def _opened(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
+def _open_text(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
+    # One damaged byte in a column that nobody reads must not cost the whole recording.
     try:
         with path.open(newline="", encoding=encoding, errors="backslashreplace") as file:
             yield cast("TextIOWrapper", file)
@@ -257,18 +265,19 @@ def _opened(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
         ) from None
 
 
-def _encoding(path: Path, kind: str) -> str:
-    """Encoding by the byte order mark, else UTF-8 or UTF-16 by the bytes, else Windows' Latin-1.
+def _detect_encoding(path: Path, kind: str) -> str:
+    """Return the encoding: by the byte order mark, else by the bytes, else Windows' Latin-1.
 
     UTF-8 with damaged bytes stays UTF-8 where most characters beyond ASCII are whole.
     """
     whole = damaged = 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with _opened(path, kind, "latin-1") as text:
+    with _open_text(path, kind, "latin-1") as text:
         file = text.buffer
         head = bytes(file.read(1 << 16))
         marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         if marked or b"\0" in head:
+            # In UTF-16 every second byte of a Latin letter is zero: which one tells the byte order.
             odd, even = head[1::2].count(0), head[::2].count(0)
             if max(odd, even) < (1 if marked else len(head) // 8):
                 raise OSError("it holds bytes that no text has")
@@ -282,21 +291,21 @@ def _encoding(path: Path, kind: str) -> str:
     return "cp1252" if damaged > whole else "utf-8-sig"
 
 
-def text_form(path: Path, kind: str) -> TextForm:
-    """Form of a table: by its byte order mark or its bytes, its first lines and numbers.
+def detect_form(path: Path, kind: str) -> TextForm:
+    """Detect the written form of a table from its bytes and its first lines.
 
-    Cells are separated by the tabs, semicolons or commas that most lines have as many of. The
-    header is the first line with as many cells, or a comment above rows of numbers that has. Of
-    numbers with commas and none with a point the comma is the decimal sign.
+    The separator is the tab, semicolon or comma by which most lines have the same number of cells.
+    The header is the first line with that many cells, or a comment line with as many just above
+    rows of numbers. The comma is the decimal sign where numbers have commas and none has a point.
 
     Raises:
-        DataError: the file is missing, or holds what is no text.
+        DataError: the file is missing, or is not text.
     """
-    encoding = _encoding(path, kind)
-    with _opened(path, kind, encoding) as file:
-        lines = list(islice(file, LOOKED_AT))
-        there = [i for i, line in enumerate(lines) if line.strip()]
-        body = [i for i in there if not lines[i].lstrip('"').startswith(COMMENTS)] or there[-1:]
+    encoding = _detect_encoding(path, kind)
+    with _open_text(path, kind, encoding) as file:
+        lines = list(islice(file, FORM_LINES))
+        filled = [i for i, line in enumerate(lines) if line.strip()]
+        body = [i for i in filled if not lines[i].lstrip('"').startswith(COMMENTS)] or filled[-1:]
         shapes = []
         for delimiter in "\t;,":
             reader = csv.reader([lines[i] for i in body], delimiter=delimiter)
@@ -309,7 +318,8 @@ def text_form(path: Path, kind: str) -> TextForm:
         if rows and any(map(NUMBER.fullmatch, rows[first][0])):
             first = 0
         skipped = body[rows[first - 1][1] if first else 0] if body else 0
-        above = [lines[i] for i in there if i < skipped][-1:]
+        # Some exports comment the header out: it is then the line just above the numbers.
+        above = [lines[i] for i in filled if i < skipped][-1:]
         if above and any(map(NUMBER.fullmatch, rows[first][0])):
             named = len(next(csv.reader(above, delimiter=delimiter))) == width
             skipped = lines.index(above[0]) if named else skipped
@@ -320,7 +330,7 @@ def text_form(path: Path, kind: str) -> TextForm:
 
 
 def _rows(file: Iterator[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
-    """Rows from the header on, each with the number of its line."""
+    """Yield the rows from the header on, each with its line number."""
     above = len(list(islice(file, form.skipped)))
     reader = csv.reader(file, delimiter=form.delimiter)
     for row in reader:
@@ -331,10 +341,10 @@ def read_table(
     path: Path,
     required: Sequence[str],
     kind: str,
-    keep: Callable[[list[str]], Collection[str]] | None = None,
-    most: int | None = None,
+    choose_columns: Callable[[list[str]], Collection[str]] | None = None,
+    max_rows: int | None = None,
 ) -> DelimitedTable:
-    """Read a table with a line that names the columns; its form is told from it, see `text_form`.
+    """Read a table with a header row, in the form that `detect_form` finds.
 
     Empty rows, comments and messages between rows are left out.
 
@@ -342,25 +352,26 @@ def read_table(
         path: the file.
         required: columns that must be there.
         kind: what the file should be.
-        keep: the columns that are kept, out of those in the header; default: all.
-        most: rows that are read; default: all.
+        choose_columns: returns the columns to read of those in the header; default: all.
+        max_rows: number of rows to read; default: all.
 
     Raises:
         DataError: the file is missing, empty or not text, a row is short, or a required column is
-            absent (another version of the format): the missing columns are named.
+            absent (another version of the format); the message names the missing columns.
     """
-    form = text_form(path, kind)
+    form = detect_form(path, kind)
     lines: list[int] = []
-    with _opened(path, kind, form.encoding) as file:
+    with _open_text(path, kind, form.encoding) as file:
         rows = _rows(file, form)
         header = [name.strip() for name in next((row for _, row in rows if row), [])]
         _check_header(path, header, required, kind)
-        kept = header if keep is None else keep(header)
-        places = {name: header.index(name) for name in dict.fromkeys(kept) if name}
+        names = header if choose_columns is None else choose_columns(header)
+        places = {name: header.index(name) for name in dict.fromkeys(names) if name}
         columns: dict[str, list[str]] = {name: [] for name in places}
-        for number, row in islice(rows, most):
+        for number, row in islice(rows, max_rows):
             if not any(map(str.strip, row)):
                 continue
+            # Some exports end their rows with empty cells; text beyond the header is damage.
             fits = len(row) >= len(header) and not any(row[len(header) :])
             if row[0].startswith(COMMENTS) and not (fits and row[1:]):
                 continue

@@ -17,18 +17,20 @@ PARTS = {"train": "training", "val": "validation", "test": "test"}
 
 
 def check_finite(federation: Federation, *, tested: bool = True) -> None:
-    """Accept a federation of finite numbers; of people made on demand, the first and the last.
+    """Check that all numbers of a federation are finite.
 
-    NaN stays where it says that nothing was recorded (`Federation.missing`), infinity nowhere.
-    Without `tested`, test data are not looked at.
+    Of people made on demand only the first and the last are checked. NaN is allowed where it means
+    that nothing was recorded (`Federation.missing`), infinity nowhere. Without `tested`, test data
+    are not checked.
 
     Raises:
-        DataError: a number is NaN or infinite, or what should be samples is something else; names
-            the person, the column and the row.
+        DataError: a number is NaN or infinite, or a person has something other than samples; the
+            message names the person, the column and the row.
     """
     where = f"data set '{federation.name}'"
     people: Mapping[str, Any] = federation.people
     if isinstance(people, Population):
+        # There may be thousands of them, and each would be made for this check alone.
         people = {client: people[client] for client in (people.ids[0], people.ids[-1])}
     seen: set[int] = set()
     for person, splits in people.items():
@@ -43,8 +45,8 @@ def check_finite(federation: Federation, *, tested: bool = True) -> None:
             _check(getattr(splits, part), f"{whose}, {called} samples", federation.missing, seen)
     if federation.proxies is not None:
         for part in ("train", "val"):
-            held = getattr(federation.proxies, part)
-            _check(held, f"{where}: {PARTS[part]} samples of nobody", federation.missing, seen)
+            samples = getattr(federation.proxies, part)
+            _check(samples, f"{where}: {PARTS[part]} samples of nobody", federation.missing, seen)
 
 
 def _check(samples: Any, whose: str, missing: frozenset[str], seen: set[int]) -> None:
@@ -53,18 +55,18 @@ def _check(samples: Any, whose: str, missing: frozenset[str], seen: set[int]) ->
             f"{whose} are a {type(samples).__name__}: give Samples({{'name': tensor, ...}})",
             code="file-layout",
         )
-    for name, held in _arrays(samples):
-        if not isinstance(held, Tensor):
+    for name, values in _arrays(samples):
+        if not isinstance(values, Tensor):
             raise DataError(
-                f"{whose}: {name!r} is a {type(held).__name__}: give a tensor", code="file-layout"
+                f"{whose}: {name!r} is a {type(values).__name__}: give a tensor", code="file-layout"
             )
-        # Rows that many people share are looked at once.
-        if held.data_ptr() in seen and name in samples.banks:
+        # Many people share the rows of a bank: it is checked once.
+        if values.data_ptr() in seen and name in samples.banks:
             continue
-        seen.add(held.data_ptr())
-        found = torch.where(held.isnan(), 0, held) if name in missing else held
-        if not is_finite(found):
-            flat = found.flatten(1) if found.ndim > 1 else found.reshape(-1, 1)
+        seen.add(values.data_ptr())
+        numbers = torch.where(values.isnan(), 0, values) if name in missing else values
+        if not is_finite(numbers):
+            flat = numbers.flatten(1) if numbers.ndim > 1 else numbers.reshape(-1, 1)
             wrong = ~flat.isfinite()
             bad = wrong.any(1)
             row = int(bad.nonzero()[0])

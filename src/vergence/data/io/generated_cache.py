@@ -19,30 +19,31 @@ Arrays = dict[str, NDArray]
 
 
 def cache_folder() -> Path:
-    """Path of the folder of generated data: `VERGENCE_CACHE`, else `~/.cache/vergence`."""
+    """Return the folder of generated data: `VERGENCE_CACHE`, else `~/.cache/vergence`."""
     return Path(os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence")
 
 
 def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of `make()`, from the cache where an intact copy lies there.
+    """Return the arrays of `make()`, from the cache where it has an intact copy.
 
     `key` holds everything the arrays depend on, the generator's version included. A damaged file
-    is made anew; a folder that cannot be written only costs the time of making them again. Either
-    is said in one line on stderr.
+    is made anew; where the folder cannot be written, the arrays are made again every time. One line
+    on stderr tells of either.
     """
     text = json.dumps(key, sort_keys=True)
     path = (
         cache_folder() / f"{dataset}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.safetensors"
     )
-    found = _read(path, text)
-    if found is None:
-        found = make()
-        _write(path, text, found)
-    return found
+    arrays = _read(path, text)
+    if arrays is None:
+        arrays = make()
+        _write(path, text, arrays)
+    return arrays
 
 
 def _label(text: str, arrays: Arrays) -> str:
-    """Return one string, as the file format keeps no order among several."""
+    """Return the digest of the arrays and the text of their key."""
+    # One string: the file format keeps no order among several.
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
@@ -56,8 +57,10 @@ def _read(path: Path, text: str) -> Arrays | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about == _label(text, arrays):
             return arrays
-    except FileNotFoundError:  # also where the folder may not be entered: writing will say so
+    # Also where the folder may not be entered: writing the file tells the user.
+    except FileNotFoundError:
         return None
+    # A damaged file is replaced, see the line on stderr below.
     except (OSError, SafetensorError):
         pass
     sys.stderr.write(f"cached data {path} are damaged: making them again\n")
@@ -65,8 +68,9 @@ def _read(path: Path, text: str) -> Arrays | None:
 
 
 def _write(path: Path, text: str, arrays: Arrays) -> None:
-    """Write beside the target and rename, so that no reader meets half a file."""
+    """Write the arrays to their file in the cache."""
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # Under another name and then renamed, so that no reader meets half a file.
     part: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

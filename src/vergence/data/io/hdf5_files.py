@@ -1,4 +1,4 @@
-"""HDF5 files read within themselves, and no more of one than its size lets expect.
+"""Safe reading of HDF5 files: nothing outside the file, and no more than its size explains.
 
 The format lets an array's bytes lie in any file of the disk that it names (external storage,
 virtual data sets), lets a link lead into another file, and lets some kB claim an array of
@@ -19,97 +19,105 @@ from vergence.core.optional import needed
 from vergence.data.io.checks import need_file
 from vergence.errors import DataError, VergenceError, first_line
 
-LEAST, TIMES = 2**26, 100
-"""Bytes that a file's arrays may fill together, and how often the size of the file beside that.
-
-Rows of noughts and ones are packed to a hundredth, nothing else of what is read here is.
-"""
+# Rows of zeros and ones are compressed to a hundredth; no other array that is read here is.
+BASE_BUDGET, BUDGET_PER_BYTE = 2**26, 100
+"""Bytes that a file's arrays may take together: a base, and so many per byte of the file."""
 
 
 class Hdf5Reader:
-    """An open HDF5 file, of which only what lies in it is read."""
+    """Reader of an open HDF5 file that follows no reference out of it."""
 
     def __init__(self, h5py: Any, file: Any, path: Path, hint: str) -> None:
         self.h5py, self.file, self.path, self.hint = h5py, file, path, hint
-        self.left = LEAST + TIMES * path.stat().st_size
+        self.byte_budget = BASE_BUDGET + BUDGET_PER_BYTE * path.stat().st_size
 
     def child(self, group: Any, name: str) -> Any:
-        """Content of a group under a name without a slash; None if there is nothing.
+        """Return the member of a group with a name without a slash; None if there is none.
 
         Raises:
-            DataError: the name leads elsewhere, perhaps into another file.
+            DataError: the name is a link, perhaps into another file.
         """
         try:
             link = group.get(name, getlink=True)
-        except TypeError:  # of a kind that its writer made up
+        # h5py knows no class for a link of a type that its writer registered.
+        except TypeError:
             link = name
         if link is None:
             return None
+        # A link may lead into any HDF5 file of this machine, closed to the writer of this one.
         if not isinstance(link, self.h5py.HardLink):
             raise self.fault(f"{name} is a link that leads elsewhere, which is not followed")
         return group[name]
 
     def group(self, group: Any, name: str) -> Any:
         """Return a group in a group; None if there is none."""
-        found = self.child(group, name)
-        return found if isinstance(found, self.h5py.Group) else None
+        member = self.child(group, name)
+        return member if isinstance(member, self.h5py.Group) else None
 
-    def dataset(self, found: Any, name: str, kinds: str = "biuf") -> Any:
-        """Return a data set that can be read: of these kinds, in this file, not too large.
+    def dataset(self, item: Any, name: str, kinds: str = "biuf") -> Any:
+        """Return an HDF5 data set that is safe to read: in this file, and not too large.
+
+        Args:
+            item: a member of a group.
+            name: its name, for the message.
+            kinds: NumPy's letters of the kinds of numbers that it may hold.
 
         Raises:
-            DataError: it is none.
+            DataError: the member is not such a data set.
         """
-        if not isinstance(found, self.h5py.Dataset) or found.dtype.kind not in kinds:
+        if not isinstance(item, self.h5py.Dataset) or item.dtype.kind not in kinds:
             raise self.fault(f"{name} holds no {'numbers' if kinds == 'biuf' else 'such values'}")
-        if found.external or found.is_virtual:
+        # External storage and virtual data sets name other files, which could be any on the disk.
+        if item.external or item.is_virtual:
             raise self.fault(f"the values of {name} lie in other files, which are not read")
-        known = found.id.get_create_plist()
-        filters = [known.get_filter(i)[0] for i in range(known.get_nfilters())]
+        created = item.id.get_create_plist()
+        filters = [created.get_filter(i)[0] for i in range(created.get_nfilters())]
+        # Compression applied twice multiplies its ratio: some kB would unpack to gigabytes.
         if len(set(filters)) < len(filters):
             raise self.fault(f"{name} is packed twice over")
-        claimed = max(math.prod(found.shape), math.prod(found.chunks or ())) * found.dtype.itemsize
-        if claimed > self.left:
+        # A chunk is unpacked whole, so one larger than its array counts with its own size.
+        claimed = max(math.prod(item.shape), math.prod(item.chunks or ())) * item.dtype.itemsize
+        if claimed > self.byte_budget:
             size = self.path.stat().st_size
             raise self.fault(
-                f"{name} claims {claimed:,} bytes, with {self.left:,} left of what is read of a "
-                f"file of {size:,}"
+                f"{name} claims {claimed:,} bytes, with {self.byte_budget:,} left of what is "
+                f"read of a file of {size:,}"
             )
-        self.left -= claimed
-        return found
+        self.byte_budget -= claimed
+        return item
 
     def array(self, group: Any, name: str) -> np.ndarray:
-        """Return the numbers that a group holds under a name.
+        """Return a group's array of this name.
 
         Raises:
-            DataError: it holds none, or they lie elsewhere or claim too much.
+            DataError: there is none, or it lies in another file or claims too much.
         """
         return self.dataset(self.child(group, name), name)[()]
 
     def text(self, group: Any, name: str) -> str:
-        """Return a text kept as an attribute or as a data set; empty where there is none."""
-        found = group.attrs.get(name)
-        if found is None and (held := self.child(group, name)) is not None:
-            found = self.dataset(held, name, "OSU")
-            if found.size != 1:
-                raise self.fault(f"{name} holds {found.size:,} texts instead of one")
-            found = found[()]
-        found = "" if found is None else found
-        return found.decode() if isinstance(found, bytes) else str(found)
+        """Return a text from an attribute or a data set; empty where there is neither."""
+        value = group.attrs.get(name)
+        if value is None and (member := self.child(group, name)) is not None:
+            texts = self.dataset(member, name, "OSU")
+            if texts.size != 1:
+                raise self.fault(f"{name} holds {texts.size:,} texts instead of one")
+            value = texts[()]
+        value = "" if value is None else value
+        return value.decode() if isinstance(value, bytes) else str(value)
 
     def fault(self, what: str) -> DataError:
-        """Error of this file, in one line."""
+        """Return the error that names this file and what to do about it."""
         return DataError(f"{self.path}: {what}: {self.hint}", code="file-unreadable")
 
 
 @contextmanager
-def hdf5(path: Path, doing: str, hint: str) -> Iterator[Hdf5Reader]:
+def open_hdf5(path: Path, doing: str, hint: str) -> Iterator[Hdf5Reader]:
     """Open an HDF5 file.
 
     Args:
         path: the file.
         doing: what needs h5py, at the beginning of a sentence.
-        hint: what to do about a file that is not as it should be.
+        hint: what the user can do about a wrong or damaged file.
 
     Raises:
         ConfigError: h5py is not installed.
@@ -122,7 +130,8 @@ def hdf5(path: Path, doing: str, hint: str) -> Iterator[Hdf5Reader]:
             yield Hdf5Reader(h5py, file, path, hint)
     except VergenceError:
         raise
-    except Exception as fault:  # a damaged file may raise anything
+    # h5py raises exceptions of many kinds on damaged bytes.
+    except Exception as fault:
         raise DataError(
             f"cannot read {path} ({first_line(fault)}): {hint}", code="file-unreadable"
         ) from fault

@@ -14,36 +14,39 @@ from PIL import Image
 
 from vergence.errors import DataError, first_line
 
+# Pillow opens more formats, and runs Ghostscript, a foreign program, on an EPS file.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
-"""What is read, whatever a file is called. Pillow knows more: its EPS is run by Ghostscript."""
+"""Formats that are read, whatever a file is called."""
 FAULTS = (
     *(OSError, ValueError, SyntaxError, TypeError, IndexError, KeyError, EOFError, OverflowError),
     *(MemoryError, RuntimeError, struct.error, zlib.error, Image.DecompressionBombError),
 )
-"""What decoding a damaged or hostile picture raises."""
+"""Exceptions that decoding a damaged or hostile picture raises."""
 
 
 @contextmanager
-def opened(source: Path | BinaryIO, name: str, hint: str) -> Iterator[Image.Image]:
-    """Yield a picture; what is done with it inside may raise what decoding raises.
+def open_image(source: Path | BinaryIO, name: str, hint: str) -> Iterator[Image.Image]:
+    """Open a picture; errors of decoding inside the block become a `DataError`.
 
     Args:
         source: the file.
-        name: what it is called in an error.
-        hint: what to do about it.
+        name: its name in an error message.
+        hint: what the user can do about a fault.
 
     Raises:
-        DataError: it is of none of the formats that are read, damaged, or unpacks to more than
-            Pillow allows (179 million pixels).
+        DataError: the file is not of a supported format, is damaged, or unpacks to more than Pillow
+            allows (179 million pixels).
     """
     try:
         with warnings.catch_warnings():
-            # Half of that is a large photograph, and no reason for a warning.
+            # Pillow warns from half its limit on: that is a large photograph, and harmless.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(source, formats=FORMATS) as picture:
                 yield picture
     except FAULTS as fault:
-        said = first_line(fault)
+        reason = first_line(fault)
         if isinstance(fault, Image.UnidentifiedImageError):
-            said = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise DataError(f"cannot decode {name} ({said}): {hint}", code="file-unreadable") from fault
+            reason = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise DataError(
+            f"cannot decode {name} ({reason}): {hint}", code="file-unreadable"
+        ) from fault

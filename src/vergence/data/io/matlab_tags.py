@@ -1,8 +1,8 @@
-"""Validation of a MATLAB file's elements before SciPy reads it, which takes them as they come.
+"""Validation of a MATLAB file's elements before SciPy reads them, because SciPy trusts them.
 
-SciPy looks up what an element's numbers are by the type in its tag, in a table whose end it does
-not look at: a type that is none becomes a pointer to whatever lies there. And it reads on where a
-matrix has fewer elements than it should. So types and numbers of elements are counted first.
+SciPy finds the type of an element's numbers in a table by the number in its tag, without checking
+that number against the table's length: an invalid one becomes a pointer to any memory. SciPy also
+reads past a matrix that has too few elements. So the types and counts of elements are checked here.
 Source: "MAT-File Format", MathWorks, chapter 1 (version 5).
 """
 
@@ -21,82 +21,85 @@ NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 16, 17, 18})
 """Types of elements that hold numbers or text."""
 INT8, UINT32, MATRIX, COMPRESSED = 1, 6, 14, 15
 CELL, STRUCT, CHAR, SPARSE, LAST = 1, 2, 4, 5, 15
-"""Classes of matrices; what comes after SPARSE are numbers. Objects and functions are not read."""
+"""Classes of matrices; those after SPARSE hold numbers. Objects and functions are not read."""
+# SciPy reads nested matrices by recursion: a file that nests thousands would end the process.
 HEADER, DEEPEST, HDF5 = 128, 30, 2
+"""Bytes of the file's header, levels of nested matrices, and the version byte of MATLAB 7.3."""
 SIDES, ELEMENTS = 32, 2**20
-"""Sides that an array of NumPy may have; elements of a file, those in matrices included."""
-LEAST, TIMES = 2**26, 100
-"""Bytes that a file's matrices may unpack to together, and beside that so often the file's size."""
+"""Dimensions that a NumPy array may have; elements of a file, nested ones included."""
+BASE_BUDGET, BUDGET_PER_BYTE = 2**26, 100
+"""Bytes that a file's matrices may unpack to together: a base, and so many per byte of the file."""
 ODD = "there is something else where a matrix should be"
 
 
 @dataclass(frozen=True)
 class Element:
-    """One element of a file: the type in its tag, and what it holds."""
+    """One element of a file: the type in its tag, and its content."""
 
     kind: int
     body: memoryview
 
 
 def check_tags(raw: bytes) -> None:
-    """Accept a MATLAB file of version 5 to 7.2 in which every matrix has its elements, and no more.
+    """Check that every matrix of a MATLAB file (version 5 to 7.2) has exactly its elements.
 
-    Those of version 4, which have no tags, and of 7.3, which SciPy refuses, are left to it.
+    Files of version 4 have no tags, and SciPy refuses those of 7.3: both pass unchecked.
 
     Raises:
-        ValueError: an element is missing, of another type, or does not fit into what it lies in.
+        ValueError: an element is missing, has another type, or is larger than its container.
     """
     little = raw[126:128] == b"IM"
     order: Order = "little" if little else "big"
     if 0 in raw[:4] or raw[125 if little else 124 : 126 if little else 125] == bytes([HDF5]):
         return
-    file = _File(order, LEAST + TIMES * len(raw))
-    for found in file.elements(memoryview(raw)[HEADER:], padded=False):
-        if found.kind == COMPRESSED:
-            file.matrix(file.unpacked(found.body), 1)
-        elif found.kind == MATRIX:
-            file.matrix(found.body, 1)
+    file = _File(order, BASE_BUDGET + BUDGET_PER_BYTE * len(raw))
+    for element in file.elements(memoryview(raw)[HEADER:], padded=False):
+        if element.kind == COMPRESSED:
+            file.check_matrix(file.unpack_matrix(element.body), 1)
+        elif element.kind == MATRIX:
+            file.check_matrix(element.body, 1)
         else:
             raise ValueError(ODD)
 
 
 class _File:
-    """A file under way: the bytes that it may still unpack to, the elements it may still have."""
+    """Budgets of a file that is being checked: bytes to unpack, and elements."""
 
     def __init__(self, order: Order, unpacks: int) -> None:
         self.order: Order = order
-        self.unpacks, self.left = unpacks, ELEMENTS
+        self.byte_budget, self.element_budget = unpacks, ELEMENTS
 
-    def unpacked(self, body: memoryview) -> memoryview:
-        """Content of the matrix in a compressed element, and nothing beside it."""
+    def unpack_matrix(self, body: memoryview) -> memoryview:
+        """Return the matrix in a compressed element, and refuse anything after it."""
         stream = zlib.decompressobj()
         head = stream.decompress(body, 8)
         kind, size = (int.from_bytes(head[i : i + 4], self.order) for i in (0, 4))
         if kind != MATRIX:
             raise ValueError(ODD)
-        if size > self.unpacks:
+        if size > self.byte_budget:
             raise ValueError(
-                f"it would unpack to {size:,} bytes more, where {self.unpacks:,} are left of what "
-                "a file of its size may hold"
+                f"it would unpack to {size:,} bytes more, where {self.byte_budget:,} are left of "
+                "what a file of its size may hold"
             )
-        self.unpacks -= size
-        found = stream.decompress(stream.unconsumed_tail, size + 1)
-        if len(found) != size:
+        self.byte_budget -= size
+        # One byte more than announced tells a longer stream without unpacking it.
+        content = stream.decompress(stream.unconsumed_tail, size + 1)
+        if len(content) != size:
             raise ValueError(f"a matrix of {size:,} bytes was packed with more or fewer")
-        return memoryview(found)
+        return memoryview(content)
 
     def elements(self, raw: memoryview, *, padded: bool) -> Iterator[Element]:
-        """Yield elements that lie one after the other."""
+        """Yield the elements of a sequence of bytes."""
         at = 0
         while at < len(raw):
-            kind, start, end, at = _tag(raw, at, self.order, padded=padded)
-            self.left -= 1
-            if self.left < 0:
+            kind, start, end, at = _read_tag(raw, at, self.order, padded=padded)
+            self.element_budget -= 1
+            if self.element_budget < 0:
                 raise ValueError(f"it has more than {ELEMENTS:,} elements")
             yield Element(kind, raw[start:end])
 
-    def matrix(self, body: memoryview, deep: int) -> None:
-        """Accept a matrix, and those that lie in it."""
+    def check_matrix(self, body: memoryview, deep: int) -> None:
+        """Check a matrix and the matrices nested in it."""
         if not body:
             return
         if deep > DEEPEST:
@@ -105,12 +108,13 @@ class _File:
         flags, sides, name = itertools.islice(rest, 3)
         if flags.kind != UINT32 or len(flags.body) != 8 or name.kind != INT8:
             raise ValueError("a matrix does not begin with its flags, its size and its name")
-        told = int.from_bytes(flags.body[:4], self.order)
-        sort, parts = told & 0xFF, 1 + (told >> 11 & 1)  # a complex one has two
-        count = math.prod(_whole(sides, self.order))
+        word = int.from_bytes(flags.body[:4], self.order)
+        # The low byte is the class; bit 11 marks complex numbers, which have two parts.
+        sort, parts = word & 0xFF, 1 + (word >> 11 & 1)
+        count = math.prod(_unsigned_integers(sides, self.order))
         if sort == STRUCT:
             length, names = itertools.islice(rest, 2)
-            count *= len(names.body) // max(_whole(length, self.order)[0], 1)
+            count *= len(names.body) // max(_unsigned_integers(length, self.order)[0], 1)
         if sort in (CELL, STRUCT):
             wanted, kinds = count, frozenset({MATRIX})
         elif CHAR <= sort <= LAST:
@@ -118,33 +122,35 @@ class _File:
         else:
             raise ValueError(f"a matrix is of class {sort}, which is not read")
         here = 0
-        for here, one in enumerate(rest, 1):
-            if here > wanted or one.kind not in kinds:
+        for here, element in enumerate(rest, 1):
+            if here > wanted or element.kind not in kinds:
                 raise ValueError(
                     f"a matrix of class {sort} has more elements than its {wanted:,}, or others "
                     "than it should"
                 )
             if sort in (CELL, STRUCT):
-                self.matrix(one.body, deep + 1)
+                self.check_matrix(element.body, deep + 1)
         if here < wanted:
             raise ValueError(
                 f"a matrix of class {sort} has {here:,} elements instead of {wanted:,}"
             )
 
 
-def _whole(element: Element, order: Order) -> list[int]:
-    """Whole numbers of four bytes, none below 0."""
+def _unsigned_integers(element: Element, order: Order) -> list[int]:
+    """Return the integers of four bytes in an element, none below 0."""
+    # One byte more than NumPy's dimensions take makes the length below no multiple of four.
     body = element.body[: 4 * SIDES + 1]
-    found = [int.from_bytes(body[i : i + 4], order, signed=True) for i in range(0, len(body), 4)]
-    if not found or min(found) < 0 or len(body) % 4:
+    numbers = [int.from_bytes(body[i : i + 4], order, signed=True) for i in range(0, len(body), 4)]
+    if not numbers or min(numbers) < 0 or len(body) % 4:
         raise ValueError("the size of a matrix is none")
-    return found
+    return numbers
 
 
-def _tag(raw: memoryview, at: int, order: Order, *, padded: bool) -> tuple[int, int, int, int]:
-    """Type, first byte and end of the element at a place, and where the next one is."""
+def _read_tag(raw: memoryview, at: int, order: Order, *, padded: bool) -> tuple[int, int, int, int]:
+    """Return type, first byte and end of the element at `at`, and the place of the next one."""
     first = int.from_bytes(raw[at : at + 4], order)
-    if first >> 16:  # its size and up to four bytes stand in the tag itself
+    # A small element has its size in the upper half of its tag, and its bytes in the tag too.
+    if first >> 16:
         kind, start, size, after = first & 0xFFFF, at + 4, first >> 16, at + 8
         if size > 4:
             raise ValueError(f"an element of {size} bytes claims to fit into its tag")

@@ -8,35 +8,39 @@ from pathlib import Path
 
 import numpy as np
 
-MOST = 1032
-"""Bytes that one byte of a deflated file may stand for, and not more."""
+# Deflate packs at most 258 bytes into 2 bits: a larger claim is a lie about the size.
+MAX_DEFLATE_RATIO = 1032
+"""Most bytes that one byte of a deflated file unpacks to."""
 SLACK = 1024
-PLAIN = {
+"""Bytes that a member may claim beyond that ratio."""
+HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-"""How numpy begins an array's file; the third way is for records."""
+"""Readers of NumPy's array headers by version; version 3 is for records with names."""
 
 
-def member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Return one array of an archive.
+def read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """Read one array of an archive.
 
     Raises:
-        ValueError: it is no array, one of objects, or claims another size than the file has.
+        ValueError: the member is no array, holds objects, or claims another size than it has.
     """
     info = archive.getinfo(f"{name}.npy")
+    # The directory of a zip is the sender's claim: check it before anything is unpacked.
     size = Path(archive.filename or "").stat().st_size
     packed = info.compress_size if info.compress_type == zipfile.ZIP_DEFLATED else None
-    most = info.file_size if packed is None else packed * MOST + SLACK
+    most = info.file_size if packed is None else packed * MAX_DEFLATE_RATIO + SLACK
     if (packed or info.file_size) > size or info.file_size > most:
         raise ValueError(f"{name} claims {info.file_size:,} bytes, the whole file has {size:,}")
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
-        if version not in PLAIN:
+        if version not in HEADER_READERS:
             raise ValueError(f"{name} is of version {version}, which is no plain array's")
-        shape, _, dtype = PLAIN[version](file)
-        held = info.file_size - file.tell()
-    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != held:
-        raise ValueError(f"{name} claims to be {dtype} {shape}, but is {held:,} bytes long")
+        shape, _, dtype = HEADER_READERS[version](file)
+        length = info.file_size - file.tell()
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != length:
+        raise ValueError(f"{name} claims to be {dtype} {shape}, but is {length:,} bytes long")
+    # No pickle: an array of objects would run code of whoever wrote the file.
     with archive.open(info) as file:
         return np.lib.format.read_array(file, allow_pickle=False)

@@ -11,23 +11,25 @@ from vergence.errors import ConfigError
 
 PARTS = ("person", "recording")
 NOT_DATA = re.compile(r"\..*|~\$.*|Thumbs\.db|desktop\.ini|__MACOSX", re.IGNORECASE)
-"""Names of what systems and office programs leave in folders: `._a.csv`, `.~lock.a#`, `~$a.csv`."""
+"""Names of files that systems and office programs leave behind: `._a.csv`, `~$a.csv`."""
 
 
 def files_below(root: Path) -> list[Path]:
-    """Files in and below a folder, in order; none whose name, or folder's name, is `NOT_DATA`.
+    """Return the files in and below a folder in order, without `NOT_DATA` and its folders.
 
-    Links to files and folders are followed; a folder that is there twice is listed once.
+    Links to files and folders are followed; a folder that is reached twice is listed once.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     folders, links, known = [root], list[Path](), set[Path]()
     while folders or links:
         # Folders before links to them, so that their files go by their own names.
         folder = folders.pop() if folders else links.pop(0)
+        # A link to a folder above would be followed without end.
         real = folder.resolve()
         if real in known or (folder != root and root.resolve().is_relative_to(real)):
             continue
         known.add(real)
+        # A folder of somebody else below root is no reason to refuse the others.
         with suppress(PermissionError):
             for path in sorted(folder.iterdir()):
                 if NOT_DATA.fullmatch(path.name):
@@ -35,12 +37,12 @@ def files_below(root: Path) -> list[Path]:
                 if path.is_dir():
                     (links if path.is_symlink() else folders).append(path)
                 elif path.is_file():
-                    found.append(path)
-    return sorted(found)
+                    files.append(path)
+    return sorted(files)
 
 
-def matching(root: Path, pattern: str, option: str) -> list[tuple[Path, dict[str, str]]]:
-    """Files below a folder whose path fits a pattern, in order, and the text of its named parts.
+def matching_files(root: Path, pattern: str, option: str) -> list[tuple[Path, dict[str, str]]]:
+    """Return the files whose path fits a pattern, each with the text of its named parts.
 
     `*` stands for any characters of one name, `**/` for any folders (also none), `{person}` and
     `{recording}` for one or more characters of a name. Capitals count.
@@ -48,28 +50,29 @@ def matching(root: Path, pattern: str, option: str) -> list[tuple[Path, dict[str
     Args:
         root: the folder.
         pattern: of paths below it, with `/` between names.
-        option: what the pattern is called in an error.
+        option: the name of the pattern in an error message.
 
     Raises:
         ConfigError: another name stands in braces, or a part is named twice.
     """
-    rule = _rule(pattern, option)
-    found = []
+    rule = _pattern_regex(pattern, option)
+    files = []
     for path in files_below(root):
-        hit = rule.fullmatch(path.relative_to(root).as_posix())
-        if hit:
-            found.append((path, {k: v for k, v in hit.groupdict().items() if v}))
-    return found
+        match = rule.fullmatch(path.relative_to(root).as_posix())
+        if match:
+            files.append((path, {k: v for k, v in match.groupdict().items() if v}))
+    return files
 
 
-def filled(pattern: str, parts: Mapping[str, str]) -> str:
-    """The pattern with the text of its named parts in their places."""
+def fill_pattern(pattern: str, parts: Mapping[str, str]) -> str:
+    """Return the pattern with its named parts replaced by their text."""
+    # An asterisk in a folder's name would become a wildcard of the new pattern.
     for name, text in parts.items():
         pattern = pattern.replace(f"{{{name}}}", text.replace("*", ""))
     return pattern
 
 
-def _rule(pattern: str, option: str) -> re.Pattern[str]:
+def _pattern_regex(pattern: str, option: str) -> re.Pattern[str]:
     out = []
     for token in re.split(r"(\*\*/|\*|\{\w*\})", pattern):
         if token == "**/":

@@ -1,7 +1,7 @@
-"""Video through PyAV, by presentation times: frame number = time x rate is never assumed.
+"""Video through PyAV, by presentation times and never by frame number = time x rate.
 
 Frames are timed from the first one. Containers may begin later: mkv and webm of recorders, files
-that were cut, mpeg-ts (usually at 1.4 s). A reader whose gaze counts on the container's own clock
+that were cut, mpeg-ts (usually at 1.4 s). A reader whose gaze is timed by the container's own clock
 adds `start_s`.
 """
 
@@ -28,9 +28,9 @@ VIDEOS = (
     *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"),
     *(".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"),
 )
-"""Endings of files that are taken for videos, in small letters; the six usual ones first."""
+"""Endings of video files in small letters; the six usual ones first."""
 Orientation = tuple[int, int, bool]
-"""1 or -1 for the ways in which x and y are read, and whether they change places."""
+"""Direction of x and of y in the stored frame (1 or -1), and whether the two are swapped."""
 UPRIGHT: Orientation = (1, 1, False)
 SEEK_OVER_S = 2.0
 """Gaps longer than this are skipped by a seek instead of by decoding through them."""
@@ -38,7 +38,7 @@ SEEK_OVER_S = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Footage(ABC):
-    """Frames of a recording with the time of each, whatever container they lie in.
+    """Frames of a recording and the time of each, for every kind of container.
 
     `times_s` float64 `[frames]`, seconds from the first frame, ascending; `width` and `height` are
     pixels of the upright frame; `start_s` is the time of the first frame in the container.
@@ -84,21 +84,25 @@ class Video(Footage):
                         f"{path} has no video stream; give a video file", code="file-unreadable"
                     )
                 stream = container.streams.video[0]
+                # Packets without content are flushes of the demuxer and no frames.
                 packets = [p for p in container.demux(stream) if p.size]
                 declared, width, height = stream.frames, stream.width, stream.height
                 base = stream.time_base
         except FFmpegError as error:
             raise _unreadable(path, error) from None
+        # FFmpeg reads a file that is cut off without a fault, as if it were shorter.
         if declared and len(packets) < declared:
             raise DataError(
                 f"video {path} is truncated: {len(packets)} of {declared} frames are there; "
                 "copy or download it again",
                 code="file-unreadable",
             )
+        # Edit lists mark frames that are decoded and never shown.
         shown = [p.pts for p in packets if p.pts is not None and not p.is_discard]
         orientation = _orientation_of(path)
         if orientation[2]:
             width, height = height, width
+        # Packets come in the order of decoding, which B-frames make another one than that of time.
         pts = np.unique(np.array(shown, np.int64))
         if not len(pts) or base is None:
             raise DataError(
@@ -111,17 +115,17 @@ class Video(Footage):
 
     @staticmethod
     def check_header(path: Path) -> None:
-        """Accept a file that opens and has a video stream; its frames are not counted.
+        """Check that a file opens and has a video stream, without counting its frames.
 
         Raises:
             DataError: the file is not a video, or is cut before its index.
         """
         try:
             with av.open(str(path)) as container:
-                found = bool(container.streams.video)
+                has_video = bool(container.streams.video)
         except (FFmpegError, OSError) as error:
             raise _unreadable(path, error) from None
-        if not found:
+        if not has_video:
             raise DataError(
                 f"{path} has no video stream; give a video file", code="file-unreadable"
             )
@@ -172,7 +176,8 @@ class Video(Footage):
     def _seek(
         self, container: InputContainer, stream: VideoStream, pts: int, far: float
     ) -> tuple[VideoFrame | None, Iterator[VideoFrame]]:
-        """Go to a key frame at or before `pts`; to the start where the index only leads past it."""
+        """Go to a key frame at or before `pts`, at worst to the start of the video."""
+        # The index of some containers leads past the time that is asked for.
         for target in (pts, int(pts - far), int(self.pts[0])):
             container.seek(target, stream=stream)
             decoder = container.decode(stream)
@@ -200,10 +205,11 @@ class Video(Footage):
 def rgb(
     frame: VideoFrame, width: int, height: int, orientation: Orientation | None = None
 ) -> NDArray[np.uint8]:
-    """Return the upright picture: phones store it as the sensor lies, and how to show it.
+    """Return the frame as an upright picture.
 
-    `orientation` is that of the video; None: the frame is asked.
+    `orientation` is that of the video; None: taken from the frame.
     """
+    # Phones store pictures as the sensor lies, and note beside them how to turn them.
     across, down, turned = orientation or _orientation(frame)
     if turned:
         width, height = height, width
@@ -213,10 +219,10 @@ def rgb(
 
 
 def _orientation(frame: VideoFrame) -> Orientation:
-    """Return 1 or -1 for the ways in which x and y are read, and whether they change places.
+    """Return the `Orientation` that a frame's display matrix asks for.
 
     The frame's display matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y).
-    Of its eight orientations four are mirrored (front cameras), which no angle can say.
+    Of its eight orientations four are mirrored (front cameras), which an angle cannot express.
     """
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
@@ -228,15 +234,16 @@ def _orientation(frame: VideoFrame) -> Orientation:
 
 
 def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]) -> list[Path]:
-    """Return the videos in a folder: those of the usual endings, else those of `VIDEOS`."""
-    there = sorted(p for p in folder.glob(f"{stem}.*") if not NOT_DATA.fullmatch(p.name))
-    found = [p for p in there if p.suffix.lower() in VIDEOS]
-    return [p for p in found if p.suffix.lower() in usual] or found
+    """Return the videos in a folder with one of the usual endings, else of any in `VIDEOS`."""
+    files = sorted(p for p in folder.glob(f"{stem}.*") if not NOT_DATA.fullmatch(p.name))
+    videos = [p for p in files if p.suffix.lower() in VIDEOS]
+    return [p for p in videos if p.suffix.lower() in usual] or videos
 
 
 def _orientation_of(path: Path) -> Orientation:
-    """Return the orientation of a video, which its first frame has."""
-    with suppress(FFmpegError), av.open(str(path)) as container:  # reading will say what is wrong
+    """Return the orientation of a video by its first frame."""
+    # A video that cannot be decoded is refused with its reason where its frames are read.
+    with suppress(FFmpegError), av.open(str(path)) as container:
         for frame in container.decode(video=0):
             return _orientation(frame)
     return UPRIGHT

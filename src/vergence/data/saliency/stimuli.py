@@ -34,14 +34,14 @@ from vergence.data.gaze_video.gaze_columns import (
     read_rows,
     to_fractions,
 )
-from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, usual_person
+from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, default_person
 from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     GazeWindow,
     Recording,
     WindowOptions,
-    samples,
-    windows,
+    cut_windows,
+    decode_samples,
 )
 from vergence.data.io.checks import (
     Check,
@@ -51,7 +51,7 @@ from vergence.data.io.checks import (
     read_pictures,
 )
 from vergence.data.io.delimited_text import MISSING
-from vergence.data.io.image_files import opened
+from vergence.data.io.image_files import open_image
 from vergence.data.io.path_patterns import files_below
 from vergence.data.io.video import VIDEOS
 from vergence.data.saliency.eyelink_asc import OWN_SIZE, read_asc
@@ -180,7 +180,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         folder = data_folder(root, "stimuli", WHERE)
         trials, left_out = self.read(folder)
         known = sorted({trial.person for trial in trials})
-        chosen = self.chosen(known, "person")
+        chosen = self.people_to_load(known, "person")
         names = sorted({trial.stimulus for trial in trials})
         order = np.random.default_rng(self.split_seed).permutation(len(names))
         _, val, test = part_sizes(len(names), self.shares, "stimuli")
@@ -221,7 +221,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             (rows.select(rows.person == person), who, read[path][1])
             for path, rows in single
             for person in sorted(set(rows.person.tolist()))
-            for who in [person or files.tables[path].get("person") or usual_person(root, path)]
+            for who in [person or files.tables[path].get("person") or default_person(root, path)]
         ]
         find = _StimulusFiles(pictures)
         trials: list[StimulusTrial] = []
@@ -262,7 +262,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     ) -> tuple[GazeRows, tuple[float, float] | None]:
         if self.preset == "eyelink_asc":
             return read_asc(path, self.columns.stimulus)
-        columns = preset.fitting(self.columns, path) if preset else self.columns
+        columns = preset.columns_for(self.columns, path) if preset else self.columns
         rows = read_rows(path, columns, optional=bool(preset))
         return rows.select(~np.isin(np.char.lower(rows.stimulus), MISSING)), None
 
@@ -394,13 +394,13 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                 name = f"{trial.person} on {trial.stimulus.name}"
                 recording = Recording(name, trial.person, gaze, trial.stimulus)
                 recorded[id(recording)] = recording
-                found = windows(recording, footage[trial.stimulus], options)
+                found = cut_windows(recording, footage[trial.stimulus], options)
                 for part, kept in zip(parts, own, strict=True):
                     kept += found if trial.stimulus in part else []
             _check_parts(person, [len(part) for part in own], "windows of videos with gaze")
             cut += own
         opened_by = {key: footage[r.video or Path()] for key, r in recorded.items()}
-        made = samples(cut, opened_by, self.size)
+        made = decode_samples(cut, opened_by, self.size)
         numbered = {path: i for i, path in enumerate(names)}
         scenes = [
             torch.tensor(
@@ -476,7 +476,7 @@ def _size(path: Path) -> tuple[int, int]:
     if path.suffix.lower() in VIDEOS:
         footage = open_video(path)
         return footage.width, footage.height
-    with opened(path, str(path), WHERE) as image:
+    with open_image(path, str(path), WHERE) as image:
         return image.size
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from vergence.core.federation import Dataset, Federation
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, Checks, compare, data_folder
-from vergence.data.owner import Kinds, Lists, Owned, Rows, shared_out
+from vergence.data.owner import ClassNames, OwnerOptions, RowLists, Rows, split_unseen
 from vergence.data.zero_shot.semantics import meanings
 from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
 from vergence.errors import ConfigError, nearest
@@ -48,7 +48,7 @@ LEAST = 0.05
 
 
 @dataclass(frozen=True)
-class ZslSynthetic(Owned, Dataset):
+class ZslSynthetic(OwnerOptions, Dataset):
     """Generated features; options beside `Owned`'s.
 
     Attributes:
@@ -93,7 +93,7 @@ class ZslSynthetic(Owned, Dataset):
             "features": f"generated, {x.shape[1]}-d, noise {self.noise:g}",
             **told,
         }
-        return self.held(columns, lists, kinds, about), torch.from_numpy(means / top)
+        return self.federation(columns, lists, kinds, about), torch.from_numpy(means / top)
 
     def _means(self, attributes: NDArray[np.float64], d: int) -> NDArray[np.float32]:
         """Return the mean features `[classes, d]`: a map with few large entries."""
@@ -102,25 +102,29 @@ class ZslSynthetic(Owned, Dataset):
         means = np.clip(attributes, 0, None) @ weights
         return np.maximum(means, LEAST * means.mean()).astype(np.float32)
 
-    def _bare(self) -> tuple[NDArray[np.float64], Kinds, Rows, Lists, dict[str, str]]:
+    def _bare(self) -> tuple[NDArray[np.float64], ClassNames, Rows, RowLists, dict[str, str]]:
         names = self.unseen or UNSEEN
         if unknown := set(names) - set(NAMES):
             name = min(unknown)
             raise ConfigError(
                 f"zsl_synthetic: unseen has '{name}', which is no class{nearest(name, NAMES)}"
             )
-        kinds = Kinds(NAMES, tuple(sorted(NAMES.index(name) for name in names)))
+        kinds = ClassNames(NAMES, tuple(sorted(NAMES.index(name) for name in names)))
         y = np.repeat(np.arange(len(NAMES)), self.images)
         hidden, rows = np.isin(y, kinds.unseen), np.arange(len(y))
-        train, test = shared_out(rows[~hidden], y, self.draw("seen"))
-        lists = Lists(train, test, rows[hidden], *shared_out(rows[hidden], y, self.draw("unseen")))
+        train, test = split_unseen(rows[~hidden], y, self.draw("seen"))
+        lists = RowLists(
+            train, test, rows[hidden], *split_unseen(rows[hidden], y, self.draw("unseen"))
+        )
         told = {
             "split": "of every seen class 80 % for training, 20 % for test",
             "semantics": "words",
         }
         return meanings(NAMES, "words").vectors.numpy(), kinds, y, lists, told
 
-    def _of(self, folder: Path) -> tuple[NDArray[np.float64], Kinds, Rows, Lists, dict[str, str]]:
+    def _of(
+        self, folder: Path
+    ) -> tuple[NDArray[np.float64], ClassNames, Rows, RowLists, dict[str, str]]:
         split = read_split(folder)
         kinds = split.kinds(self.unseen)
         split = thinned(split, self.share, self.draw("share"))

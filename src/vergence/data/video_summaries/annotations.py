@@ -22,7 +22,7 @@ from jaxtyping import UInt8
 
 from vergence.data.io.checks import need_file, read_mat
 from vergence.data.io.delimited_text import text_lines
-from vergence.data.io.hdf5_files import hdf5
+from vergence.data.io.hdf5_files import open_hdf5
 from vergence.errors import DataError
 
 PLACES = {
@@ -88,7 +88,7 @@ def _lines(path: Path) -> Iterator[Original]:
 
 
 def _struct(path: Path) -> Iterator[Original]:
-    with hdf5(path, "reading annotations", HINT) as held:
+    with open_hdf5(path, "reading annotations", HINT) as held:
         whole = held.group(held.file, "tvsum50")
         if whole is None:
             raise held.fault("it lacks tvsum50")

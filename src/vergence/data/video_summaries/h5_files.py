@@ -35,7 +35,7 @@ from jaxtyping import Float, Int, UInt8
 
 from vergence.core.files import parse_json
 from vergence.data.io.checks import need_file
-from vergence.data.io.hdf5_files import Hdf5Reader, hdf5
+from vergence.data.io.hdf5_files import Hdf5Reader, open_hdf5
 from vergence.data.video_summaries.annotations import PLACES, Original, originals
 from vergence.errors import DataError
 
@@ -93,7 +93,7 @@ def read_videos(path: Path) -> dict[str, Summarised]:
     """
     if path.is_dir() or path.suffix in (".tsv", ".mat"):
         return {f"video_{i}": _sampled(one) for i, one in enumerate(originals(path), 1)}
-    with hdf5(path, "reading annotations", WHERE) as held:
+    with open_hdf5(path, "reading annotations", WHERE) as held:
         found = {key: held.group(held.file, key) for key in sorted(held.file, key=_number)}
         videos = {key: _video(held, key, group) for key, group in found.items() if group}
     if not videos:

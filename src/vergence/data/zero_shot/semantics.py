@@ -23,7 +23,7 @@ from torch import Tensor
 from vergence.core.optional import needed
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.data.io.checks import below_data, need_file, read_mat, read_npz
+from vergence.data.io.checks import data_path, need_file, read_mat, read_npz
 from vergence.data.io.delimited_text import delimited_rows
 from vergence.errors import ConfigError, DataError, first_line, nearest
 
@@ -197,7 +197,7 @@ def _glove(texts: Sequence[str]) -> Tensor:
 
 def _of_file(source: str, names: Sequence[str]) -> Tensor:
     given, _, array = source.partition("#")
-    path = need_file(Path(below_data(given)), WHERE)
+    path = need_file(Path(data_path(given)), WHERE)
     try:
         table = {plain(name): row for name, row in READERS[path.suffix](path, array).items()}
         missing = [name for name in names if plain(name) not in table]
@@ -220,7 +220,7 @@ def names_of(source: str) -> tuple[str, ...]:
     Raises:
         DataError: no such file, or one of another kind.
     """
-    path = need_file(Path(below_data(source)), WHERE)
+    path = need_file(Path(data_path(source)), WHERE)
     if path.suffix == ".mat":
         found = [str(cell.item()) for cell in read_mat(path, "allclasses_names", WHERE).flat]
     else:

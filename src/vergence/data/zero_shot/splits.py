@@ -27,7 +27,7 @@ from vergence.data.io.checks import (
     read_mat,
     refuse_nan,
 )
-from vergence.data.owner import Kinds, Lists, Rows, shared_out
+from vergence.data.owner import ClassNames, RowLists, Rows, split_unseen
 from vergence.data.zero_shot.semantics import names_of, plain
 from vergence.errors import ConfigError, DataError, nearest
 
@@ -74,7 +74,7 @@ class ClassSplits:
         """Number of images."""
         return sum(len(self.lists[name]) for name in BASE)
 
-    def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[Lists, str]:
+    def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[RowLists, str]:
         """Return the lists, and where the omniscient teacher's come from.
 
         `y` are the labels of all images. Where the file lacks the authors' lists, 80 % of the
@@ -85,11 +85,11 @@ class ClassSplits:
             given, withheld = (self.lists[name] for name in AUTHORS)
             told = "unseen images of an omniscient teacher by the authors' lists"
         else:
-            given, withheld = shared_out(unseen, y, draw)
+            given, withheld = split_unseen(unseen, y, draw)
             told = "80 % of each unseen class, drawn, for an omniscient teacher"
-        return Lists(trainval, seen, unseen, given, withheld), told
+        return RowLists(trainval, seen, unseen, given, withheld), told
 
-    def kinds(self, unseen: tuple[str, ...] = ()) -> Kinds:
+    def kinds(self, unseen: tuple[str, ...] = ()) -> ClassNames:
         """Return all classes and the unseen ones: those named, or those published for this set.
 
         Raises:
@@ -106,7 +106,7 @@ class ClassSplits:
         for name in given:
             if name not in self.names:
                 raise ConfigError(f"unseen: no class '{name}'{nearest(name, self.names)}")
-        return Kinds(self.names, tuple(sorted(self.names.index(name) for name in given)))
+        return ClassNames(self.names, tuple(sorted(self.names.index(name) for name in given)))
 
 
 def read_split(folder: Path) -> ClassSplits:

@@ -17,7 +17,7 @@ import torch
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.io.checks import Check, compare, data_folder, refuse_nan
-from vergence.data.owner import Kinds, Owned, scaled
+from vergence.data.owner import ClassNames, OwnerOptions, scale_features
 from vergence.data.zero_shot.splits import ClassSplits, counted, features_of, read_split
 from vergence.errors import DataError
 
@@ -35,7 +35,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Xlsa17(Owned, Dataset):
+class Xlsa17(OwnerOptions, Dataset):
     """ResNet-101 features of images, of which some classes are unseen. Options are `Owned`'s.
 
     Features are scaled to [0, 1] by the least and largest of trainval, whoever the teacher is; test
@@ -54,17 +54,17 @@ class Xlsa17(Owned, Dataset):
         refuse_nan(x, "features", folder / FEATURES)
         kinds = labelled(split, y)
         lists, drawn = split.of_teacher(y, self.draw("unseen"))
-        columns = {"x": scaled(x, lists.trainval), "y": torch.from_numpy(y)}
+        columns = {"x": scale_features(x, lists.trainval), "y": torch.from_numpy(y)}
         about = {
             **ABOUT,
             "features": f"ResNet-101, {x.shape[1]}-d, scaled by trainval",
             "split": f"published lists; {drawn}; {self.val:g} of trainval for validation",
             "semantics": str(split.path),
         }
-        return self.held(columns, lists, kinds, about)
+        return self.federation(columns, lists, kinds, about)
 
 
-def labelled(split: ClassSplits, y: np.ndarray) -> Kinds:
+def labelled(split: ClassSplits, y: np.ndarray) -> ClassNames:
     """Return the classes, of which the labels of `test_unseen` say which are unseen.
 
     Raises:
@@ -84,7 +84,7 @@ def labelled(split: ClassSplits, y: np.ndarray) -> Kinds:
                 f"{split.path}: class '{split.names[both[0]]}' is in test_unseen_loc and in "
                 f"{name}_loc; take both files of one set"
             )
-    return Kinds(split.names, tuple(unseen.tolist()))
+    return ClassNames(split.names, tuple(unseen.tolist()))
 
 
 def check(root: Path) -> list[Check]:
