@@ -223,7 +223,8 @@ def test_columns_that_cannot_be_told_are_asked_for(tmp_path):
     text = path.read_text(encoding="utf-8-sig").replace("gaze_x;gaze_y", "a;b")
     path.write_text(text)
     said, _ = imported(tmp_path)
-    said.complains(3, "no columns of time, x and y can be told", "frame, time_ms, a, b, confidence")
+    columns = "frame, time_ms, a, b, confidence"
+    said.complains(3, "no columns of time, x and y are recognised", columns)
     assert 't_unit="ms"' in said.err
     columns = '{t="time_ms", x="a", y="b", unit="px", t_unit="ms"}'
     said, out = imported(tmp_path, f"federation.columns={columns}")

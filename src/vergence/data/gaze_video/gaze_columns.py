@@ -260,8 +260,7 @@ def read_rows(
     table = read_table(path, [], kind, choose_columns)
     shown = _while_stimulus_shown(table, by_role)
     if by_role.get("rows"):
-        cells = table.text(by_role["rows"][0])
-        shown &= np.array([cell == columns.rows[1] for cell in cells], bool)
+        shown &= np.array(table.text(by_role["rows"][0]), str) == columns.rows[1]
     table = table if shown.all() else table.select(np.flatnonzero(shown).tolist())
     ticks, scale = read_ticks(table, by_role["t"][0], columns.t_unit)
     x, y = (_mean_coordinate(table, by_role[role], columns.missing) for role in ("x", "y"))
@@ -289,11 +288,10 @@ def read_rows(
     media = np.full((len(table), 4), np.nan)
     if by_role.get("media"):
         media = np.stack([table.floats(name) for name in by_role["media"]], 1)
-    line = np.array([table.line(i) for i in range(len(table))], np.int64)
+    line = np.array(table.lines, np.int64)
     texts = (person, words("stimulus"), words("trial"))
     if columns.kind == "running mean":
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
-    # Each row is a fixation of its own: its number is that of the row.
     if columns.kind == "fixation" and not by_role.get("fixation"):
         fixation = np.arange(len(table), dtype=np.float64)
     places = (x, y, valid, event, fixation)

@@ -213,8 +213,7 @@ def dealt_federation(
     else:
         split = {p: official.split(p, own, options) for p, own in cut.windows.items()}
         text = official.description(split.values(), options.validation_share)
-        why = "in no listed clip or in gaps"
-        tested = set(official.people(TEST))
+        why, tested = "in no listed clip or in gaps", set(official.people(TEST))
     groups = options.deal(split, tested)
     clients = {
         client: [[w for who in members for w in split[who][k]] for k in (TRAIN, VAL, TEST)]

@@ -318,8 +318,9 @@ class CutRecordings:
             DataError: there are no recordings, one of `people` has none, or one cannot be read.
         """
         recordings = options.choose(recordings, str(where))
-        people = sorted({r.person for r in recordings})
-        by_person: dict[str, list[GazeWindow]] = {person: [] for person in people}
+        by_person: dict[str, list[GazeWindow]] = {
+            p: [] for p in sorted({r.person for r in recordings})
+        }
         opened: dict[int, Footage] = {}
         skipped = 0
         paths = [r.video or Path() for r in recordings]
