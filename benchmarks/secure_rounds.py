@@ -57,7 +57,7 @@ class Counted:
     """Counts the bytes of what clients say."""
 
     def __init__(self) -> None:
-        self.bytes, self.honest = Counter(), secure_sum_attempts.thawed
+        self.bytes, self.honest = Counter(), secure_sum_attempts.through_bytes
 
     def __call__(self, message):
         self.bytes[getattr(message, "sender", "server")] += len(secure_sum_attempts.pack(message))
@@ -111,12 +111,12 @@ def main() -> None:
 
 def sent(kind: type[Method], privacy: Privacy, people: int) -> int:
     """Return the most bytes that a client sends in the sum of a round."""
-    counted, honest = Counted(), secure_sum_attempts.thawed
-    secure_sum_attempts.thawed = counted
+    counted, honest = Counted(), secure_sum_attempts.through_bytes
+    secure_sum_attempts.through_bytes = counted
     try:
         one(kind, "bytes", privacy, 1, people)
     finally:
-        secure_sum_attempts.thawed = honest
+        secure_sum_attempts.through_bytes = honest
     return max(count for name, count in counted.bytes.items() if name.startswith("c0"))
 
 

@@ -1,7 +1,7 @@
-"""Digests of behaviour: code of functions, what they close over, and settings of objects.
+"""Digests of behaviour: code and closures of functions, and settings of objects.
 
-One source gives one digest in all processes of one version of Python: no address is in it, and no
-order of a set. Functions of libraries are known by their names.
+The same source has the same digest in all processes of one version of Python, as neither memory
+addresses nor the order of sets are part of it. Functions of libraries count by their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "vergence"})
-"""Packages whose functions are what their names say: a run records the versions that count."""
+"""Packages whose functions count by their names, as a run records the versions that matter."""
 SIMPLE = (
     bool,
     int,
@@ -40,16 +40,16 @@ SIMPLE = (
 )
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 OWN_TO_MODULES = frozenset(vars(nn.Module())) - {"training"}
-"""Attributes that every network has, which are none of its settings."""
+"""Attributes that every network has, and that are no settings of it."""
 
 
 def behaviour_digest(thing: Any) -> str:
-    """SHA-256 of what a function does, or an object that is called as one."""
+    """Return the SHA-256 of what a function, or another callable object, does."""
     return hashlib.sha256(repr(_BehaviourEncoder().encode(thing)).encode()).hexdigest()
 
 
 def qualified_name(thing: Any) -> str:
-    """Name of a function or class, with its module; of other objects, that of their class."""
+    """Return the name of a function or class with its module; for other objects, their class's."""
     if isinstance(thing, partial):
         return qualified_name(thing.func)
     named = thing if hasattr(thing, "__qualname__") else type(thing)
@@ -58,17 +58,17 @@ def qualified_name(thing: Any) -> str:
 
 
 class _BehaviourEncoder:
-    """Objects told as tuples of plain values, each object once."""
+    """Encoder of objects as tuples of plain values; an object that comes again is a number."""
 
     def __init__(self) -> None:
-        # The objects themselves are held, as the id of one that is gone may be another's.
+        # It keeps the objects themselves, as the id of a deleted object may be used again.
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def encode(self, thing: Any) -> Any:
-        """Everything that an object's behaviour follows from."""
+        """Return everything that an object's behaviour depends on, as plain values."""
         if isinstance(thing, SIMPLE):
             return type(thing).__name__, repr(thing)
-        # Equal constants may be one object or several: it says nothing that they are.
+        # Python may use one object or several for equal constants, so these are not numbered.
         if isinstance(thing, tuple | frozenset):
             return self._collection(thing)
         if isinstance(thing, CodeType):
@@ -104,18 +104,19 @@ class _BehaviourEncoder:
 
     def _function(self, function: FunctionType) -> Any:
         cells = [self._cell(cell) for cell in function.__closure__ or ()]
-        given = (self.encode(function.__defaults__), self.encode(function.__kwdefaults__), cells)
+        defaults = (self.encode(function.__defaults__), self.encode(function.__kwdefaults__), cells)
         if _in_library(function):
-            return "function", qualified_name(function), given
+            return "function", qualified_name(function), defaults
         known = function.__globals__
         names = sorted(set(_globals_of(function.__code__)) & known.keys())
         used = [(name, self.encode(known[name])) for name in names]
-        return "function", self._code(function.__code__), given, used
+        return "function", self._code(function.__code__), defaults, used
 
     def _cell(self, cell: Any) -> Any:
         try:
             return self.encode(cell.cell_contents)
-        except ValueError:  # a name that nothing is bound to yet
+        # The name in the closure is not bound yet.
+        except ValueError:
             return "empty"
 
     def _code(self, code: CodeType) -> Any:
@@ -139,12 +140,12 @@ class _BehaviourEncoder:
             (name, self.encode(type(part)), self._settings(part, OWN_TO_MODULES))
             for name, part in network.named_modules()
         ]
-        held = (*network.named_parameters(), *network.named_buffers())
-        state = [(name, _numbers(tensor)) for name, tensor in held]
+        tensors = (*network.named_parameters(), *network.named_buffers())
+        state = [(name, _numbers(tensor)) for name, tensor in tensors]
         return "network", ADDRESS.sub("", repr(network)), settings, state
 
     def _object(self, thing: Any) -> Any:
-        """An object that can be called is told with its settings, any other by its class alone."""
+        """Encode a callable object with its settings, any other by its class alone."""
         if isinstance(thing, MethodType):
             return "method", self.encode(thing.__func__), self.encode(thing.__self__)
         if isinstance(thing, BuiltinFunctionType | np.ufunc):
@@ -156,22 +157,21 @@ class _BehaviourEncoder:
         return "object", self.encode(type(thing)), self._settings(thing)
 
     def _settings(self, thing: Any, leave: frozenset[str] = frozenset()) -> Any:
-        held = sorted((name, value) for name, value in vars(thing).items() if name not in leave)
-        return [(name, self.encode(value)) for name, value in held]
+        pairs = sorted((name, value) for name, value in vars(thing).items() if name not in leave)
+        return [(name, self.encode(value)) for name, value in pairs]
 
 
-def _numbers(held: Any) -> Any:
-    """Kind, shape and digest of a tensor's or an array's numbers."""
-    if isinstance(held, Tensor):
-        if held.layout != torch.strided or held.is_meta:
-            return "tensor", str(held.dtype), tuple(held.shape), str(held.layout)
-        flat = held.detach().cpu().contiguous().reshape(-1)
-        held, kind = flat.view(torch.uint8).numpy(), (str(held.dtype), tuple(held.shape))
-    else:
-        kind = (str(held.dtype), held.shape)
-        if held.dtype.hasobject:
-            return "array", kind
-    return "array", kind, hashlib.sha256(np.ascontiguousarray(held).tobytes()).hexdigest()
+def _numbers(array: Tensor | np.ndarray) -> Any:
+    """Return the type, shape and digest of a tensor's or an array's numbers."""
+    kind = (str(array.dtype), tuple(array.shape))
+    if isinstance(array, Tensor):
+        if array.layout != torch.strided or array.is_meta:
+            return "tensor", *kind, str(array.layout)
+        # Seen as bytes, since NumPy lacks some of torch's types, such as bfloat16.
+        array = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    elif array.dtype.hasobject:
+        return "array", kind
+    return "array", kind, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def _in_library(thing: Any) -> bool:
@@ -179,7 +179,7 @@ def _in_library(thing: Any) -> bool:
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
-    """The global names that code reads, and the functions inside it."""
+    """Yield the global names that code reads, with those of the functions inside of it."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval
@@ -189,7 +189,7 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _unwrapped(value: Any) -> list[Any]:
-    """The functions of a class's attribute."""
+    """Return the functions of a class's attribute."""
     if isinstance(value, property):
         return [value.fget, value.fset, value.fdel]
     return [value.__func__ if isinstance(value, staticmethod | classmethod) else value]

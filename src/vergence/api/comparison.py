@@ -1,4 +1,4 @@
-"""The tables of `vergence compare`, for notebooks and scripts."""
+"""The tables of `vergence compare` for notebooks and scripts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 120
-"""Columns of the printed tables."""
+"""Characters in a line of the printed tables."""
 PIXELS = 80
-"""To an inch, of a picture in a notebook."""
+"""Pixels per inch of a picture in a notebook."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods side by side: means, how they treat people, which differences are real.
+    """Comparison of methods: means, fairness to people, and significant differences.
 
-    It is printed as `vergence compare` prints it, and shows as tables in a notebook.
+    It prints as `vergence compare` does, and is displayed as tables in a notebook.
     """
 
     parts: tables.Parts
@@ -45,50 +45,51 @@ class Comparison:
 
     @property
     def table(self) -> DataFrame:
-        """A row per method and baseline: every metric's mean and interval, and costs."""
+        """One row per method and baseline: mean and interval of every metric, and costs."""
         import pandas as pd
 
         return pd.read_csv(io.StringIO(tables.to_csv(self.rows)), index_col="row")
 
     @property
     def tests(self) -> DataFrame:
-        """A row per pair of methods: their difference over people, its interval and p values.
+        """One row per pair of methods: their difference over people, its interval and p-values.
 
-        Empty where there is nothing to pair with: FedAvg, local-only, or a `reference`.
+        Empty if there is no run to pair with: FedAvg, local-only, or a `reference`.
         """
         return self._records("tests")
 
     @property
     def fairness(self) -> DataFrame:
-        """A row per method: the people served worst and best, and those worse off than alone."""
+        """One row per method: the people served worst and best, and those harmed."""
         return self._records("fairness")
 
     @property
     def ranks(self) -> DataFrame:
-        """A row per method: its mean rank over people; empty for fewer than three methods."""
+        """One row per method: its mean rank over people; empty for fewer than three methods."""
         return self._records("ranks")
 
     def figure(self, name: str = "persons") -> Picture:
-        """A figure of the report: everybody as a dot, convergence, bytes, ...
+        """Draw a figure of the report, such as one dot per person, or convergence.
 
         Args:
-            name: persons, convergence, bytes, slope, ..., as of `vergence report --figure`.
+            name: persons, convergence, bytes, slope or another name of `vergence report --figure`.
 
         Raises:
-            ConfigError: there is no such figure, or the runs lack what it needs; says what.
+            ConfigError: there is no such figure, or the runs lack data for it; the message says
+                which.
         """
         from vergence.reports.html import FIGURES, NEEDS
 
         if name not in FIGURES:
             known = ", ".join(FIGURES)
             raise ConfigError(f"no figure '{name}'{nearest(name, FIGURES)}; there are {known}")
-        drawn = FIGURES[name](self.study)
-        if drawn is None:
+        figure = FIGURES[name](self.study)
+        if figure is None:
             raise ConfigError(f"figure '{name}' needs {NEEDS[name]}")
-        return Picture(drawn)
+        return Picture(figure)
 
     def markdown(self) -> str:
-        """The tables in Markdown."""
+        """Return the tables in Markdown."""
         return "\n".join(block.markdown() for block in self._blocks())
 
     def _records(self, part: tables.Part) -> DataFrame:
@@ -112,32 +113,32 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that a notebook shows.
+    """A figure that a notebook displays.
 
     Attributes:
-        figure: of matplotlib, to be changed.
+        figure: the figure of matplotlib, which may be changed.
     """
 
     figure: Figure
 
     def save(self, path: Path | str) -> Path:
-        """Write it; the ending says how: png, svg or pdf.
+        """Write the figure in the format of the file's ending: png, svg or pdf.
 
         Raises:
-            ConfigError: another ending.
+            ConfigError: the file has another ending.
         """
         from vergence.results.figure_style import save
 
         return save(self.figure, path)
 
     def _repr_png_(self) -> bytes:
-        held = io.BytesIO()
-        self.figure.savefig(held, format="png", dpi=PIXELS)
-        return held.getvalue()
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=PIXELS)
+        return content.getvalue()
 
 
 def compare(
-    *given: Any,
+    *runs: Any,
     metric: str | None = None,
     reference: str | None = None,
     margin: float | None = None,
@@ -147,20 +148,20 @@ def compare(
     """Compare finished runs.
 
     Args:
-        given: runs, mappings of runs as `run_experiment` gives them, or folders.
-        metric: to test differences of; default the headline.
-        reference: the label of the run that all others are paired with; default FedAvg and
-            local-only.
-        margin: differences up to this, in the metric's units, are of no importance: adds a test of
-            equivalence. Choose it before looking.
-        unit: what is one observation: a person, seeds averaged first, or a person in one seed.
+        runs: runs, mappings of runs as `run_experiment` returns them, or folders.
+        metric: metric whose differences are tested; default: the headline.
+        reference: label of the run that all others are paired with; default: FedAvg and local-only.
+        margin: largest difference, in the metric's units, that is of no importance: adds a test of
+            equivalence. Choose it before you look at results.
+        unit: one observation: a person, with seeds averaged first, or a person in one seed.
         allow: fields in which runs may differ all the same, such as "rounds" or "local.lr".
 
     Raises:
-        ConfigError: nothing is given, or runs differ in what would make the table unfair; names it.
+        ConfigError: there is no run, or runs differ in a field that would make the table unfair;
+            the message names it.
     """
     listed = [
-        run for item in given for run in (item.values() if isinstance(item, Mapping) else [item])
+        run for item in runs for run in (item.values() if isinstance(item, Mapping) else [item])
     ]
     if wrong := [item for item in listed if not isinstance(item, FinishedRun | str | Path)]:
         raise ConfigError(
@@ -179,7 +180,7 @@ def compare(
 
 
 def html_table(block: TextTable) -> str:
-    """A table as HTML, with its notes below."""
+    """Return a table as HTML, with its notes below."""
     heads = "".join(f"<th>{html.escape(head)}</th>" for head in block.heads)
     lines = "".join(
         f"<tr{' style=opacity:0.6' if number in block.dim else ''}>"

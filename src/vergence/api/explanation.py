@@ -1,4 +1,4 @@
-"""Python access to `vergence explain`: what leaves a client, what stays there, and who sees it."""
+"""`vergence explain` in Python: what leaves a client, what stays there, and who sees it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def explain(
 
     Args:
         what: a run, an experiment, an experiment file, or a method, with its `task` and `people`.
-        task: of the method.
-        people: of the method.
-        privacy: as `train` takes it.
-        plan: as `train` takes it.
+        task: the task of a method.
+        people: the people of a method.
+        privacy: protections of a method, as for `train`.
+        plan: other settings of a method, as for `train`.
 
     Raises:
-        ConfigError: this is nothing that can be explained.
+        ConfigError: `what` is of another kind.
     """
     if isinstance(what, FinishedRun):
         experiment = what.experiment

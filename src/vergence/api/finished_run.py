@@ -1,4 +1,4 @@
-"""A finished run: its numbers as data frames, and everybody's models as torch modules."""
+"""A finished run: its numbers as data frames, and each person's model as a torch module."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 P0 = "P0"
-"""The point that scores are of: what a person predicts with after the last round's download."""
+"""Evaluation that scores are from: with the model a person has after the last round's download."""
 
 
 class FinishedRun:
     """One method's finished run.
 
     Attributes:
-        folder: its run directory; gone with this object where `train` was given no `out`.
+        folder: its run directory; deleted with this object if `train` got no `out`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FinishedRun:
 
     @property
     def people(self) -> list[str]:
-        """Everybody who was measured, in client order."""
+        """Names of the people measured, in client order."""
         return list(self.record.people)
 
     @property
@@ -82,21 +82,21 @@ class FinishedRun:
 
     @property
     def fingerprint(self) -> dict[int, str]:
-        """Seed -> the digest of all final states: equal where a run was repeated bit for bit."""
+        """Seed -> digest of all final states, equal for runs that are equal bit for bit."""
         return {int(s): sha for s, sha in self.record.results["fingerprint"].items()}
 
     @property
     def privacy(self) -> dict[str, Any]:
-        """Privacy budgets that were spent, as in results.json; empty where there was none.
+        """Privacy budgets that the run spent, as in results.json; empty without a budget.
 
-        `privacy["person"]["epsilon"]` is of `privacy.user`, `privacy["sample"]` of
-        `privacy.solver`.
+        `privacy["person"]["epsilon"]` is the epsilon of `privacy.user`; `privacy["sample"]` is the
+        budget of `privacy.solver`.
         """
         return dict(self.record.results.get("privacy") or {})
 
     @cached_property
     def scores(self) -> DataFrame:
-        """Person x metric: each person's own test samples, seeds averaged, the headline first."""
+        """Scores of each person (rows) in each metric (columns), seeds averaged, headline first."""
         import pandas as pd
 
         columns = {metric: self.record.scores(metric) for metric in self.record.estimates}
@@ -106,9 +106,9 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> DataFrame:
-        """Metric x mean over people, ends of its 95 % interval, deviation and worst person.
+        """Mean over people of each metric, its 95 % interval, standard deviation and worst value.
 
-        The interval is Student's, over people; there is none (NaN) for one person.
+        The interval is Student's, over people; it is NaN for one person.
         """
         import pandas as pd
 
@@ -120,10 +120,10 @@ class FinishedRun:
 
     @cached_property
     def history(self) -> DataFrame:
-        """A row per round (and seed): means over people, training loss, bytes and seconds.
+        """One row per round (and seed): means over people, training loss, bytes and seconds.
 
-        Metrics of people stand in the rounds in which they were measured (`evaluate_every`), others
-        are NaN there. Round 0 is before training; a round after the last one is a method's finish.
+        Metrics are NaN in rounds in which people were not evaluated (`evaluate_every`). Round 0 is
+        before training; a round after the last one is a method's final step.
         """
         import pandas as pd
 
@@ -142,8 +142,8 @@ class FinishedRun:
         """The experiment of the run.
 
         Raises:
-            BuiltInPython: parts of it are Python objects, and were not given to `open_run`.
-            UntrustedCode: its config names Python code, and `open_run` was not told to trust it.
+            BuiltInPython: parts of it are Python objects, which `open_run` did not get.
+            UntrustedCode: its config names Python code, and `open_run` had no `trust_code=True`.
         """
         if self._experiment is None:
             with under(trust_for_opening(self._trust_code)):
@@ -152,71 +152,74 @@ class FinishedRun:
 
     @property
     def loaded(self) -> Loaded:
-        """The data of the run, read again where it was opened from a folder.
+        """The data of the run; a run from a folder reads them again.
 
         Raises:
             StateError: the data are not those that the run was trained on.
         """
         if self._loaded is None:
-            found = validate(self.experiment)
-            if found.sha != self.record.provenance["data"]["sha256"]:
+            loaded = validate(self.experiment)
+            if loaded.sha != self.record.provenance["data"]["sha256"]:
                 raise StateError(
                     f"{self.folder} was trained on other data than is read now; restore it"
                 )
-            self._loaded = found
+            self._loaded = loaded
         return self._loaded
 
     def model(self, person: str | None = None, *, seed: int | None = None) -> nn.Module:
-        """The network that a person predicts with, in evaluation mode.
+        """Return the network that a person predicts with, in evaluation mode.
 
         Args:
-            person: one of `people`; None: somebody new, before any training of their own.
-            seed: of the run; default its first.
+            person: one of `people`; None: an unseen client, before any training of its own.
+            seed: a seed of the run; default: the first.
 
         Raises:
-            ConfigError: nobody of this name took part, or the method has no model for a newcomer.
+            ConfigError: nobody of this name took part, or the method has no model for unseen
+                clients.
         """
         trained = self._trained(seed)
         return module_with(trained.task, self._params(trained, person))
 
     def predict(self, person: str | None, samples: Any, *, seed: int | None = None) -> Tensor:
-        """The outputs of a person's network on samples, `[samples, ...]`.
+        """Return the outputs of a person's network on samples, `[samples, ...]`.
 
         Args:
-            person: one of `people`; None: somebody new.
-            samples: `Samples` as the data set gives them, or arrays by name; where the task has one
-                input column (`images`, `toy`, `task_from` by default), that array alone will do.
+            person: one of `people`; None: an unseen client.
+            samples: `Samples` as the data set has them, or arrays by name; for a task with one
+                input column (`images`, `toy`, `task_from` by default) that array alone will do.
                 `gaze_angle` takes `image` and `pose`.
-            seed: of the run; default its first.
+            seed: a seed of the run; default: the first.
 
         Raises:
             ConfigError: nobody of this name took part.
-            DataError: samples hold no numbers, or none of the kind or shape of the training, or
-                lack a column that the network reads.
+            DataError: the samples are no numbers, have another type or shape than those of the
+                training, or lack a column that the network reads.
         """
         trained = self._trained(seed)
         task = trained.task
-        found = samples if isinstance(samples, Samples) else _samples_by_name(samples, task)
-        self._check_kinds(found, task.labels)
-        given = Federation("given", {"given": Splits(found, found, found)})
-        ready = task.network.prepare(given).people["given"].test
-        learned = next(iter(trained.ready.people.values())).train
-        # Accept prepared samples with all that the network reads and the run was trained on. A task
-        # of one's own, made from one of the package, may read fewer columns than that one says.
-        there, before = ({**s.columns, **s.banks} for s in (ready, learned))
-        if not {*task.input_columns} & before.keys() <= there.keys():
-            alone = not isinstance(samples, Samples | Mapping | tuple)
+        raw = samples if isinstance(samples, Samples) else _samples_by_name(samples, task)
+        self._check_kinds(raw, task.labels)
+        federation = Federation("given", {"given": Splits(raw, raw, raw)})
+        ready = task.network.prepare(federation).people["given"].test
+        example = next(iter(trained.ready.people.values())).train
+        # A user's task made from one of the package may read fewer columns than that one names, so
+        # only columns that the run was trained on are required.
+        columns, known = ({**s.columns, **s.banks} for s in (ready, example))
+        if not {*task.input_columns} & known.keys() <= columns.keys():
+            single = not isinstance(samples, Samples | Mapping | tuple)
             raise DataError(
                 f"predict: task {called(task)} takes arrays by name: "
-                f"{', '.join(task.input_columns)}; got {'one array' if alone else ', '.join(there)}"
+                f"{', '.join(task.input_columns)}; got "
+                f"{'one array' if single else ', '.join(columns)}"
             )
         person = trained.owner if person is None else person
         ready = trained.with_personal_prior(ready, person)
         params = self._params(trained, person)
+        # A defence at the cut layer protects what is sent; here nothing leaves the person.
         try:
-            return Solver(task).outputs(params, ready)  # past no defence
+            return Solver(task).outputs(params, ready)
         except RuntimeError as error:
-            self._check_rows(found, task.labels, error)
+            self._check_rows(raw, task.labels, error)
             raise
 
     def adapt(
@@ -227,21 +230,21 @@ class FinishedRun:
         seed: int | None = None,
         out: Path | str | None = None,
     ) -> FinishedRun:
-        """A run with a model for somebody who took no part, made from labelled samples of theirs.
+        """Adapt the shared model to an unseen client with labelled samples, as a run of its own.
 
-        The way is chosen by cross-validation on the samples alone, and the shared model is kept
-        where nothing is better; `run.record.provenance["adapted"]` says which, and the errors.
+        Cross-validation on these samples chooses the kind of adaptation, or the shared model itself
+        if nothing is better; `run.record.provenance["adapted"]` has the choice and the errors.
 
         Args:
-            samples: `Samples` as the data set gives them, or arrays by name, labels among them.
-            person: a name for whom they are of.
-            seed: of the run; default its first.
-            out: where the run directory is kept; default a temporary one, which goes with the run.
+            samples: `Samples` as the data set has them, or arrays by name, with labels.
+            person: a name for the person they are from.
+            seed: a seed of the run; default: the first.
+            out: folder for the run directory; default: a temporary one, deleted with the run.
 
         Raises:
             ConfigError: the run has no model to adapt.
             DataError: the samples are of another task or shape.
-            StateError: `out` holds something.
+            StateError: `out` is not empty.
         """
         from vergence.adaptation.adapted_run import adapt_to, open_source
 
@@ -254,7 +257,7 @@ class FinishedRun:
         return FinishedRun(folder, made.experiment, None, keeper)
 
     def common_model(self) -> StartingModel:
-        """The model that somebody new is sent, for another network's `start`.
+        """Return the model that an unseen client is sent, for another network's `start`.
 
         Raises:
             ConfigError: the method shares no whole model.
@@ -262,10 +265,10 @@ class FinishedRun:
         return common_model(str(self.folder), self.experiment)
 
     def save(self, folder: Path | str) -> FinishedRun:
-        """Copy the run directory to where it stays; the run is then read from there.
+        """Copy the run directory, and return the run in its new folder.
 
         Raises:
-            StateError: something lies there already.
+            StateError: the folder exists already.
         """
         target = Path(folder)
         if target.exists():
@@ -274,7 +277,7 @@ class FinishedRun:
         return FinishedRun(target, self._experiment, self._loaded, trust_code=self._trust_code)
 
     def report(self) -> Path:
-        """Write report.html, one page that stands by itself, into the run directory."""
+        """Write report.html, a page without further files, into the run directory."""
         from vergence.reports.html import report
 
         return report(self.folder)
@@ -283,15 +286,16 @@ class FinishedRun:
         """Recompute the fingerprint of every seed from the state files.
 
         Raises:
-            StateError: a byte differs somewhere; names the file or the seed.
+            StateError: something differs; the message names the file or the seed.
         """
         return dict(verify(self.folder, self.experiment))
 
     def _check_kinds(self, samples: Samples, labels: Sequence[str]) -> None:
-        """Accept samples of the kinds of numbers that the run was trained on.
+        """Check that samples have the types of numbers that the run was trained on.
 
         Raises:
-            DataError: names the column, and says how to mend it; or there is no sample.
+            DataError: a column has another type, and the message says how to mend it; or there is
+                no sample.
         """
         if not len(samples):
             raise DataError("samples: there are 0 rows to predict; give at least one")
@@ -306,10 +310,10 @@ class FinishedRun:
                 )
 
     def _check_rows(self, samples: Samples, labels: Sequence[str], error: RuntimeError) -> None:
-        """Refuse samples of another shape than the run was trained on, where torch failed.
+        """Explain an error of torch by samples of another shape than in the training.
 
         Raises:
-            DataError: names the column, and the shape of a row of both.
+            DataError: a column has another shape; the message names both shapes.
         """
         trained = next(iter(self.loaded.raw.people.values())).train.columns
         for name in sorted((trained.keys() & samples.columns.keys()) - set(labels)):
@@ -344,26 +348,26 @@ class FinishedRun:
     def _repr_html_(self) -> str:
         title = html.escape(f"{self.label}: {plural(len(self.people), 'person')}")
         table = self.summary.to_html(float_format="{:.4g}".format)
-        told = "".join(f"<p>{html.escape(line)}</p>" for line in self._note_lines())
-        return f"<p><b>{title}</b></p>{table}{told}"
+        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._note_lines())
+        return f"<p><b>{title}</b></p>{table}{notes}"
 
     def _note_lines(self) -> list[str]:
-        """Lines about divergence, and what was spent on privacy, as the command line says it."""
-        told = divergence_notes(self.record)
+        """Return the command line's lines on divergence and on spent privacy."""
+        notes = divergence_notes(self.record)
         if not self.privacy:
-            return told
+            return notes
         tuned = "tuning" in tomllib.loads(self.record.config)
-        return [*told, *spent.screen_lines(self.label, self.privacy, tuned)]
+        return [*notes, *spent.screen_lines(self.label, self.privacy, tuned)]
 
 
-def _samples_by_name(given: Any, task: Task) -> Samples:
-    """Arrays as samples; one array alone is the first input."""
-    named = given if isinstance(given, Mapping | tuple) else (given,)
+def _samples_by_name(arrays: Any, task: Task) -> Samples:
+    """Make samples of arrays; a single array is the first input column."""
+    named = arrays if isinstance(arrays, Mapping | tuple) else (arrays,)
     return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))
 
 
 class ScratchFolder:
-    """A temporary folder that is removed with this object, by the process that made it."""
+    """A temporary folder that is removed with this object."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="vergence-"))
@@ -371,12 +375,13 @@ class ScratchFolder:
 
 
 def _remove(path: Path, process: int) -> None:
-    if os.getpid() == process:  # and not a worker that was forked from it
+    # A worker that was forked from this process has a copy of the object, and must not remove it.
+    if os.getpid() == process:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def module_with(task: Any, params: Params) -> nn.Module:
-    """A task's network with these parameters, in evaluation mode."""
+    """Build a task's network with these parameters, in evaluation mode."""
     module = task.module()
     with torch.no_grad():
         for name, parameter in module.named_parameters():

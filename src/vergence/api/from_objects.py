@@ -1,9 +1,9 @@
 """Experiments from Python objects, in the same form as from a file.
 
-Where every object is one that an experiment file can name (a class of this package with plain
-options), the experiment is the one that such a file gives, and a run of it is resumed, verified and
-explained by any command. Where one is not (arrays, a function, somebody's own class), the run's
-config.toml says which, and describes it; only Python can go on with it then.
+If an experiment file can name every object (a class of this package with plain options), the
+experiment equals that of such a file, and any command can resume, verify and explain its run. If
+not (arrays, a function, a user's class), the run's config.toml names and describes the objects, and
+only a call in Python can resume it.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from vergence.privacy.config import Privacy
 from vergence.training.device import pick
 
 FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
-"""What provenance.json says in place of a command."""
+"""Entry of provenance.json in the place of a command line."""
 SHOWN = 2000
-"""Characters of a network's description that config.toml holds; its parameters' digest is whole."""
+"""Most characters of a network's description in config.toml, next to its parameters' digest."""
 
 
 @dataclass(frozen=True)
 class InMemory(Dataset):
-    """Data that is loaded already."""
+    """A data set of data in memory."""
 
     federation: Federation
 
     def load(self, root: str | None = None) -> Federation:
-        """The federation itself."""
+        """Return the federation itself."""
         return self.federation
 
 
@@ -76,10 +76,11 @@ def experiment_from(
     label: str | None = None,
     root: Path | str | None = None,
 ) -> Experiment:
-    """One method's experiment, begun by a call in Python.
+    """Build the experiment of one method from Python objects.
 
     Raises:
-        ConfigError: an object is of another kind, or they cannot be combined; says how to mend it.
+        ConfigError: an object is of another kind, or they cannot be combined; the message says how
+            to mend it.
     """
     check_kinds(method, task, people)
     method = with_base(method)
@@ -117,7 +118,7 @@ def experiment_from(
 
 
 def with_base(method: Method) -> Method:
-    """The method; one that goes over another goes over FedAvg where nobody says over which."""
+    """Return the method, with FedAvg as `base` if it extends another method and has none."""
     if "base" not in {part.name for part in fields(method)} or getattr(method, "base", None):
         return method
     _, base = build_method({"name": "fedavg"}, table_of(method.local))
@@ -125,10 +126,10 @@ def with_base(method: Method) -> Method:
 
 
 def check_kinds(method: Any, task: Any, people: Any) -> None:
-    """Accept a method, a task and people, and say of anything else what to write instead.
+    """Check that a method, a task and people are of the right kinds.
 
     Raises:
-        ConfigError: names what it got.
+        ConfigError: one is not; the message says what to write instead.
     """
     if not isinstance(method, Method):
         raise ConfigError(
@@ -195,9 +196,9 @@ def _describe_parts(
     label: str,
     root: str | None,
 ) -> tuple[Table, list[str]]:
-    """The experiment's tables, and which of them only describe a Python object."""
+    """Return the experiment's tables, and the names of those that only describe a Python object."""
     local = method.local
-    ways: Mapping[str, tuple[Any, str, Callable[[], Table]]] = {
+    parts: Mapping[str, tuple[Any, str, Callable[[], Table]]] = {
         "task": (task, "tasks", lambda: table_of(task, "network", "seed")),
         "model": (task.network, "models", lambda: table_of(task.network)),
         "federation": (people, "data", lambda: table_of(people)),
@@ -205,7 +206,7 @@ def _describe_parts(
     }
     table: Table = {}
     python = []
-    for part, (thing, kind, options) in ways.items():
+    for part, (thing, kind, options) in parts.items():
         try:
             if not _is_packaged(thing, kind):
                 raise NotWritable
@@ -224,6 +225,7 @@ def _describe_parts(
         raise ConfigError(f"the plan holds {reason}, which no experiment can say") from None
     if plan.privacy.robust is not None and not _is_packaged(plan.privacy.robust, "privacy"):
         python.append("run")
+    # A subclass or a changed option may have a table that gives another object: it is compared.
     if not python:
         options = {key: value for key, value in table["task"].items() if key != "name"}
         bound = bind(type(task), options, "task", network=task.network, seed=task.seed)
@@ -236,16 +238,16 @@ def _is_packaged(thing: Any, kind: str) -> bool:
 
 
 def _changed_parts(
-    found: Experiment, method: Method, tasks: tuple[Task, Task], people: Any, plan: Plan
+    experiment: Experiment, method: Method, tasks: tuple[Task, Task], people: Any, plan: Plan
 ) -> Iterator[str]:
-    """The parts that come back from their table as something else than they were."""
-    (again,) = found.methods.values()
+    """Yield the parts of an experiment that differ from the objects that its table was made of."""
+    (again,) = experiment.methods.values()
     pairs = {
         "task": tasks,
-        "model": (found.model, tasks[1].network),
-        "federation": (found.dataset, people),
+        "model": (experiment.model, tasks[1].network),
+        "federation": (experiment.dataset, people),
         "method": (again, method),
-        "run": (found.plan, plan),
+        "run": (experiment.plan, plan),
     }
     for part, (one, other) in pairs.items():
         if comparable(one) != comparable(other):
@@ -253,7 +255,7 @@ def _changed_parts(
 
 
 def comparable(thing: Any) -> Any:
-    """A record as its class and its fields, lists and tuples alike, to compare it by."""
+    """Convert a record to its class and fields, to compare it; tuples become lists."""
     if is_dataclass(thing) and not isinstance(thing, type):
         return type(thing), {
             f.name: comparable(getattr(thing, f.name)) for f in fields(thing) if f.compare
@@ -264,7 +266,7 @@ def comparable(thing: Any) -> Any:
 
 
 def describe(thing: Any) -> Table:
-    """A Python object in a table: what it is called, and its plain options."""
+    """Return a table that describes a Python object: its name and its plain options."""
     if isinstance(thing, FunctionTask):
         return thing.describe()
     if isinstance(thing, FactoryModel):
@@ -290,7 +292,7 @@ def describe(thing: Any) -> Table:
 
 
 def _network_marks(task: Task) -> Table:
-    """Marks of a network: its layers, and the digest of what it starts from."""
+    """Describe a network: its layers, and the digest of its initial parameters."""
     module = task.module()
     start = Params.of(module)
     return {
@@ -301,7 +303,7 @@ def _network_marks(task: Task) -> Table:
 
 
 def objects_in(method: Method, task: Task) -> Iterator[tuple[str, Any]]:
-    """The Python objects that another process would have to import, by what they are."""
+    """Yield the Python objects that another process would have to import, each with its role."""
     yield "the method", type(method)
     yield "the task", type(task)
     yield "the network", type(task.network)
@@ -312,10 +314,10 @@ def objects_in(method: Method, task: Task) -> Iterator[tuple[str, Any]]:
 
 
 def one_process(plan: Plan, objects: Iterator[tuple[str, Any]]) -> Plan:
-    """The plan, in one process where objects cannot be imported by name.
+    """Return the plan, with one process if an object cannot be imported by name.
 
     Raises:
-        ConfigError: it asks for several processes, or Ray.
+        ConfigError: the plan asks for several processes, or Ray.
     """
     lone = next(((what, thing) for what, thing in objects if not is_importable(thing)), None)
     if lone is None:
@@ -331,7 +333,7 @@ def one_process(plan: Plan, objects: Iterator[tuple[str, Any]]) -> Plan:
 
 
 def plan_from(plan: Plan | None, **options: Any) -> Plan:
-    """A plan with the options that are given in place of its own.
+    """Return a plan with these options in place of its own; None changes nothing.
 
     Raises:
         ConfigError: an option is out of range, or of another kind.
@@ -339,22 +341,23 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
     plan = plan or Plan()
     if not isinstance(plan, Plan):
         raise ConfigError(f"plan must be a vergence.Plan; got {_type_text(plan)}")
-    given = {name: value for name, value in options.items() if value is not None}
-    beside = {name: given.pop(name, getattr(plan, name)) for name in OWN_TABLES}
-    privacy = beside["privacy"]
+    new = {name: value for name, value in options.items() if value is not None}
+    records = {name: new.pop(name, getattr(plan, name)) for name in OWN_TABLES}
+    privacy = records["privacy"]
     if isinstance(privacy, Mapping):
-        beside["privacy"] = build_privacy(dict(privacy))
+        records["privacy"] = build_privacy(dict(privacy))
     for name, kind, public in (
         ("privacy", Privacy, "privacy"),
         ("presence", Participation, "participation"),
     ):
-        if not isinstance(beside[name], kind):
+        if not isinstance(records[name], kind):
             raise ConfigError(
-                f"{public} must be a vergence.{public.capitalize()}; got {_type_text(beside[name])}"
-                f"{_as_cohort(beside[name]) if kind is Participation else ''}"
+                f"{public} must be a vergence.{public.capitalize()}; got "
+                f"{_type_text(records[name])}"
+                f"{_as_cohort(records[name]) if kind is Participation else ''}"
             )
     own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in OWN_TABLES}
-    return bind(Plan, {**own, **given}, "train", **beside)
+    return bind(Plan, {**own, **new}, "train", **records)
 
 
 def _as_cohort(value: Any) -> str:
@@ -363,10 +366,10 @@ def _as_cohort(value: Any) -> str:
 
 
 def with_local(method: Method, local: LocalTraining | None) -> Method:
-    """The method, training as `local` says, and what it goes over too.
+    """Return the method, and its `base`, with these settings of local training.
 
     Raises:
-        ConfigError: the method has been told how to train already.
+        ConfigError: the method has other settings already.
     """
     if local is None:
         return method

@@ -36,80 +36,98 @@ from vergence.results.run_files import read_config
 def rebuild_experiment(
     run: FinishedRun, task: Task | None, people: Dataset | Federation | None, method: Method | None
 ) -> Experiment:
-    """The experiment of a run that was made by these objects.
+    """Rebuild the experiment of a run from its config.toml and the objects that made it.
+
+    Args:
+        run: the finished run.
+        task: its task; None: the one in config.toml.
+        people: its data; None: those in config.toml.
+        method: its method; None: the one in config.toml.
 
     Raises:
-        ConfigError: one of them is lacking, or is of another kind.
-        StateError: the run was made by others.
+        ConfigError: an object that config.toml only describes is missing, or is of another kind.
+        StateError: the run was made by other objects.
     """
     table = read_config(run.folder / "config.toml")
     if not table.get("python"):
         return _check_objects(run, table, task, people, method)
     python = {"task" if part == "model" else part for part in table["python"]} - {"run"}
-    given = {"task": task, "federation": people, "method": method}
-    if lacking := sorted(part for part in python if given[part] is None):
+    objects = {"task": task, "federation": people, "method": method}
+    if lacking := sorted(part for part in python if objects[part] is None):
         names = ", ".join("people" if part == "federation" else part for part in lacking)
         raise ConfigError(f"{run.folder}: its {names} came from Python: give open_run that too")
     local = bind(LocalTraining, table.get("local", {}), "local")
     if method is None:
-        _, trained = build_method(method_table(table["method"]), table.get("local", {}))
+        _, method = build_method(method_table(table["method"]), table.get("local", {}))
     else:
-        trained = _with_training_settings(run, table, method, local)
+        method = _with_training_settings(run, table, method, local)
     task = build_task(table) if task is None else task
     data = build_dataset(table["federation"], "federation")[0] if people is None else people
     root = None if isinstance(data, Federation) else table["federation"].get("root")
-    made = experiment_from(trained, task, data, build_plan(table, run.folder), run.label, root)
+    experiment = experiment_from(method, task, data, build_plan(table, run.folder), run.label, root)
+    # Descriptions contain digests of networks and functions, so that a changed one differs.
     for part in ("task", "model", "federation", "method"):
-        if made.table[part] != table[part]:
-            raise _mismatch(run, part, table[part], made.table[part])
-    return made
+        if experiment.table[part] != table[part]:
+            raise _mismatch(run, part, table[part], experiment.table[part])
+    return experiment
 
 
 def _check_objects(
     run: FinishedRun, table: Table, task: Any, people: Any, method: Any
 ) -> Experiment:
-    """The experiment of a run that its file says all of, if it says what is given."""
+    """Rebuild the experiment from config.toml, and check that the caller's objects match it.
+
+    An object that is None matches.
+
+    Raises:
+        StateError: an object differs from what config.toml says.
+    """
     experiment = run.experiment
     (before,) = experiment.methods.values()
-    stored = {
+    parts = {
         "model": experiment.model,
         "task": experiment.task(0),
         "federation": experiment.dataset,
         "method": before,
     }
-    given = {
-        "task": stored["task"] if task is None else task,
-        "federation": stored["federation"] if people is None else people,
+    objects = {
+        "task": parts["task"] if task is None else task,
+        "federation": parts["federation"] if people is None else people,
         "method": before
         if method is None
         else _with_training_settings(run, table, method, before.local),
     }
-    check_kinds(given["method"], given["task"], given["federation"])
-    given["model"] = given["task"].network
-    given["task"] = replace(_with_names(given["task"], experiment.dataset), seed=0)
-    for part, made_by in stored.items():
-        if comparable(made_by) != comparable(given[part]):
-            raise _mismatch(run, part, table[part], describe(given[part]))
+    check_kinds(objects["method"], objects["task"], objects["federation"])
+    objects["model"] = objects["task"].network
+    # The run's task has seed 0 here, and the class names of its data.
+    objects["task"] = replace(_with_names(objects["task"], experiment.dataset), seed=0)
+    for part, expected in parts.items():
+        if comparable(expected) != comparable(objects[part]):
+            raise _mismatch(run, part, table[part], describe(objects[part]))
     return experiment
 
 
 def _with_training_settings(
     run: FinishedRun, table: Table, method: Any, local: LocalTraining
 ) -> Any:
-    """The method that is given, training as the run did where it does not say how."""
+    """Return the caller's method, with the run's local training if it has no settings of its own.
+
+    Raises:
+        StateError: it has other settings than the run.
+    """
     if not isinstance(method, Method):
         return method
     try:
         return with_base(with_local(method, local))
-    except ConfigError:  # it says how it trains, and this is otherwise
-        told = {**describe(method), "local": table_of(method.local)}
+    except ConfigError:
+        text = {**describe(method), "local": table_of(method.local)}
         raise _mismatch(
-            run, "method", {**table["method"], "local": table_of(local)}, told
+            run, "method", {**table["method"], "local": table_of(local)}, text
         ) from None
 
 
 def _with_names(task: Task, data: Dataset) -> Task:
-    """The task with the data's class names, as `schema.named` writes them where it has none."""
+    """Add the data's class names to a task without names, as `schema.with_class_names` does."""
     classes = getattr(data, "classes", ())
     if "names" not in {part.name for part in fields(task)} or not classes or vars(task)["names"]:
         return task

@@ -1,4 +1,4 @@
-"""Tasks made of the user's functions: a network's builder, a loss, and scores of its outputs."""
+"""Tasks made of the user's functions: a network's factory, a loss, and metrics of its outputs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ Factory = Callable[[], nn.Module]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss."""
 Metric = Callable[[Tensor, Tensor], Any]
-"""(outputs, targets) of all of a person's test samples -> one number."""
+"""(outputs, targets) of all test samples of a person -> one number."""
+# Fitting a constant to more numbers would take time.
 CELLS = 1_000_000
-"""Numbers of all outputs at most that a constant is fitted with, so that it takes no time."""
+"""Most output numbers that a constant is fitted to; of more targets a regular sample is used."""
+# The optimizer runs away where a loss has no minimum.
 FAR = 1e4
-"""Times the largest target from which a constant is a sign of a loss without a least value."""
+"""Size of a constant, in multiples of the largest target, above which it is rejected."""
 KIND = re.compile("type|bool|not implemented for")
-"""A word of torch's where numbers are of a kind that it does not take."""
+"""Words in torch's errors on numbers of a type that a function does not take."""
 
 
 def task_from(
@@ -46,27 +48,27 @@ def task_from(
     outputs: str | int | None = None,
     head: Sequence[str] = (),
 ) -> FunctionTask:
-    """A task for any network: what builds it, its loss, and how its outputs are scored.
+    """Make a task for any network from its factory, a loss, and metrics.
 
     Args:
-        module_factory: builds the network anew at every call, as `lambda: nn.Linear(4, 1)` or a
-            class that takes no arguments. What cannot be imported by name, such as a lambda, trains
-            in one process.
+        module_factory: function that builds a new network at every call, as `lambda: nn.Linear(4,
+            1)`, or a class without arguments. One that cannot be imported by name, such as a
+            lambda, trains in one process.
         loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
         metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
             first is the headline. Default: the loss itself, as "test_loss".
         lower_is_better: the metrics of which less is better; or True or False for all of them.
         inputs: the column that the network takes, or several, in the order of its arguments.
         target: the column that losses and metrics compare outputs with.
-        outputs: of a network that returns a dict, a tuple or an object, the name or place of the
-            tensor that loss and metrics are given. Default: all of it where the loss takes that,
-            else its `logits`, the first of a tuple, or the only tensor there is.
-        head: names (patterns) of the parameters that methods such as FedPer keep at home; default:
-            those of the last layer that has any.
+        outputs: for a network that returns a dict, a tuple or an object, the name or index of the
+            tensor that loss and metrics get. Default: the whole output if the loss takes it, else
+            its `logits`, the first item of a tuple, or the only tensor in it.
+        head: names (patterns) of the parameters that methods such as FedPer keep on the client;
+            default: those of the last layer that has any.
 
     Raises:
-        ConfigError: this is no factory, it builds no network that can be averaged, or nobody says
-            of which metrics less is better.
+        ConfigError: the factory builds no network that can be averaged, or `lower_is_better` is
+            missing.
 
     Examples:
         >>> from torch.nn.functional import mse_loss
@@ -107,38 +109,40 @@ def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
         )
 
 
-def _as_names(what: str, given: Any) -> tuple[str, ...]:
-    """Names, which one text is too."""
-    names = (given,) if isinstance(given, str) else given
+def _as_names(what: str, value: Any) -> tuple[str, ...]:
+    """Return a list of names as a tuple; a single text is one name."""
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"task_from: {what} must be names, as ['x']; got {given!r}")
+        raise ConfigError(f"task_from: {what} must be names, as ['x']; got {value!r}")
     return tuple(names)
 
 
-def _lower_is_better(metrics: Mapping[str, Metric] | None, told: Any) -> frozenset[str]:
+def _lower_is_better(metrics: Mapping[str, Metric] | None, option: Any) -> frozenset[str]:
+    """Return the metrics of which less is better, from the option of this name."""
     if metrics is None:
-        if told not in (None, True):
+        if option not in (None, True):
             raise ConfigError(
                 "task_from: without metrics the score is the loss, of which less is better; got "
-                f"lower_is_better={told!r}: leave it out, or give metrics"
+                f"lower_is_better={option!r}: leave it out, or give metrics"
             )
         return frozenset({"test_loss"})
     if not metrics:
         raise ConfigError("task_from: metrics are empty; leave them out to score by the loss")
-    if told is None:
+    # There is no safe default: a wrong direction would make the worst method win.
+    if option is None:
         first = next(iter(metrics))
         raise ConfigError(
             f"task_from: say of which metrics ({', '.join(metrics)}) less is better, as "
             f"lower_is_better=[{first!r}], or lower_is_better=False for none"
         )
-    if isinstance(told, bool):
-        return frozenset(metrics if told else ())
-    if not isinstance(told, str | list | tuple | set | frozenset):
+    if isinstance(option, bool):
+        return frozenset(metrics if option else ())
+    if not isinstance(option, str | list | tuple | set | frozenset):
         raise ConfigError(
             "task_from: lower_is_better must be True, False or names of metrics, as "
-            f"{list(metrics)[:1]}; got {told!r}"
+            f"{list(metrics)[:1]}; got {option!r}"
         )
-    names = {told} if isinstance(told, str) else set(map(str, told))
+    names = {option} if isinstance(option, str) else set(map(str, option))
     if unknown := sorted(names - set(metrics)):
         raise ConfigError(
             f"task_from: lower_is_better names {unknown[0]!r}, which is no metric; there are "
@@ -149,10 +153,10 @@ def _lower_is_better(metrics: Mapping[str, Metric] | None, told: Any) -> frozens
 
 @dataclass(frozen=True)
 class FactoryModel(Model):
-    """A network that a function of the user's builds.
+    """A network that a user's function builds.
 
     Attributes:
-        factory: builds it, from torch's global generator.
+        factory: the function, which draws from torch's global generator only.
         head: names (patterns) of its head's parameters.
     """
 
@@ -160,7 +164,7 @@ class FactoryModel(Model):
     head: tuple[str, ...] = field(kw_only=True, default=())  # type: ignore[misc]
 
     def build(self) -> nn.Module:
-        """A fresh network."""
+        """Build a new network."""
         return self.factory()
 
 
@@ -177,8 +181,8 @@ class FunctionTask(Task):
         lower_is_better: the metrics of which less is better.
         input_columns: the columns that the network takes.
         target: the column that it is to predict.
-        outputs: name or place of the tensor that counts, of outputs that are none themselves.
-        whole: whether the loss takes such an output as it is; empty before the first one.
+        outputs: name or index of the tensor that counts in an output that is no tensor.
+        whole: whether the loss takes such an output as it is; empty before the first output.
     """
 
     loss_function: LossFunction = field(kw_only=True)
@@ -187,7 +191,7 @@ class FunctionTask(Task):
     input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))  # type: ignore[misc]
     target: str = field(kw_only=True, default="y")
     outputs: str | int | None = field(kw_only=True, default=None)
-    # Shared by copies of the task for other seeds: found out once, not in every step.
+    # Copies of the task for other seeds share it, so that the loss is tried once.
     whole: dict[str, bool] = field(kw_only=True, default_factory=dict, compare=False, repr=False)
 
     @property
@@ -201,57 +205,59 @@ class FunctionTask(Task):
         return (self.target,)
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """The network's output on a batch."""
-        given = [self._column(batch, name) for name in self.input_columns]
+        """Return the network's output on a batch."""
+        columns = [self._column(batch, name) for name in self.input_columns]
         # A network that changes its own target must not change what the loss sees.
-        given = [c.clone() if self.target in self.input_columns else c for c in given]
-        with _explained("the network", dict(zip(self.input_columns, given, strict=True))):
-            output = module(*given)
+        columns = [c.clone() if self.target in self.input_columns else c for c in columns]
+        with _explained("the network", dict(zip(self.input_columns, columns, strict=True))):
+            output = module(*columns)
         return output if isinstance(output, Tensor) else self._part(output, batch)
 
     def _part(self, output: Any, batch: Batch) -> Any:
-        """Output that is no tensor, as loss and metrics are given it: all, or one tensor."""
+        """Return the part of an output that loss and metrics get: the whole, or one tensor."""
         if not self.whole and self.outputs is None and self.target in batch:
             target = batch[self.target].clone()
             try:
                 with torch.no_grad():
                     loss = self.loss_function(mapped(torch.clone, output), target)
                 self.whole["loss"] = isinstance(loss, Tensor)
-            except Exception:  # of the user's function, whatever it is
+            # The user's function may raise anything for an output that it does not take.
+            except Exception:
                 self.whole["loss"] = False
         return output if self.whole.get("loss") else tensor_in(output, self.outputs)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The first column, and what stands beside it."""
-        first, *beside = (self._column(batch, name) for name in self.input_columns)
-        return first, tuple(beside)
+        """Return the first input column, and the others."""
+        first, *others = (self._column(batch, name) for name in self.input_columns)
+        return first, tuple(others)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """The loss function's mean over the batch."""
+        """Return the mean loss over the batch."""
         target = self._column(batch, self.target)
         with _explained("the loss", {self.target: target}):
             return self.loss_function(self._matched(output, target), target)
 
     def class_of(self, batch: Batch) -> Tensor:
-        """The targets, where they are classes."""
+        """Return the targets, if they are classes."""
         target = self._column(batch, self.target)
         if target.is_floating_point() or target.ndim != 1:
             return super().class_of(batch)
         return target
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Every metric over all samples, and the score."""
+        """Return every metric over all samples, and the score."""
         target = self._column(samples.columns, self.target)
-        found = {}
-        for name, of in self.metric_functions:
+        values = {}
+        for name, metric in self.metric_functions:
             with torch.no_grad(), _explained(f"metric {name!r}", {self.target: target}):
-                found[name] = _number(name, self._measured(of, outputs, target))
-        angle = math.atan(found[self.headline]) / math.pi
+                values[name] = _number(name, self._measured(metric, outputs, target))
+        angle = math.atan(values[self.headline]) / math.pi
         score = 0.5 - angle if self.headline in self.lower_is_better else 0.5 + angle
-        return {**found, "score": score}
+        return {**values, "score": score}
 
     def _measured(self, metric: Metric, outputs: Any, target: Tensor) -> Any:
-        """A metric of copies, which it may change; of a tensor where it does not take all."""
+        """Compute a metric from the whole output, or from its tensor if it fails on the whole."""
+        # It gets copies, as a user's metric may change its arguments.
         try:
             return metric(mapped(torch.clone, self._matched(outputs, target)), target.clone())
         except Exception:
@@ -260,26 +266,27 @@ class FunctionTask(Task):
             return self._measured(metric, tensor_in(outputs, self.outputs), target)
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score the best constant output on everybody's test samples.
+        """Score the best constant output on all people's test samples.
 
-        Nothing where none can be found: the output is large, or the loss has no finite value for a
-        constant, as where it compares samples with each other.
+        The result is empty if there is no such constant: the output is large, or the loss has no
+        finite value for a constant, as a loss that compares samples with each other.
         """
         people = federation.people
         try:
             constant = self.best_constant([splits.train for splits in people.values()])
             tests = {person: splits.test for person, splits in people.items()}
             rows = {p: self.metrics(_repeated(constant, len(s)), s) for p, s in tests.items()}
-        except Exception:  # the user's functions were written for a network's outputs
+        # The user's functions are made for a network's outputs, and may fail on a constant.
+        except Exception:
             return {}
         return {"best constant": rows}
 
     def best_constant(self, parts: Sequence[Samples]) -> Tensor:
-        """The output with the least loss on training targets, whatever is shown.
+        """Return the constant output with the least loss on the training targets.
 
-        Of the candidates (the targets' mean and median, the shares of classes, zeros) the best one
-        is improved by L-BFGS where the loss has a gradient. Outputs that are probabilities, or
-        their logarithms, stay so.
+        The best candidate (the targets' mean and median, the shares of classes, zeros) is improved
+        by L-BFGS if the loss has a gradient. Outputs that are probabilities, or their logarithms,
+        stay so.
 
         Raises:
             ConfigError: the output has too many numbers, or the loss of a constant output is not
@@ -314,19 +321,21 @@ class FunctionTask(Task):
         elif size == targets[0].numel():
             candidates += [targets.double().mean(0), targets.double().median(0).values]
         start = min(candidates, key=lambda each: float(loss(each).nan_to_num(math.inf)))
-        found = start.double().flatten()
-        with suppress(RuntimeError):  # a loss without a gradient
-            better = minimize(slope, found.numpy(), jac=True, bounds=[within] * size).x
+        best = start.double().flatten()
+        # A loss without a gradient fails in `backward`: then the best candidate stays.
+        with suppress(RuntimeError):
+            better = minimize(slope, best.numpy(), jac=True, bounds=[within] * size).x
             if float(loss(better)) < float(loss(start)):
-                found = torch.from_numpy(better)
-        halves = torch.full((size,), 0.5)  # a loss that compares samples has no value here
-        far = found.abs().max() > FAR * (1 + targets.abs().max())
-        if far or not all(math.isfinite(float(loss(each))) for each in (found, halves)):
+                best = torch.from_numpy(better)
+        # A loss that compares samples with each other has no finite value for equal outputs.
+        halves = torch.full((size,), 0.5)
+        far = best.abs().max() > FAR * (1 + targets.abs().max())
+        if far or not all(math.isfinite(float(loss(each))) for each in (best, halves)):
             raise ConfigError(f"no constant output of {size:,} numbers has the least loss")
-        return found.to(seen.dtype).reshape(shape)
+        return best.to(seen.dtype).reshape(shape)
 
     def describe(self) -> dict[str, Any]:
-        """Description of the task in config.toml, with digests of what its functions do."""
+        """Return the task's description in config.toml, with digests of its functions."""
         return {
             "name": "task_from",
             "loss": qualified_name(self.loss_function),
@@ -340,7 +349,7 @@ class FunctionTask(Task):
         }
 
     def functions(self) -> dict[str, Any]:
-        """Its functions, by what they are for."""
+        """Return the task's functions by their role."""
         named = {f"metric {name!r}": of for name, of in self.metric_functions}
         return {"loss": self.loss_function, **named}
 
@@ -353,13 +362,12 @@ class FunctionTask(Task):
         return batch[name]
 
     def _matched(self, output: Tensor, target: Tensor) -> Tensor:
-        """An output `[n, 1]` as `[n]` where the targets are numbers `[n]`, and the other way round.
-
-        Losses would otherwise pair every output with every target.
-        """
+        """Give outputs the shape of their targets: `[n, 1]` becomes `[n]`, or the inverse."""
+        # Broadcasting would otherwise pair every output with every target.
         if not isinstance(output, Tensor) or output.shape == target.shape:
             return output
-        if not target.is_floating_point():  # classes have an output each: [n, C] for [n]
+        # Every class has an output: [n, C] for targets [n], which stays as it is.
+        if not target.is_floating_point():
             columns = {(len(target),), (len(target), 1)}
             pair = {tuple(output.shape), tuple(target.shape)}
             return output.reshape(target.shape) if pair == columns else output
@@ -379,10 +387,10 @@ def _as_type(why: str, column: str, kind: str) -> str:
 
 @contextmanager
 def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
-    """Reason and mend of columns of whole numbers where floating-point ones are taken.
+    """Explain torch's error on columns of whole numbers where floating-point ones are needed.
 
     Raises:
-        ConfigError: in place of torch's error, which names neither the column nor the mend.
+        ConfigError: in the place of torch's error; it names the column and what to do.
     """
     try:
         yield
@@ -392,7 +400,8 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
         if not whole or not KIND.search(reason):
             raise
         kind = str(columns[whole[0]].dtype).removeprefix("torch.")
-        mend = (  # with one output cross-entropy would compare the samples of a batch
+        # With one output, cross-entropy would compare the samples of a batch with each other.
+        mend = (
             ": give the network an output for each class, or take a loss of one output"
             if "class probabilities" in reason
             else _as_type(": give floating-point numbers", whole[0], "float32")
@@ -421,7 +430,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _check_factory(task: FunctionTask) -> None:
-    """Build the network twice, and refuse what could not be trained or gone on with."""
+    """Build the network twice, and refuse a factory whose runs could not be trained or resumed."""
     assert isinstance(task.network, FactoryModel)
     factory = task.network.factory
     if isinstance(factory, nn.Module):
@@ -472,7 +481,7 @@ def _built(task: FunctionTask) -> nn.Module:
 
 
 def _failed(factory: Any, error: Exception) -> str:
-    """Fault of a factory that built nothing: it takes arguments, or its own code failed."""
+    """Return the message on a factory that failed: it takes arguments, or its code has an error."""
     name, reason = qualified_name(factory), first_line(error)
     own_frames = error.__traceback__ and error.__traceback__.tb_next
     if isinstance(error, TypeError) and own_frames is None:
@@ -481,12 +490,12 @@ def _failed(factory: Any, error: Exception) -> str:
             "around it"
         )
     kind = type(error).__name__
-    told = kind if reason == kind else f"{kind}: {reason}"
-    return f"{name}, called to build the network, failed with {told}; mend it"
+    text = kind if reason == kind else f"{kind}: {reason}"
+    return f"{name}, called to build the network, failed with {text}; mend it"
 
 
 def is_importable(thing: Any) -> bool:
-    """True if another process can import a function, or an object's class, by its name."""
+    """Return whether another process can import a function, or an object's class, by its name."""
     if isinstance(thing, partial):
         return all(map(is_importable, (thing.func, *thing.args, *thing.keywords.values())))
     named = thing if hasattr(thing, "__qualname__") else type(thing)
@@ -494,9 +503,9 @@ def is_importable(thing: Any) -> bool:
     if module in (None, "__main__", "builtins") or "<" in name:
         return module == "builtins"
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError):
         return False
-    return found is named
+    return value is named

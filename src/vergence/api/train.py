@@ -1,4 +1,4 @@
-"""Training from Python: the same runs, folders and bits as of `vergence run`."""
+"""Training from Python, with the same runs, folders and bits as `vergence run`."""
 
 from __future__ import annotations
 
@@ -58,40 +58,40 @@ def train(
     on_round: OnRound | None = None,
     progress: bool = True,
 ) -> FinishedRun:
-    """A finished run of one method on one task: trained over people, everybody evaluated.
+    """Train one method on one task over people, evaluate all of them, and return the finished run.
 
     Args:
         method: one of `vergence.methods`, or your own.
-        task: one of `vergence.tasks` around a network, or what `task_from` gives.
+        task: one of `vergence.tasks` around a network, or the result of `task_from`.
         people: a data set of `vergence.data`, or a `Federation` of your own data.
-        rounds: of training (default 20).
-        seed: of everything that is drawn (default 0).
-        seeds: several of them, in one run.
-        local: how clients train between two messages.
-        participation: who takes part in which round.
+        rounds: rounds of training (default 20).
+        seed: seed of all random numbers (default 0).
+        seeds: several seeds, which are trained in one run.
+        local: settings of clients' local training.
+        participation: which clients take part in which round.
         privacy: a `Privacy`, or the table `[privacy]` of an experiment file as a mapping.
         evaluate_every: rounds between evaluations (default 5); 0: at the end only.
-        workers: processes; default one per core. The bits are the same with any number.
+        workers: number of processes; default: one per core. Results are the same with any number.
         device: "cpu", "cuda" or "auto".
-        plan: all other settings; what is given beside it wins.
-        label: what tables call the run; default the method's name.
+        plan: all other settings; other arguments take precedence over it.
+        label: name of the run in tables; default: the method's name.
         root: the folder of a data set's files.
-        out: where the run directory is kept; default a temporary one, which goes with the result.
-        resume: go on with the run in `out`, where it was interrupted; begin it where there is none.
+        out: folder for the run directory; default: a temporary one, deleted with the result.
+        resume: whether to continue an interrupted run in `out`; without one, it starts.
         on_round: called after every round with a `RoundReport`.
-        progress: whether a bar is drawn, in terminals and notebooks.
+        progress: whether a progress bar is drawn, in terminals and notebooks.
 
     Raises:
-        ConfigError: an argument cannot be used; says which, and what to write instead.
-        DataError: the data cannot be used; names person, column and row.
-        StateError: `out` holds a run already, or another one than is to be resumed.
-        PartialRun: interrupted; what is done is kept in `out`.
+        ConfigError: an argument cannot be used; the message says what to write instead.
+        DataError: the data cannot be used; the message names person, column and row.
+        StateError: `out` holds a run already, or a run of another experiment.
+        PartialRun: the run was interrupted; finished rounds are in `out`.
     """
     who = {"presence": participation, "privacy": privacy}
     how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
     with under(trust_for_training()):
-        chosen = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
-        made = experiment_from(with_local(method, local), task, people, chosen, label, root)
+        whole = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
+        made = experiment_from(with_local(method, local), task, people, whole, label, root)
     return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]
 
 
@@ -115,11 +115,11 @@ def load_experiment(
 
     Args:
         path: the file, or the name of an experiment of the package, such as "quickstart".
-        sets: `"a.b=c"` overrides a value of the file.
-        trust_code: run the Python code that it names; read it first.
+        sets: texts `"a.b=c"`, each of which overrides a value of the file.
+        trust_code: whether the Python code that it names may run; read it first.
 
     Raises:
-        ConfigError: names the key or value, what is allowed, and the file.
+        ConfigError: a key or value is wrong; the message names it, what is allowed, and the file.
     """
     return load(path, sets, trust_code)
 
@@ -135,22 +135,22 @@ def run_experiment(
     """Run every method of an experiment, as `vergence run` does.
 
     Args:
-        experiment: what `load_experiment` gives, or a file.
-        out: where the run directories are kept; default a temporary one, which goes with the runs.
-        resume: go on with the run in `out`, where it was interrupted; begin it where there is none.
+        experiment: the result of `load_experiment`, or an experiment file.
+        out: folder for the run directories; default: a temporary one, deleted with the runs.
+        resume: whether to continue an interrupted run in `out`; without one, it starts.
         on_round: called after every round with a `RoundReport`.
-        progress: whether a bar is drawn.
+        progress: whether a progress bar is drawn.
 
     Returns:
         The finished runs, by label.
 
     Raises:
         ConfigError: the experiment cannot be used.
-        StateError: `out` holds a run already, or another one than is to be resumed.
-        PartialRun: interrupted; what is done is kept in `out`.
+        StateError: `out` holds a run already, or a run of another experiment.
+        PartialRun: the run was interrupted; finished rounds are in `out`.
     """
-    found = experiment if isinstance(experiment, Experiment) else load_experiment(experiment)
-    return _run(found, out, resume, on_round, progress)
+    whole = experiment if isinstance(experiment, Experiment) else load_experiment(experiment)
+    return _run(whole, out, resume, on_round, progress)
 
 
 def _run(
@@ -174,18 +174,27 @@ def _run(
 
 
 def _follower(folder: Path, stays: bool, on_round: OnRound | None, progress: bool) -> RoundCallback:
-    """The listener of a call, and its words on a folder that stays, or goes with the call."""
-    kept = "nothing of it is kept: give out=FOLDER to go on later by resume=True"
-    unlearned = "nothing of it is kept: mend this, and train again; out=FOLDER keeps what was done"
+    """Make the callbacks of a call, with advice in terms of its arguments.
+
+    Args:
+        folder: the folder of the run.
+        stays: whether the folder outlives the call.
+        on_round: the caller's callback.
+        progress: whether a progress bar is drawn.
+    """
+    interrupted = "nothing of it is kept: give out=FOLDER to go on later by resume=True"
+    nothing = "nothing of it is kept: mend this, and train again; out=FOLDER keeps what was done"
     if stays:
-        kept = f"the rounds done are kept in {folder}: go on by the same call with resume=True"
-        unlearned = f"they are kept in {folder}: mend this, and train into another out"
-    taken = (
+        interrupted = (
+            f"the rounds done are kept in {folder}: go on by the same call with resume=True"
+        )
+        nothing = f"they are kept in {folder}: mend this, and train into another out"
+    exists = (
         f"go on with it by resume=True, open it by vergence.open_run({str(folder)!r}), or choose "
         "another out"
     )
-    words = (lambda _: kept, lambda _: taken, lambda _: unlearned)
-    return RoundCallback(on_round, progress, *words, folder_stays=stays)
+    advice = (lambda _: interrupted, lambda _: exists, lambda _: nothing)
+    return RoundCallback(on_round, progress, *advice, folder_stays=stays)
 
 
 def run_into(
@@ -197,15 +206,15 @@ def run_into(
     asked: bool = False,
     keeper: ScratchFolder | None = None,
 ) -> dict[str, FinishedRun]:
-    """Run every method of an experiment into a folder, or go on with what is there.
+    """Run every method of an experiment into a folder, or resume the run in it.
 
     Args:
-        folder: where the run directories go.
-        experiment: what is run.
-        follower: who is told of rounds, and in which words of an interruption.
-        resumed: whether the folder holds its run already.
-        asked: whether a finished run there has to be of this very experiment and data.
-        keeper: removes the folder when the runs are gone.
+        folder: the folder of the run directories.
+        experiment: the experiment to run.
+        follower: callbacks of whoever started the run, and its advice.
+        resumed: whether the folder holds this run already.
+        asked: whether a finished run in it must be of this very experiment and data.
+        keeper: owner of a temporary folder, which it removes with the last of the runs.
 
     Returns:
         The finished runs, by label.
@@ -217,7 +226,8 @@ def run_into(
             if not resumed:
                 check_vacant(folder)
             if experiment.plan.split_seeds:
-                with under(trust_with_code(experiment.code)):  # read again for every split
+                # The experiment is read again for every split, and its code with it.
+                with under(trust_with_code(experiment.code)):
                     experiment = split_runs.listed(experiment, folder)
                     loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
             elif resumed:
@@ -240,25 +250,25 @@ def open_run(
     method: Method | None = None,
     trust_code: bool = False,
 ) -> FinishedRun:
-    """A finished run, read from its directory.
+    """Open a finished run from its directory.
 
-    Scores need nothing else. For models of a run whose task, method or people are Python objects,
-    which no file can build again, give these.
+    The directory is enough for scores. Models of a run whose task, method or people are Python
+    objects need these objects, too, as no file can build them again.
 
     Args:
         path: the run directory of one method.
         task: the task that it was trained with.
         people: the people that it was trained on.
-        method: the method, where it is one of your own.
-        trust_code: run the Python code that its config.toml names; read it first.
+        method: the method, if it is your own.
+        trust_code: whether the Python code that its config.toml names may run; read it first.
 
     Raises:
         StateError: there is no finished run of one method, or it was made by other objects.
-        UntrustedCode: its config names Python code, and this is to be compared with what is given.
+        UntrustedCode: its config names Python code, which must run to compare it with the objects.
     """
-    found = FinishedRun(path, trust_code=trust_code)
+    run = FinishedRun(path, trust_code=trust_code)
     if task is None and people is None and method is None:
-        return found
+        return run
     with under(trust_for_opening(trust_code)):
-        made = rebuild_experiment(found, task, people, method)
+        made = rebuild_experiment(run, task, people, method)
     return FinishedRun(path, made, trust_code=trust_code)

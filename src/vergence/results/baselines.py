@@ -1,4 +1,4 @@
-"""Predictors that need no training, by names that say what each of them is."""
+"""Baselines without learning, described in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vergence.results.layout import digits, number
 from vergence.results.read import StudyResults
 
 OWN_CONSTANT = "own constant"
-"""Name in priors.csv of a deployment, where each client scores a constant of its own."""
+"""Name in priors.csv of a deployment's baseline, a constant of each client's own."""
 GUESSES = {
     OWN_CONSTANT: "predicting a constant of each client's own, whatever is shown",
     "uniform": "calling every place alike",
@@ -28,27 +28,27 @@ GUESSES = {
     "chance": "answering at random",
     "random": "choosing at random",
 }
-"""Name in priors.csv -> what is predicted, whatever is shown."""
+"""Name in priors.csv -> description of a baseline that ignores what is shown."""
 REFERENCES = {
     "other people": "other people's gaze on the same pictures",
     "people": "what other people chose in the same videos",
 }
-"""Name in priors.csv -> what others did who were shown the same: this is no guess."""
+"""Name in priors.csv -> description of what other people did who were shown the same."""
 NO_GUESS = "an upper reference, not a guess"
 
 
 def plain(name: str) -> str:
-    """A name of priors.csv, as printed."""
+    """Return a name of priors.csv as it is printed."""
     return name.replace("_", " ")
 
 
 def kind(name: str) -> str:
-    """The tag of a row in a table: a prior, or a reference, made by others shown the same."""
+    """Return a row's tag in tables: `reference` for what other people did, else `prior`."""
     return "reference" if plain(name) in REFERENCES else "prior"
 
 
 def description(name: str) -> str:
-    """A predictor in words for any reader."""
+    """Describe a baseline in words for any reader."""
     name = plain(name)
     if name in REFERENCES:
         return f"{REFERENCES[name]} ({NO_GUESS})"
@@ -56,37 +56,37 @@ def description(name: str) -> str:
 
 
 def means(study: StudyResults, metric: str) -> dict[str, float]:
-    """Mean over people by name, of the predictors with this metric, in the file's order."""
-    found: dict[str, float] = {}
+    """Return each baseline's mean over people in this metric, in the order of priors.csv."""
+    by_name: dict[str, float] = {}
     for name, people in study.priors.items():
-        values = [told.get(metric, np.nan) for told in people.values()]
+        values = [metrics.get(metric, np.nan) for metrics in people.values()]
         values = [value for value in values if np.isfinite(value)]
         if values:
-            found[name] = float(np.mean(values))
-    return found
+            by_name[name] = float(np.mean(values))
+    return by_name
 
 
 def baseline_sentence(study: StudyResults, metric: str) -> str:
-    """The sentence on what needs no training, to stand beside the best trained method.
+    """Return the sentence on the baselines without learning, for the best trained method.
 
-    It names the best guess and every upper reference; "" where none was measured.
+    It names the best guess and every upper reference; "" if none was measured.
     """
-    found = means(study, metric)
-    guesses = {name: value for name, value in found.items() if kind(name) == "prior"}
+    by_name = means(study, metric)
+    guesses = {name: value for name, value in by_name.items() if kind(name) == "prior"}
     pick = min if metric in study.lower_is_better else max
-    told = [pick(guesses, key=guesses.__getitem__)] if guesses else []
-    told += [name for name in found if kind(name) == "reference"]
-    if not told:
+    rows = [pick(guesses, key=guesses.__getitem__)] if guesses else []
+    rows += [name for name in by_name if kind(name) == "reference"]
+    if not rows:
         return ""
-    places = digits(found.values())
+    places = digits(by_name.values())
     best = "the best guess, " if guesses else ""
-    return f"Without any training: {best}{_listed({n: found[n] for n in told}, places)}."
+    return f"Without any training: {best}{_in_words({n: by_name[n] for n in rows}, places)}."
 
 
-def _listed(found: Mapping[str, float], places: int) -> str:
+def _in_words(by_name: Mapping[str, float], places: int) -> str:
     return "; ".join(
         f"{description(name)}, has {number(value, places)}"
         if kind(name) == "prior"
         else f"{description(name)} has {number(value, places)}"
-        for name, value in found.items()
+        for name, value in by_name.items()
     )

@@ -1,4 +1,4 @@
-"""People who have no number, or for whom training diverged, each told in one line."""
+"""Notes on people without a number, or for whom training diverged."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from vergence.core.naming import plural
 from vergence.results.read import Run
 
 NOT_FINITE = "quarantined: finite"
-"""Begins the status of a turn whose reply held NaN or infinity."""
+"""First words of the status of a turn whose reply had NaN or infinity in it."""
 SHOWN = 5
-"""So many people are named in a line."""
+"""Most people that a line names."""
 
 
 def divergence_notes(run: Run) -> list[str]:
-    """Lines on people whose headline is infinite at the end, and on those who have no number.
-
-    NaN says that a metric is not defined for somebody's samples; the score follows the headline.
-    """
+    """Return lines on people whose final headline is infinite, and on those without a number."""
+    # A metric is NaN where it is undefined for somebody's samples; infinite means diverged.
     scores, lines = run.scores(run.headline), []
     if count := sum(map(math.isinf, scores.values())):
         lines.append(
@@ -26,6 +24,7 @@ def divergence_notes(run: Run) -> list[str]:
         )
     for metric in run.estimates:
         without = [p for p, value in run.scores(metric).items() if math.isnan(value)]
+        # The score is NaN exactly where the headline is, and needs no line of its own.
         if without and metric != "score":
             who = [*without[:SHOWN], *([f"{len(without) - SHOWN} more"] if without[SHOWN:] else [])]
             lines.append(f"{', '.join(who)}: no {metric} (NaN), left out of it")

@@ -27,7 +27,7 @@ INK, MUTED, RULE, PAPER = "#1b1f24", "#6a717c", "#dfe3e8", "#fefefe"
 PERSONAL, SHARED = "#d55e00", "#a9c8e0"
 HOVER = "hover:"
 PIXELS = 119
-"""Of an inch on the page, at most: the widest figures fill it."""
+"""Most pixels on a page for an inch of a figure, so that the widest figures fill the page."""
 
 COLOURS = {
     "fedcpf": "#d55e00",
@@ -57,7 +57,7 @@ SPARE = (
 
 MARKERS = "osD^vPXhp<>*"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.4, 1.4)), (0, (7, 2, 1.4, 2)), (0, (3, 1)))
-"""Of lines, in turn: two lines differ in colour, dashes and marker."""
+"""Dash patterns of lines, in turn: any two lines differ in colour, dashes and marker."""
 
 _RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -111,17 +111,17 @@ def canvas(width: float, height: float, **options: Any) -> Figure:
 
 def colours(runs: Iterable[Run]) -> dict[str, str]:
     """Return label -> colour; the first run of a known method always gets the method's own."""
-    chosen: dict[str, str] = {}
+    by_label: dict[str, str] = {}
     spare = iter(SPARE)
     for run in runs:
         own = COLOURS.get(run.label) or COLOURS.get(run.method)
-        fresh = own if own and own not in chosen.values() else next(spare, MUTED)
-        chosen[run.label] = fresh
-    return chosen
+        fresh = own if own and own not in by_label.values() else next(spare, MUTED)
+        by_label[run.label] = fresh
+    return by_label
 
 
 def column_names(axes: Axes, names: Sequence[str]) -> None:
-    """Write `names` under the columns of an image, slanted once they would collide."""
+    """Write `names` under the columns of an image, slanted if they would collide."""
     long = len(names) > 6 or max(map(len, names)) > 6
     axes.set_xticks(
         range(len(names)), names, rotation=60 if long else 0, ha="right" if long else "center"
@@ -132,7 +132,7 @@ def column_names(axes: Axes, names: Sequence[str]) -> None:
 
 
 def bare(axes: Axes, *, ticks: bool = False) -> None:
-    """Take grid and frame away, as around a picture, and without `ticks` the ticks too."""
+    """Remove grid and frame around a picture, and its ticks if `ticks` is false."""
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     if not ticks:
@@ -147,19 +147,20 @@ def colour_bar(figure: Figure, image: AxesImage, label: str, **options: Any) -> 
 
 
 def hover(points: PathCollection, texts: Sequence[str]) -> None:
-    """Give each point of an axes a text, which a page shows where the pointer is on it."""
+    """Give each point a text, which a page shows while the pointer is on the point."""
     points.set_urls([f"{HOVER}{text}" for text in texts])
 
 
 def mark_curve(number: int, **artists: Artist) -> None:
-    """Say that artists belong to one curve, which a reader of the page can switch off."""
+    """Mark artists as parts of one curve, which a reader of the page can switch off."""
     for name, artist in artists.items():
         artist.set_gid(f"curve-{number}-{name}")
 
 
 def _svg(figure: Figure, **options: Any) -> str:
-    """A figure as SVG, with its hover texts as titles and its curves marked."""
+    """Return a figure as SVG, with hover texts as titles and its curves marked."""
     out = io.StringIO()
+    # Without a date the same figure has the same bytes.
     figure.savefig(out, format="svg", metadata={"Date": None}, **options)
     linked = re.compile(rf'<a xlink:href="{HOVER}([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
     svg = linked.sub(r'<g class="point"><title>\1</title>\2</g>', out.getvalue())
@@ -167,7 +168,7 @@ def _svg(figure: Figure, **options: Any) -> str:
 
 
 def figure_format(path: Path | str) -> str:
-    """File format of a figure of this name; called before what may take minutes.
+    """Return the file format of a figure of this name, before work that may take minutes.
 
     Raises:
         ConfigError: the ending is none of png, svg, pdf.
@@ -182,10 +183,10 @@ def figure_format(path: Path | str) -> str:
 
 @styled
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write one figure; the ending says how: png, svg or pdf.
+    """Write a figure in the format of its file's ending: png, svg or pdf.
 
     Raises:
-        ConfigError: another ending.
+        ConfigError: the file has another ending.
         PartialRun: the file cannot be written.
     """
     path = Path(path)
@@ -218,8 +219,9 @@ def inline(figure: Figure, alt: str) -> str:
 
 
 def _photograph(match: re.Match[str]) -> str:
-    """Store large pictures as JPEG: a page of photographs as PNG would be ten times the size."""
+    """Convert a large picture in a page to JPEG."""
     raw = base64.b64decode(match[1])
+    # A page of photographs as PNG would be ten times the size.
     if len(raw) < 60_000:
         return match[0]
     out = io.BytesIO()

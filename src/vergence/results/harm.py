@@ -1,4 +1,7 @@
-"""Harm in a study: who fares worse than the best of training alone, FedAvg and one's own prior."""
+"""Negative transfer in a study: people harmed by a method, whom a simpler one serves better.
+
+The references are training alone, FedAvg, and the baseline from a person's own training data.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,18 @@ Scores = Mapping[str, Mapping[str, tuple[float, float]]]
 METHODS = ("local_only", "fedavg")
 SAMPLES, PRIORS = "samples.csv", "prior_samples.csv"
 PICTURE, SCENE = "picture", "scene"
-"""First words of blocks with a number of the data set's own, the same one in every split."""
+"""First words of blocks that have a number of the data set's own, the same one in every split."""
+# Samples that follow each other are alike: a bootstrap over single ones would be too certain.
 RUNS = 20
-"""Runs of neighbours that samples are cut into, as samples that follow each other are alike."""
+"""Runs of neighbouring samples that a person's samples are cut into."""
 
 
 @dataclass(frozen=True)
 class Harm:
-    """Losses of people under one method, against the references that its run has.
+    """Losses of people under one method, compared with the best reference for each of them.
 
-    A person with fewer than `LEAST` blocks of test samples has no loss here, nor has anybody where
-    the run keeps no scores of samples, or no reference has scores of the same ones.
+    A person has no loss here with fewer than `LEAST` blocks of test samples, without scores of
+    samples in the run, or without a reference that has scores of the same samples.
     """
 
     references: tuple[str, ...]
@@ -37,20 +41,20 @@ class Harm:
 
     @property
     def people(self) -> list[str]:
-        """Those who are harmed, the most certain first."""
-        found = [person for person, loss in self.losses.items() if loss.harmed]
-        return sorted(found, key=lambda person: -self.losses[person].bound)
+        """The people harmed, the most certain first."""
+        harmed = [person for person, loss in self.losses.items() if loss.harmed]
+        return sorted(harmed, key=lambda person: -self.losses[person].bound)
 
     def worst(self) -> list[tuple[str, Loss]]:
-        """Those who are harmed, the largest loss first."""
-        found = [(person, self.losses[person]) for person in self.people]
-        return sorted(found, key=lambda each: -each[1].loss)
+        """Return the people harmed, the largest loss first."""
+        pairs = [(person, self.losses[person]) for person in self.people]
+        return sorted(pairs, key=lambda each: -each[1].loss)
 
     @property
     def shown(self) -> float:
-        """Smallest loss that the test samples would have shown for every person, as a share.
+        """Smallest loss, as a share, that the test samples would have shown for every person.
 
-        Intervals are taken to be as wide at that loss as they are at the one that was found.
+        Its interval is assumed to be as wide as that of the measured loss.
         """
         return max((HARM + each.loss - each.bound for each in self.losses.values()), default=0.0)
 
@@ -60,18 +64,22 @@ class Harm:
 
 
 def harms(study: StudyResults) -> dict[str, Harm]:
-    """Return label -> harm in the headline; of several references each run has those beside it."""
+    """Return label -> harm in the headline metric.
+
+    Each run is compared with the references of its own experiment, where that has any.
+    """
     return {run.label: _harm(study, run) for run in study.runs}
 
 
 def _harm(study: StudyResults, run: Run) -> Harm:
     near = tuple(each for each in study.runs if each.folder.parent == run.folder.parent)
-    beside = StudyResults(study.folder, near, {})
+    same_experiment = StudyResults(study.folder, near, {})
     references: dict[str, Scores] = {}
     for name in METHODS:
-        other = beside.find(name) or study.find(name)
+        other = same_experiment.find(name) or study.find(name)
+        # Blocks are numbered, so that those of other data may have the same names.
         if other is None or other.label == run.label or _data(other) != _data(run):
-            continue  # blocks are numbered: those of other data may have the same names
+            continue
         if scores := sample_scores(other):
             references[other.title] = scores
     references |= own_prior(run)
@@ -93,18 +101,23 @@ def _data(run: Run) -> object:
 
 
 def sample_scores(run: Run) -> Scores:
-    """Scores of a run's test samples, all seeds together; nothing where it keeps none."""
+    """Return the scores of a run's test samples, all seeds together; empty if it has none."""
     path = run.folder / SAMPLES
     return read_sample_scores(path) if path.exists() else {}
 
 
 def read_sample_scores(path: Path, prior: str = "") -> Scores:
-    """Scores of samples in a file, seeds and splits together; of one prior where it has several."""
+    """Read the scores of samples in a file, all seeds and splits together.
+
+    Args:
+        path: samples.csv or prior_samples.csv.
+        prior: the baseline to read, in a file with several.
+    """
     return _read(path, prior, path.stat().st_mtime_ns)
 
 
 def own_prior(run: Run) -> dict[str, Scores]:
-    """Name and scores of people's own prior, from the folder of the run or of its study."""
+    """Return the name and scores of the baseline from people's own data."""
     for folder in (run.folder, run.folder.parent):
         path = folder / PRIORS
         if path.exists():
@@ -115,21 +128,28 @@ def own_prior(run: Run) -> dict[str, Scores]:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, prior: str, _: int) -> Scores:
-    """Scores of a file, read once for all tables; a run that is made anew has another time."""
+    """Read a file once for all tables; its time of change tells a run that was made anew."""
     rows = table(path)
     rows = rows[rows.prior == prior] if prior else rows
     rows = rows.assign(total=rows.value * rows.counted)
-    rows = rows.assign(known=rows.total.notna())  # a sum leaves out NaN, as if it were 0
+    # The sum of pandas treats NaN as 0, so blocks with a NaN are marked.
+    rows = rows.assign(known=rows.total.notna())
     by_block = rows.groupby(["person", "block"], sort=False)
     sums = by_block[["total", "counted"]].sum().assign(known=by_block.known.all())
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    scores: dict[str, dict[str, tuple[float, float]]] = {}
     for (person, block), total, counted, known in sums.itertuples():
-        found.setdefault(person, {})[block] = (total if known else math.nan, counted)
-    return found
+        scores.setdefault(person, {})[block] = (total if known else math.nan, counted)
+    return scores
 
 
 def bootstrap_units(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
-    """Sums of what a bootstrap draws as one: a block, or a run of scenes by their numbers."""
+    """Return the sums of the units that a bootstrap draws: blocks, or runs of scenes.
+
+    Args:
+        rows: block -> sum and number of samples.
+        order: the blocks, in the order of the units.
+    """
+    # Scenes of neighbouring numbers follow each other in a video, and are drawn together.
     scenes = [block for block in order if block.startswith(SCENE)]
     numbered = sorted(scenes, key=lambda block: int(block.split()[1]))
     units = [[block] for block in order if not block.startswith(SCENE)]

@@ -15,7 +15,7 @@ MINUS, DASH, TIMES = "\u2212", "\u2013", "\u00d7"
 
 
 class Column(NamedTuple):
-    """Type, meaning and unit of a column; a number may be empty where its type is float."""
+    """Type, meaning and unit of a column; numbers of type float may be empty."""
 
     kind: type
     meaning: str
@@ -78,9 +78,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "prior_samples.csv": ("prior", "person", "block", "counted", "value"),
     "spent.csv": ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges"),
 }
-"""Tables with the columns that they have whatever is run; those that grow are the engine's."""
+"""Tables and the columns that they have in every run; the engine defines those that grow."""
 COSTS = run_tables.TABLES["rounds.csv"][5:]
-"""Columns that are the same in every row of a round."""
+"""Columns of rounds.csv that have the same value in every row of a round."""
 TRIAL = ("method", "trial", "seed")
 """First columns of trials.csv and spent.csv."""
 OUTCOME = ("score", "headline", "seconds", "status")
@@ -153,7 +153,7 @@ METRIC_NAMES = {
 
 
 def method_name(label: str) -> str:
-    """Return a method's printed name: its own, or the label where they differ."""
+    """Return the printed name for a label: that of a known method, else the label itself."""
     return METHOD_NAMES.get(label, label.replace("_", " "))
 
 
@@ -163,7 +163,7 @@ def metric_name(metric: str) -> str:
 
 
 def digits(values: Iterable[float]) -> int:
-    """Number of decimals that show about three figures of the largest value."""
+    """Return the number of decimals that show about three figures of the largest value."""
     finite = [abs(v) for v in values if math.isfinite(v)]
     top = max(finite, default=0.0)
     return 3 if top < 1.05 else 2 if top < 100 else 1
@@ -184,10 +184,11 @@ def spread(values: Iterable[float], decimals: int) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return a tree of JSON values in which numbers that JSON does not know are null."""
+    """Return a tree of JSON values with null for NaN and infinity, which JSON does not know."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if hasattr(value, "_asdict"):  # a named tuple
+    # A named tuple becomes a table; `json` would write it as a list.
+    if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
         return {k: finite(v) for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""Personal masks of a finished run: the entries each person kept, and how far people agree."""
+"""Personal masks of a finished run: each person's personal entries, and how far people agree."""
 
 from __future__ import annotations
 

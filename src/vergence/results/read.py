@@ -1,4 +1,4 @@
-"""Run directories and their index, read: every figure, table and report starts here."""
+"""Reading of run directories and their index, for every figure, table and report."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from vergence.results.mask_files import Masks
 from vergence.results.run_files import AGAIN, POISONED, read_json, read_text, whole_lines
 
 Frame = Any
-"""A pandas DataFrame, whose columns no type checker knows; pandas itself is imported late."""
+"""A pandas DataFrame; `Any`, as no type checker knows its columns, and pandas is imported late."""
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Prior name -> person -> metric -> value."""
 
@@ -34,17 +34,17 @@ class Estimate(NamedTuple):
     worst: float
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """The estimate that results.json tells of a metric; no interval (NaN) over one person."""
-        low, high = (float("nan") if end is None else end for end in told["ci95"])
-        return cls(told["mean"], low, high, told["std"], told["worst"])
+    def of(cls, summary: Mapping[str, Any]) -> Self:
+        """Make an estimate from a metric's entry in results.json; its interval may be NaN."""
+        low, high = (float("nan") if end is None else end for end in summary["ci95"])
+        return cls(summary["mean"], low, high, summary["std"], summary["worst"])
 
 
 @dataclass(frozen=True)
 class Maps:
     """Heat maps on fixed test samples: frames uint8 `[k, H, W, 3]`, maps `[k, h, w]`.
 
-    `points` is `[k, P, 2]`, x and y in [0, 1], NaN where there is none; `person` names whose gaze.
+    `points` is `[k, P, 2]`, x and y in [0, 1], NaN for no gaze point; `person` has k names.
     """
 
     frames: NDArray[np.uint8]
@@ -69,17 +69,17 @@ class Run:
 
     @property
     def headline(self) -> str:
-        """The metric tables and plots put first."""
+        """The metric that tables and plots put first."""
         return self.results["headline"]
 
     @property
     def lower_is_better(self) -> frozenset[str]:
-        """Metrics where less is better."""
+        """Metrics of which less is better."""
         return frozenset(self.results.get("lower_is_better", ()))
 
     @property
     def people(self) -> list[str]:
-        """Names, in client order."""
+        """Names of the people measured, in client order."""
         return self.results["people"]
 
     @property
@@ -89,14 +89,14 @@ class Run:
 
     @property
     def poison(self) -> str:
-        """People who lied in this run on purpose, and how; "" where nobody did."""
+        """The malicious clients of this run and their attack, in words; "" if there were none."""
         return self.provenance.get("data", {}).get(POISONED, "")
 
     @property
     def federation(self) -> str:
         """Name of the federation, with its options where the run recorded them."""
-        told = self.results["federation"]
-        return told if isinstance(told, str) else json.dumps(told, sort_keys=True)
+        name = self.results["federation"]
+        return name if isinstance(name, str) else json.dumps(name, sort_keys=True)
 
     @property
     def title(self) -> str:
@@ -134,35 +134,35 @@ class Run:
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Metrics over people, headline first; no interval (NaN) over one person."""
+        """Metric -> estimate over people, the headline first; with one person intervals are NaN."""
         names = sorted(self.results["metrics"], key=lambda name: name != self.headline)
         return {name: Estimate.of(self.results["metrics"][name]) for name in names}
 
     def scores(self, metric: str, evaluation: str = "P0") -> dict[str, float]:
         """Return person -> value, mean over seeds, in client order."""
-        found = self._means.get((evaluation, metric), {})
-        return {p: found[p] for p in dict.fromkeys([*self.people, *found]) if p in found}
+        means = self._means.get((evaluation, metric), {})
+        return {p: means[p] for p in dict.fromkeys([*self.people, *means]) if p in means}
 
     def final(self, *metrics: str) -> Frame:
-        """Rows of people.csv on what everybody would use next (P0), of these metrics or all."""
-        found = self.values[self.values.evaluation == "P0"]
-        return found[found.metric.isin(metrics)] if metrics else found
+        """Return the rows of people.csv for the final models (P0), of these metrics or all."""
+        rows = self.values[self.values.evaluation == "P0"]
+        return rows[rows.metric.isin(metrics)] if metrics else rows
 
     def curve(
         self, metric: str, evaluation: str = "P0"
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the evaluated rounds `[k]` and values `[seeds, k]`; NaN where a seed has none."""
-        told = self.rounds
-        return _by_round(told[(told.metric == metric) & (told.evaluation == evaluation)], "value")
+        rows = self.rounds
+        return _by_round(rows[(rows.metric == metric) & (rows.evaluation == evaluation)], "value")
 
     def growth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rounds `[k]` and the mean personal share `[seeds, k]`; no round without masks."""
+        """Return rounds `[k]` and the mean personal share `[seeds, k]`; empty without masks."""
         return _by_round(self.rounds[np.isfinite(self.rounds.personal_fraction)])
 
     def growth_of_people(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
         """Return person -> rounds `[k]` and personal share `[seeds, k]`, for methods with masks."""
-        told = self.turns[np.isfinite(self.turns.personal_fraction)]
-        return {person: _by_round(own) for person, own in told.groupby("client", sort=False)}
+        rows = self.turns[np.isfinite(self.turns.personal_fraction)]
+        return {person: _by_round(own) for person, own in rows.groupby("client", sort=False)}
 
     def traffic(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rounds `[k]` and bytes up and down per client so far `[2, k]`, seeds averaged."""
@@ -175,11 +175,11 @@ class Run:
     def steps(self) -> float:
         """Gradient steps per client over the whole run, seeds averaged, from turns.csv.
 
-        Turns before round 1 count as well. A turn has a row per tree, and counts once. What a data
-        centre computes is spread over its people. NaN where replies do not say how many steps they
-        took, as under secure sums.
+        Turns before round 1 count as well. The steps of a data centre are divided by its people.
+        NaN where replies do not say how many steps they took, as under secure sums.
         """
         turns = self.turns
+        # A turn has a row per tree, in alphabetical order, and its steps count once.
         where = turns[["seed", "round", "client", "verb"]]
         first = (where != where.shift()).any(axis=1) | (
             turns.tree <= turns.tree.shift(fill_value="")
@@ -223,15 +223,15 @@ class StudyResults:
 
     @property
     def several(self) -> bool:
-        """True if these are run directories below `folder`, not `folder` itself."""
+        """True if the runs are in folders below `folder`, and not in `folder` itself."""
         return self.runs[0].folder != self.folder
 
     def find(self, name: str) -> Run | None:
         """Return the run with this label, else the first of this method."""
-        named = [r for r in self.runs if r.label == name] or [
+        matches = [r for r in self.runs if r.label == name] or [
             r for r in self.runs if r.method == name
         ]
-        return named[0] if named else None
+        return matches[0] if matches else None
 
     def run(self, name: str) -> Run:
         """Return the run with this label or method.
@@ -239,18 +239,18 @@ class StudyResults:
         Raises:
             ConfigError: there is none.
         """
-        found = self.find(name)
-        if found is None:
+        run = self.find(name)
+        if run is None:
             known = [r.label for r in self.runs]
             raise ConfigError(f"{self.folder} has no run '{name}'{nearest(name, known)}")
-        return found
+        return run
 
 
 def read(folder: Path | str) -> StudyResults:
-    """Read what `vergence run --out` wrote: an OUT with its index, or one run directory below it.
+    """Read a folder of `vergence run --out` with its index, or one run directory.
 
     Raises:
-        StateError: neither is there, or a run is unfinished.
+        StateError: the folder is neither, or a run in it is unfinished.
     """
     folder = Path(folder)
     if (folder / "index.json").exists():
@@ -260,9 +260,9 @@ def read(folder: Path | str) -> StudyResults:
             raise StateError(f"{folder / 'index.json'} lists no run; start one with vergence run")
         return StudyResults(folder, runs, _priors(folder, index.get("priors")))
     if not folder.is_dir():
-        beside = sorted(p.name for p in folder.parent.glob("*") if p.is_dir())
-        there = f"; in {folder.parent} there are: {', '.join(beside)}" if beside else ""
-        raise StateError(f"there is no folder {folder}{there}")
+        siblings = sorted(p.name for p in folder.parent.glob("*") if p.is_dir())
+        hint = f"; in {folder.parent} there are: {', '.join(siblings)}" if siblings else ""
+        raise StateError(f"there is no folder {folder}{hint}")
     if not (folder / "results.json").exists():
         raise StateError(
             f"{folder} holds no results (no index.json, no results.json); "
@@ -289,34 +289,36 @@ def _run(folder: Path, label: str | None = None) -> Run:
 def _priors(folder: Path, name: str | None) -> Priors:
     if not name or not (folder / name).exists():
         return {}
-    told = table(folder / name, *TABLES["priors.csv"])
+    rows = table(folder / name, *TABLES["priors.csv"])
     return {
         prior: {
             person: dict(zip(own.metric, own.value, strict=True))
             for person, own in people.groupby("person", sort=False)
         }
-        for prior, people in told.groupby("prior", sort=False)
+        for prior, people in rows.groupby("prior", sort=False)
     }
 
 
 def table(path: Path, *names: str, growing: bool = False) -> Frame:
-    """Read a CSV table of a run's folder, which somebody else may have made.
+    """Read a CSV table from a run's folder, which may come from somebody else.
 
-    Numbers have the bits of `float(text)`; an empty one is NaN. Further columns are left alone.
+    Numbers have the bits of `float(text)`; an empty number is NaN. Further columns are ignored.
 
     Args:
         path: the file.
-        names: columns that are wanted; default those that `TABLES` has for a file of this name.
-        growing: somebody may still be writing: only whole lines count, and no file is no row.
+        names: columns to read; default: those of `TABLES` for a file of this name.
+        growing: whether a run may still be writing it: an unfinished last line is then ignored,
+            and a missing file has no rows.
 
     Returns:
-        The columns, of the types that `COLUMNS` states (text where it does not name them).
+        The columns, of the types in `COLUMNS` (text if it does not name them).
 
     Raises:
-        StateError: there is no such file, it is too large, lacks a column, or holds what is none
-            of its column's type.
+        StateError: the file is missing or too large, lacks a column, or has a value of another
+            type than its column.
     """
-    import pandas as pd  # a third of a second: not before there is something to read
+    # Importing pandas takes a third of a second, for which other commands need not wait.
+    import pandas as pd
 
     names = names or TABLES[path.name]
     rows = csv.reader(fields_of(whole_lines(path)[0] if growing else read_text(path)))
@@ -326,20 +328,21 @@ def table(path: Path, *names: str, growing: bool = False) -> Frame:
         if missing := [name for name in names if name not in head]:
             raise StateError(f"{path} lacks the columns {', '.join(missing)}; run it again")
         picked = [(head.index(name), CASTS.get(kind, kind)) for name, kind in kinds.items()]
-        found: list[list[Any]] = [[] for _ in picked]
+        columns: list[list[Any]] = [[] for _ in picked]
+        # `pd.read_csv` rounds some numbers in another way than Python does.
         for row in _whole(rows, len(head)):
-            for column, (at, cast) in zip(found, picked, strict=True):
+            for column, (at, cast) in zip(columns, picked, strict=True):
                 column.append(cast(row[at]))
-        return pd.DataFrame(dict(zip(names, found, strict=True))).astype(kinds)
+        return pd.DataFrame(dict(zip(names, columns, strict=True))).astype(kinds)
     except (ValueError, OverflowError, csv.Error) as error:
         raise StateError(f"{path} is damaged: line {rows.line_num}: {error}; {AGAIN}") from None
 
 
 def text_rows(path: Path) -> list[list[str]]:
-    """Read the rows of a CSV table as they were written, the names of its columns first.
+    """Read the rows of a CSV table as texts; the first row has the columns' names.
 
     Raises:
-        StateError: there is no such file, or it is damaged.
+        StateError: the file is missing or damaged.
     """
     rows = csv.reader(fields_of(read_text(path)))
     try:
@@ -360,10 +363,8 @@ CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or 
 
 
 def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
-    """Return (evaluation, metric) -> person -> mean over seeds, of people.csv; NaN where one is.
-
-    The mean is NumPy's, as pandas' own adds in another order.
-    """
+    """Return (evaluation, metric) -> person -> mean over seeds of people.csv; NaN if one is NaN."""
+    # The mean is NumPy's, as pandas adds in another order, which gives other bits.
     return {
         point: own.groupby("person", sort=False)["value"]
         .agg(lambda seeds: np.mean(seeds.to_numpy()))
@@ -373,9 +374,9 @@ def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def _by_round(
-    found: Frame, column: str = "personal_fraction"
+    rows: Frame, column: str = "personal_fraction"
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    last = found.drop_duplicates(["seed", "round"], keep="last")
+    last = rows.drop_duplicates(["seed", "round"], keep="last")
     grid = last.pivot(index="seed", columns="round", values=column)
     return grid.columns.to_numpy(np.int64), grid.to_numpy(np.float64)
 

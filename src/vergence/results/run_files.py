@@ -1,7 +1,7 @@
-"""Validated reading of the files of a run's folder, which somebody else may have made.
+"""Validated reading of the files of a run's folder, which may come from somebody else.
 
-Only regular files of a bounded size are read, and JSON only where it has the shape that the rest of
-the package counts on: everything else is one line that names the file.
+Only regular files of a bounded size are read, and JSON is checked for the shape that the package
+relies on. Anything else is an error of one line that names the file.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from vergence.core.files import parse_json, untorn
 from vergence.errors import StateError
 
+# A forged file could otherwise fill the memory; no run writes files of these sizes.
 JSON_BYTES, TABLE_BYTES = 2**28, 2**31
-"""Larger files are none that a run wrote."""
+"""Most bytes of a JSON file, and of a table."""
 LONGEST_PATH = 1000
-"""Characters of a path from one run to another."""
+"""Most characters of a path from one run to another."""
 POISONED = "POISONED"
-"""Under this, data and provenance say who lied in a run on purpose."""
+"""Key under which data and provenance name a run's malicious clients."""
 AGAIN = "restore it from a copy, or run again"
 Number = float | None
 
 
 class OpenRecord(BaseModel):
-    """A table of which the keys that are read have to be as said; others may be there."""
+    """A table whose keys named here are checked; other keys are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 class RunSummary(OpenRecord):
-    """A metric over people, in results.json."""
+    """A metric over people in results.json."""
 
     mean: Number
     std: Number
@@ -43,18 +44,19 @@ class RunSummary(OpenRecord):
 
 
 class BytesSent(OpenRecord):
-    """Means over the clients asked, in results.json."""
+    """Mean bytes per client and round in results.json."""
 
     up: float
     down: float
 
 
 def name_inside(name: str) -> str:
-    """Name of what lies in a folder itself.
+    """Check that a name is that of something in the folder itself, and return it.
 
     Raises:
-        ValueError: it leads elsewhere.
+        ValueError: it leads to another folder.
     """
+    # An index from somebody else must not lead to other files of the reader.
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError("it must be the name of something in this very folder")
     return name
@@ -64,10 +66,10 @@ NameInside = Annotated[str, AfterValidator(name_inside)]
 
 
 def sibling_run_path(path: str) -> str:
-    """Path from a merged run to one that it is made of, below the same folder.
+    """Check a path from a merged run to one of its parts below the same folder, and return it.
 
     Raises:
-        ValueError: it leads elsewhere.
+        ValueError: it leads to another folder.
     """
     up, *down = path.split("/")
     if up != ".." or len(down) < 2 or len(path) > LONGEST_PATH or not path.isprintable():
@@ -81,7 +83,7 @@ SiblingRunPath = Annotated[str, AfterValidator(sibling_run_path)]
 
 
 class ResultsFile(OpenRecord):
-    """results.json, as far as it is read; what older runs lack has a default here."""
+    """Keys of results.json that are read; those that older runs lack have a default."""
 
     method: str
     task: str
@@ -116,7 +118,7 @@ class ResultsFile(OpenRecord):
 
 
 class Provenance(OpenRecord):
-    """provenance.json, as far as it is read."""
+    """Keys of provenance.json that are read."""
 
     code: dict[str, Any] = {}
     data: dict[str, Any] = {}
@@ -133,21 +135,21 @@ class IndexEntry(OpenRecord):
 
 
 class Index(OpenRecord):
-    """index.json, as far as it is read."""
+    """Keys of index.json that are read."""
 
     runs: list[IndexEntry]
     priors: NameInside | None = None
 
 
 class NamedTable(OpenRecord):
-    """A task or a method in config.toml."""
+    """Name and label of a task or a method in config.toml."""
 
     name: str
     label: str = ""
 
 
 class Rounds(BaseModel):
-    """Length of a run, in config.toml."""
+    """Seeds and number of rounds of a run in config.toml."""
 
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     split_seeds: list[int] = []
@@ -155,7 +157,7 @@ class Rounds(BaseModel):
 
 
 class Config(OpenRecord):
-    """config.toml, as far as it is read by those who only look on."""
+    """Keys of config.toml that are read without building the experiment."""
 
     task: NamedTable | None = None
     method: str | NamedTable | None = None
@@ -178,11 +180,12 @@ def read_bytes(path: Path, most: int = TABLE_BYTES) -> bytes:
         StateError: there is none, it is a device, a pipe or a folder, or too large.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        # Reading a pipe or a device could block for ever.
+        if not stat.S_ISREG(status.st_mode):
             raise StateError(f"{path} is no regular file; {AGAIN}")
-        if found.st_size > most:
-            raise StateError(f"{path} is too large: {found.st_size:,} bytes, {most:,} at most")
+        if status.st_size > most:
+            raise StateError(f"{path} is too large: {status.st_size:,} bytes, {most:,} at most")
         return path.read_bytes()
     except FileNotFoundError:
         raise StateError(f"{path} is missing; the run is incomplete, run it again") from None
@@ -192,7 +195,7 @@ def read_bytes(path: Path, most: int = TABLE_BYTES) -> bytes:
 
 
 def read_text(path: Path, most: int = TABLE_BYTES) -> str:
-    """Return the text of a regular file, line ends as they are read everywhere.
+    """Return the text of a regular file, with the same line ends on every operating system.
 
     Raises:
         StateError: there is no such file, or it is not text.
@@ -205,38 +208,38 @@ def read_text(path: Path, most: int = TABLE_BYTES) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return one of a run's JSON tables.
+    """Read one of a run's JSON files.
 
     Raises:
-        StateError: there is none, it is no JSON, or not of the kind that its name says.
+        StateError: the file is missing, no JSON, or not of the shape that its name requires.
     """
     text = read_text(path, JSON_BYTES)
     try:
-        found = parse_json(text)
+        content = parse_json(text)
     except ValueError as error:
         raise StateError(f"{path} is not valid JSON ({error}); restore it or run again") from None
-    return checked(path, found, KINDS.get(path.name, OpenRecord))
+    return checked(path, content, KINDS.get(path.name, OpenRecord))
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return a run's config.toml for somebody who only looks on: no name in it is followed.
+    """Read a run's config.toml as a table, without building the experiment or running its code.
 
     Raises:
-        StateError: there is none, it is no TOML, or no experiment.
+        StateError: the file is missing, no TOML, or no experiment.
     """
     text = read_text(path, JSON_BYTES)
     try:
-        found = tomllib.loads(text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is damaged: it is no valid TOML ({error}); {AGAIN}") from None
-    return checked(path, found, Config)
+    return checked(path, content, Config)
 
 
 def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
-    """A table as it was read, if it is of this kind.
+    """Return a table unchanged, if it has the shape of this record.
 
     Raises:
-        StateError: says what of it is not.
+        StateError: it has not; the message names the key.
     """
     try:
         kind.model_validate(table)
@@ -246,19 +249,22 @@ def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _first(error: ValidationError | RecursionError) -> str:
-    """First fault, in a line that can be read."""
+    """Return the first fault as one line."""
     if isinstance(error, RecursionError):
         return "is damaged: it holds tables in tables, far too deep"
     every = error.errors(include_url=False)
     if lacks := [str(e["loc"][-1]) for e in every if e["type"] == "missing"]:
         return f"lacks {', '.join(lacks)}"
     where, shown = ".".join(map(str, every[0]["loc"])), repr(every[0]["input"])
-    said = f"{where}: {every[0]['msg']}" if where else "it is not the table that it should be"
-    return f"is damaged: {said}; got {shown if len(shown) <= 60 else f'{shown[:60]} ...'}"
+    fault = f"{where}: {every[0]['msg']}" if where else "it is not the table that it should be"
+    return f"is damaged: {fault}; got {shown if len(shown) <= 60 else f'{shown[:60]} ...'}"
 
 
 def whole_lines(path: Path, start: int = 0) -> tuple[str, int]:
-    """Return the whole lines of a text from a byte on, and the byte after them; "", if no file."""
+    """Return the complete lines of a file from a byte on, and the position after them.
+
+    A file that is missing has no lines.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise StateError(f"{path} is no regular file; {AGAIN}")

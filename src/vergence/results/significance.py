@@ -32,7 +32,7 @@ Verdict = Literal["equivalent", "different", "different, but equivalent", "undec
 
 @dataclass(frozen=True)
 class Paired:
-    """Difference a - b over people, seeds averaged within a person first."""
+    """Mean difference a - b over people, after averaging each person's seeds."""
 
     a: str
     b: str
@@ -46,12 +46,12 @@ class Paired:
 
 @dataclass(frozen=True)
 class ComparedMethod:
-    """A pair with its tests; `holm` and `equivalence` are adjusted over all pairs of one table.
+    """A pair of methods with its tests; `holm` and `equivalence` are adjusted over all pairs.
 
-    `bootstrap` is the BCa interval, `p` Wilcoxon's, `t` Student's; effect sizes have the sign of
-    the difference. `equivalence` is the p-value of TOST, NaN without a margin, and `verdict` None.
-    `instead` are the words that stand in the place of a verdict where none may be given, and
-    `destroyed` is the method of the two that has finished below a constant answer, if one has.
+    `bootstrap` is the BCa interval, `p` Wilcoxon's p-value, `t` Student's; effect sizes have the
+    sign of the difference. `equivalence` is the p-value of TOST; without a margin it is NaN, and
+    `verdict` is None. `instead` has the words in the place of a verdict where none may be given,
+    and `destroyed` the method of the two that ended below a constant answer, if one did.
     """
 
     pair: Paired
@@ -68,12 +68,12 @@ class ComparedMethod:
 
     @property
     def different(self) -> bool:
-        """True if Wilcoxon's test, after Holm, says so, and a verdict may be given."""
+        """True if Wilcoxon's test after Holm shows a difference, and a verdict may be given."""
         return self.holm < statistics.ALPHA and not self.instead
 
     @property
     def word(self) -> str:
-        """The one verdict on a pair, wherever it is shown, or the words in its place."""
+        """The verdict on the pair, or the words in its place."""
         if self.different and self.destroyed:
             return f"different: {method_name(self.destroyed)} is worse than a constant"
         return self.instead or ("different" if self.different else "no difference shown")
@@ -81,7 +81,7 @@ class ComparedMethod:
 
 @dataclass(frozen=True)
 class Ranked:
-    """All methods of a study ranked within every person; `labels` in the order of `ranking`."""
+    """Ranks of all methods of a study within every person; `labels` in the order of `ranking`."""
 
     labels: tuple[str, ...]
     people: int
@@ -91,13 +91,13 @@ class Ranked:
 def paired(
     study: StudyResults, a: str, b: str, metric: str | None = None, unit: Unit = "person"
 ) -> Paired:
-    """Return the mean difference a - b over the people both have, with its 95 % t interval.
+    """Return the mean difference a - b over the people in both runs, with its 95 % t interval.
 
-    `metric` defaults to the headline; `better` counts people for whom a is better than b. By
-    `unit` "person-seed", a person counts once per seed.
+    `metric` defaults to the headline; `better` counts people for whom a is better than b. With
+    `unit` "person-seed" a person counts once per seed.
 
     Raises:
-        ConfigError: an unknown run or metric, or no person in common.
+        ConfigError: a run or metric is unknown, or the runs have no person in common.
     """
     metric = metric or study.headline
     differences = _differences(study, a, b, metric, unit)
@@ -108,17 +108,17 @@ def paired(
 
 
 def pairs_of(study: StudyResults, reference: str | None = None) -> list[tuple[str, str]]:
-    """Pairs to compare: everybody with `reference`, else with FedAvg and local-only.
+    """Return the pairs to compare: each method with `reference`, or with FedAvg and local-only.
 
     Raises:
         ConfigError: there is no run `reference`.
     """
-    found = (
+    others = (
         [study.find(name) for name in REFERENCES] if reference is None else [study.run(reference)]
     )
     return [
         (run.label, other.label)
-        for other in found
+        for other in others
         if other is not None
         for run in study.runs
         if run.label != other.label
@@ -132,15 +132,14 @@ def judge(
     margin: float | None = None,
     unit: Unit = "person",
 ) -> list[ComparedMethod]:
-    """Return the pairs of `pairs_of` with their tests, adjusted over them as one family.
+    """Return the pairs of `pairs_of` with their tests, adjusted as one family.
 
-    With a margin (in the metric's units) each gets a verdict: equivalent where TOST says so,
-    different where Wilcoxon's test does, both after Holm at 0.05, else undecided; where both do,
-    the difference is real, but too small to matter. A pair that stands in the table in both
-    directions is one hypothesis and counts once.
+    With a margin (in the metric's units) each pair gets a verdict: equivalent by TOST, different by
+    Wilcoxon's test, both after Holm at 0.05, else undecided. A pair that is both has a real
+    difference that is too small to matter.
 
     Raises:
-        ConfigError: an unknown run or metric, or a margin that is not positive.
+        ConfigError: a run or metric is unknown, or the margin is not positive.
     """
     if margin is not None and not (margin > 0 and math.isfinite(margin)):
         raise ConfigError(f"--margin must be a positive number in the metric's units, got {margin}")
@@ -172,24 +171,24 @@ def judge(
 def _standing(
     study: StudyResults, pair: tuple[str, str], alone: Mapping[str, Standing]
 ) -> tuple[str, str]:
-    """Words in the place of a verdict on two runs, and the run that training has destroyed."""
+    """Return the words in the place of a verdict on two runs, and the label of a destroyed one."""
     one, other = (study.run(name) for name in pair)
     mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))
-    left, right = alone[one.label], alone[other.label]
-    lost = one.label if left.destroyed else other.label if right.destroyed else ""
-    return instead_of_verdict(left, right, same_scores(mine, theirs)), lost
+    first, second = alone[one.label], alone[other.label]
+    destroyed = one.label if first.destroyed else other.label if second.destroyed else ""
+    return instead_of_verdict(first, second, same_scores(mine, theirs)), destroyed
 
 
 def family(pairs: Sequence[ComparedMethod]) -> int:
-    """Return the number of hypotheses that p-values were adjusted for."""
+    """Return the number of hypotheses that p-values were adjusted for; a - b and b - a are one."""
     return len({frozenset((j.pair.a, j.pair.b)) for j in pairs})
 
 
 def best(study: StudyResults, metric: str) -> Run | None:
-    """The trained method with the best finite mean over people; None: there is none."""
+    """Return the trained method with the best finite mean over people, if there is any."""
     sign = -1 if metric in study.lower_is_better else 1
-    there = [r for r in study.runs if metric in r.estimates]
-    finite = [r for r in there if math.isfinite(r.estimates[metric].mean)]
+    measured = [r for r in study.runs if metric in r.estimates]
+    finite = [r for r in measured if math.isfinite(r.estimates[metric].mean)]
     return max(finite, key=lambda run: sign * run.estimates[metric].mean, default=None)
 
 
@@ -197,50 +196,50 @@ def rank(study: StudyResults, metric: str | None = None, unit: Unit = "person") 
     """Rank all methods within every person; None with fewer than three methods or two people.
 
     Raises:
-        ConfigError: an unknown metric.
+        ConfigError: the metric is unknown.
     """
     metric = metric or study.headline
     scores = {run.label: _scores(run, metric, unit) for run in study.runs}
     shared = [k for k in next(iter(scores.values())) if all(k in s for s in scores.values())]
     if len(scores) < 3 or len(shared) < 2:
         return None
-    table = np.array([[found[k] for found in scores.values()] for k in shared])
+    table = np.array([[values[k] for values in scores.values()] for k in shared])
     ranking = statistics.friedman(table, metric in study.lower_is_better)
     return Ranked(tuple(scores), len(shared), ranking)
 
 
 def fairness_by_run(study: StudyResults, metric: str | None = None) -> dict[str, Fairness]:
-    """Return label -> fairness block over people, against local-only where it was run.
+    """Return label -> fairness block over people, compared with a local-only run if there is one.
 
-    Of several local-only runs, each method has that of its own experiment. Methods without the
-    metric are left out.
+    With several local-only runs, each method is compared with that of its own experiment. Methods
+    without the metric are left out.
     """
     metric = metric or study.headline
     scores = {
         run.label: {p: v for p, v in run.scores(metric).items() if not math.isnan(v)}
         for run in study.runs
     }
-    found = {}
+    blocks = {}
     for run in study.runs:
         near = [r for r in study.runs if r.folder.parent == run.folder.parent]
         alone = StudyResults(study.folder, tuple(near), {}).find("local_only") or study.find(
             "local_only"
         )
         if scores[run.label]:
-            found[run.label] = fairness(
+            blocks[run.label] = fairness(
                 scores[run.label],
                 metric in study.lower_is_better,
                 (scores[alone.label] or None) if alone is not None else None,
             )
-    return found
+    return blocks
 
 
 def _scores(run: Run, metric: str, unit: Unit) -> dict[Any, float]:
-    """Return the finite value of every person, or (person, seed)."""
-    found: Mapping[Any, float] = run.scores(metric)
+    """Return the finite value of every person, or of every (person, seed)."""
+    values: Mapping[Any, float] = run.scores(metric)
     if unit == "person-seed":
-        found = run.final(metric).set_index(["person", "seed"]).value.to_dict()
-    return {key: value for key, value in found.items() if math.isfinite(value)}
+        values = run.final(metric).set_index(["person", "seed"]).value.to_dict()
+    return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
 def _differences(study: StudyResults, a: str, b: str, metric: str, unit: Unit) -> statistics.Floats:
@@ -252,14 +251,15 @@ def _differences(study: StudyResults, a: str, b: str, metric: str, unit: Unit) -
 
 
 def _family(p_values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """Adjust p-values by Holm, with a - b and b - a as one hypothesis."""
+    """Adjust p-values by Holm's method."""
+    # The tests of a - b and b - a are one hypothesis, which must not be paid for twice.
     single = {frozenset(pair): p for pair, p in p_values.items()}
     adjusted = dict(zip(single, statistics.holm(list(single.values())), strict=True))
     return {pair: adjusted[frozenset(pair)] for pair in p_values}
 
 
 def _verdict(equivalence: float, difference: float) -> Verdict:
-    near, apart = equivalence < statistics.ALPHA, difference < statistics.ALPHA
-    if near:
-        return "different, but equivalent" if apart else "equivalent"
-    return "different" if apart else "undecided"
+    equivalent, different = equivalence < statistics.ALPHA, difference < statistics.ALPHA
+    if equivalent:
+        return "different, but equivalent" if different else "equivalent"
+    return "different" if different else "undecided"

@@ -1,7 +1,7 @@
-"""Rules on when two rows may be judged: the winner has learned, and both have finished training.
+"""Rules for verdicts on two rows: the winner must have learned, and both finished training.
 
-Everything that prints a verdict asks here: `vergence compare`, the report and `vergence reproduce`.
-`tools/examiner.py` computes the same from committed numbers, with formulas of its own.
+`vergence compare`, the report and `vergence reproduce` use them. `tools/examiner.py` computes the
+same from committed numbers, with formulas of its own.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from vergence.results.baselines import kind
 from vergence.results.read import Run, StudyResults, table
 from vergence.results.read import read as read_study
 
+# The share from which a person's loss counts as harm: a verdict should not rest on less.
 GAIN, LAST = HARM, 1 / 3
-"""A finished row gains at most this share of its final value in this last share of its rounds.
-
-It is the share from which a person's loss counts as harm: a verdict should not rest on less."""
+"""Most gain of a finished row, as a share of its final value, in this last share of its rounds."""
 ERRORS, WIDTH = 3.0, 1.959964
-"""Standard errors of the test by which an accuracy must be above a constant answer's, and those of
+"""Standard errors by which an accuracy must exceed that of a constant answer; standard errors in
 half a 95 % interval."""
 FULL = 0.99
-"""Mean of a share from which on no test can tell who is better."""
+"""Mean of a share in [0, 1] above which no test can tell which row is better."""
+# It is larger than the rounding of a mean of float64.
 TIE = 1e-12
-"""Differences below the rounding of a mean of float64 count as equal."""
+"""Largest difference of scores that count as equal."""
 Scores = Mapping[str, float]
 """Person, or seed -> value."""
 Floats = NDArray[np.float64]
@@ -39,16 +39,16 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Standing:
-    """Standing of one row alone, in one metric.
+    """What is known about one row in one metric, without any other row.
 
     Attributes:
-        mean: over people, signed so that more is better.
-        ceiling: True if it is a share that could hardly be larger.
-        learned: True if it is above the best static prior; None where that cannot be known.
-        below: True if it is shown to be below that prior.
-        gaining: gain of a round in the last third of its rounds; 0 if it has finished, NaN if its
-            scores by round are not recorded.
-        prior: name of the best static prior; "" where there is none.
+        mean: mean over people, signed so that more is better.
+        ceiling: True if the metric is a share that could hardly be larger.
+        learned: True if the row is above the best baseline without learning; None if unknown.
+        below: True if the row is significantly below that baseline.
+        gaining: gain per round in the last third of the rounds; 0 if training has finished, NaN if
+            the scores by round are not recorded.
+        prior: name of the best baseline without learning; "" if there is none.
     """
 
     mean: float
@@ -60,7 +60,7 @@ class Standing:
 
     @property
     def destroyed(self) -> bool:
-        """True if it has finished training and is worse than a constant."""
+        """True if training has finished and the row is worse than the best baseline."""
         return self.below and self.gaining == 0
 
 
@@ -72,15 +72,15 @@ def standing(
     images: int = 0,
     learned: bool | None = None,
 ) -> Standing:
-    """Compare a row with the best of the priors, person by person.
+    """Compare a row with the best baseline without learning, person by person.
 
     Args:
-        scores: the row's.
-        priors: name -> scores of predictors that need no training; others' gaze is none of them.
-        lower: True if less is better.
+        scores: the row's scores.
+        priors: name -> scores of the baselines; other people's gaze is none of them.
+        lower: whether less is better.
         gaining: see `Standing`.
-        images: of an accuracy, the number of test images, where it is known.
-        learned: of a row that no prior has the scores for.
+        images: for an accuracy, the number of test images; 0: unknown.
+        learned: whether the row has learned, for a row without any baseline.
     """
     known = {k: v for k, v in scores.items() if math.isfinite(v)}
     sign, mine = (-1.0 if lower else 1.0), np.array(list(known.values()))
@@ -103,24 +103,32 @@ def standing(
 def lead_ends(
     mine: Floats, guess: Floats, sign: float, images: int, seeds: bool
 ) -> list[tuple[float, float]]:
-    """Ends of the lead over a prior: of an accuracy by the test's standard error, else over people.
+    """Return intervals of the lead over a baseline, over the test's images or over people.
 
-    Over people there are two intervals, of the lead itself and of the lead as a share of each
-    person's own prior: where priors differ much between few people the first is wide whatever was
-    learned. Seeds with one and the same lead, on one test, say nothing of its spread: NaN.
+    Over people there are two intervals, of the lead and of the lead as a share of each person's
+    baseline. They are NaN for seeds with equal leads.
+
+    Args:
+        mine: the row's scores.
+        guess: the baseline's scores.
+        sign: -1.0 if less is better, else 1.0.
+        images: number of test images of an accuracy; 0: intervals are over people.
+        seeds: whether scores are of seeds on one test, instead of people.
     """
     lead, level = sign * (mine - guess), float(guess.mean())
     if images:
         half = ERRORS * standard_error(level, images)
         return [(float(lead.mean()) - half, float(lead.mean()) + half)]
+    # Equal leads of seeds on one test say nothing about the spread.
     if seeds and np.ptp(lead) < TIE:
         return [(math.nan, math.nan)]
+    # Where few people's baselines differ much, the interval of the plain lead is always wide.
     scaled = [lead, lead / np.abs(guess)] if np.abs(guess).min() > TIE else [lead]
     return [interval(each.tolist()) for each in scaled]
 
 
 def unit_of(names: Sequence[str]) -> str:
-    """Unit that scores are over, by their names; seeds share a test, whose images are a sample.
+    """Return the unit of scores, by their names: `seed` or `person`.
 
     >>> unit_of(["seed 0", "seed 1"]), unit_of(["p000", "p001"])
     ('seed', 'person')
@@ -130,10 +138,9 @@ def unit_of(names: Sequence[str]) -> str:
 
 
 def standard_error(share: float, images: int) -> float:
-    """Standard error of a share of test images; one right and one wrong image are added.
-
-    Without those two a share of 0 or 1 would have none (Agresti and Coull 1998).
-    """
+    """Return the standard error of a share of test images."""
+    # One right and one wrong image are added, as a share of 0 or 1 would have no error otherwise
+    # (Agresti and Coull 1998).
     share = (share * images + 1) / (images + 2)
     return math.sqrt(share * (1 - share) / images)
 
@@ -141,20 +148,25 @@ def standard_error(share: float, images: int) -> float:
 def with_images(
     ends: tuple[float, float], one: float, other: float, images: int
 ) -> tuple[float, float]:
-    """Interval over seeds of a difference of two accuracies, with the sampling of test images.
+    """Widen an interval over seeds of a difference of two accuracies by the sampling of images.
 
-    Both models are taken for independent on the images, which is the wider of the two ways.
+    Args:
+        ends: the interval over seeds.
+        one: an accuracy.
+        other: the other accuracy.
+        images: number of test images.
     """
+    # Both models count as independent on the images, which gives the wider interval.
     middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
     half = math.hypot(half, *(WIDTH * standard_error(p, images) for p in (one, other)))
     return middle - half, middle + half
 
 
 def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
-    """Gain of a round in the last third; 0 if that third gains at most `GAIN` of the final value.
+    """Return the mean gain per round in the last third of the rounds.
 
-    The third begins at the evaluated round nearest to two thirds of all; the gain from there is
-    taken to be the same in every round. NaN where nothing was measured between start and end.
+    It is 0 if that third gains at most `GAIN` of the final value, and NaN if nothing was measured
+    between start and end. The third begins at the evaluated round nearest to two thirds of all.
     """
     values = np.asarray(means, dtype=np.float64)
     known = np.isfinite(values)
@@ -170,44 +182,47 @@ def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
 def training_curve(run: Run, metric: str) -> Curve:
     """Return evaluated rounds and means over people and seeds, signed so that more is better.
 
-    A run whose clients train once more after the last round was measured after that, so that this
-    measurement says nothing of its rounds. Of merged folds the curve is that which gains most.
+    For merged folds it is the curve of the fold that gains most.
     """
     folds = dict.fromkeys(run.results.get("folds", {}).values())
     if folds:
         return steepest(training_curve(read_study(run.folder / x).runs[0], metric) for x in folds)
-    if not (run.folder / "rounds.csv").exists() or not len(told := run.rounds):
+    if not (run.folder / "rounds.csv").exists() or not len(rows := run.rounds):
         return (), ()
-    own = told[(told.evaluation == "P0") & (told.metric == metric)]
+    own = rows[(rows.evaluation == "P0") & (rows.metric == metric)]
     means = (-1 if metric in run.lower_is_better else 1) * own.groupby("round").value.mean()
-    if told["round"].max() > means.index.max():
+    # Clients that train once more after the last round are measured after that: this last point
+    # says nothing about the rounds.
+    if rows["round"].max() > means.index.max():
         means = means.iloc[:-1]
     return means.index.to_list(), means.to_list()
 
 
 def steepest(curves: Iterable[Curve]) -> Curve:
-    """Return the curve that gains most; one of which that is not recorded may gain more."""
+    """Return the curve that gains most; an unrecorded gain (NaN) counts as the largest."""
     return max(curves, key=lambda each: float(np.nan_to_num(gain_a_round(*each), nan=math.inf)))
 
 
 def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
-    """Label -> standing of every run of a study in a metric."""
+    """Return label -> standing of every run of a study in a metric."""
     priors = {
-        name: {person: told.get(metric, math.nan) for person, told in people.items()}
+        name: {person: metrics.get(metric, math.nan) for person, metrics in people.items()}
         for name, people in study.priors.items()
         if kind(name) == "prior"
     }
-    found = {}
+    by_label = {}
     for run in study.runs:
+        # A larger budget of the same method was tried and is worse: more training would not help.
         best = best_of_budgets(study, run, metric)
         gain = 0.0 if best else gain_a_round(*training_curve(run, metric))
         lower = metric in run.lower_is_better
-        found[run.label] = standing(run.scores(metric), priors, lower, gain, tested(run, metric))
-    return found
+        images = count_test_images(run, metric)
+        by_label[run.label] = standing(run.scores(metric), priors, lower, gain, images)
+    return by_label
 
 
-def tested(run: Run, metric: str) -> int:
-    """Number of test images of everybody, of an accuracy in a run that keeps their scores."""
+def count_test_images(run: Run, metric: str) -> int:
+    """Return the number of all people's test images; 0 if unknown, or for no accuracy."""
     if "accuracy" not in metric or not (run.folder / "samples.csv").exists():
         return 0
     rows = table(run.folder / "samples.csv")
@@ -215,7 +230,7 @@ def tested(run: Run, metric: str) -> int:
 
 
 def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
-    """True if a run is the best of three budgets of its method, none of them the largest."""
+    """Return whether a run is the best of three or more budgets, and not the largest one."""
     sign = -1 if metric in run.lower_is_better else 1
     means = {
         other.steps: sign * other.estimates[metric].mean
@@ -227,7 +242,7 @@ def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
 
 
 def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
-    """True if two rows have the same score for everybody in every metric: one and the same run."""
+    """Return whether two rows have equal scores of all people in every metric, as one run has."""
     shared = one.keys() & other.keys()
     return bool(shared) and all(
         one[m].keys() == other[m].keys()
@@ -240,13 +255,13 @@ def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
 
 
 def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool = False) -> str:
-    """The words that stand in the place of a verdict on two rows; "" where one may be given.
+    """Return the words in the place of a verdict on two rows; "" if a verdict may be given.
 
     Args:
         one: a row.
-        other: what it is compared with; a static prior is a `Standing` of a mean alone.
+        other: the row to compare it with; a baseline without learning is a `Standing` with a mean.
         equal: whether all their scores are the same.
-        both: whether both must have learned, as where they are said to be alike.
+        both: whether both must have learned, as for the statement that they are alike.
     """
     rows = (one, other)
     if one.ceiling and other.ceiling:

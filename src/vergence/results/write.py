@@ -1,4 +1,4 @@
-"""Writers of a run's results, provenance, masks and priors beside its tables."""
+"""Writers of a run's results, provenance, masks and baselines without learning."""
 
 from __future__ import annotations
 
@@ -35,47 +35,48 @@ from vergence.system.memory import peak_mb
 
 
 def save_whole(path: Path, *chunks: bytes | memoryview) -> None:
-    """Replace a file of a run, whole or not at all.
+    """Replace a file of a run, completely or not at all.
 
     Raises:
-        Unsaved: it cannot be written.
+        Unsaved: the file cannot be written.
     """
     with saving(path.parent):
         write_whole(path, *chunks)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
+    """Write a JSON file, completely or not at all."""
     save_whole(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
 def write_toml(path: Path, table: Mapping[str, Any], above: Sequence[str] = ()) -> None:
-    """Write TOML whole or not at all; `above` are lines of comment that it begins with."""
-    said = "".join(f"# {line}\n" for line in above)
-    save_whole(path, (said + tomli_w.dumps(dict(table))).encode())
+    """Write a TOML file, completely or not at all; `above` are its first lines, as comments."""
+    comments = "".join(f"# {line}\n" for line in above)
+    save_whole(path, (comments + tomli_w.dumps(dict(table))).encode())
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table whole or not at all."""
+    """Write a CSV table of a run, completely or not at all."""
     save_whole(path, csv_of([head, *rows]).encode())
 
 
 def export_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table for a reader, outside of any run, whole or not at all."""
+    """Write a CSV table for a reader, outside of any run, completely or not at all."""
     write_text(path, csv_of([head, *rows]))
 
 
 def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, float]]:
     """Return metric -> person -> mean over seeds, from people.csv."""
-    found = means_over_seeds(table(folder / "people.csv"))
-    return {metric: people for (point, metric), people in found.items() if point == evaluation}
+    means = means_over_seeds(table(folder / "people.csv"))
+    return {metric: people for (point, metric), people in means.items() if point == evaluation}
 
 
 def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
     """Return mean, std, worst and the 95 % interval over people who have a number."""
     values = with_number(people.values())
     worst = max(values) if lower_is_better else min(values)
-    with np.errstate(invalid="ignore"):  # somebody's number may be infinite
+    # The number of somebody whose training diverged may be infinite.
+    with np.errstate(invalid="ignore"):
         std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     ends = [None if math.isnan(end) else end for end in interval(values)]
     return {"mean": float(np.mean(values)), "std": std, "worst": worst, "ci95": ends}
@@ -84,7 +85,8 @@ def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any
 def traffic(folder: Path, rounds: int) -> dict[str, float]:
     """Return mean bytes up and down per client and round, from turns.csv.
 
-    What is sent once (a data centre's data, a last download after the rounds) is spread over them.
+    Bytes sent once (a data centre's data, a last download after the rounds) are divided by the
+    number of rounds, too.
     """
     turns = table(folder / "turns.csv")
     uploads = turns.verb == UPLOAD
@@ -97,7 +99,7 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def seconds(folder: Path) -> float:
-    """Return the seconds of rounds, and before and after them, from rounds.csv."""
+    """Return the seconds of all rounds, and of the work before and after them, from rounds.csv."""
     spent = table(folder / "rounds.csv").drop_duplicates(["seed", "round", "seconds"])
     return sum(spent.seconds.tolist())
 
@@ -146,7 +148,7 @@ def write_results(
 
 
 def score_blocks(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
-    """Return the blocks of results.json that are made of people.csv; nobody is compared yet."""
+    """Return the blocks of results.json that follow from people.csv, without comparisons."""
     means = person_means(folder)
     return {
         "metrics": {m: summary(p, m in lower_is_better) for m, p in means.items()},
@@ -162,22 +164,22 @@ def write_merged(
     people: Sequence[str] | None = None,
     splits: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write results.json of merged folds: costs are means (bytes) or sums (seconds) over them.
+    """Write results.json of merged runs: bytes are means over them, seconds are sums.
 
     Args:
         folder: the merged run, with its tables.
-        parts: person -> run of the fold about that person; or split seed -> run of that split.
-        clients: how many there are in the whole data.
-        people: who was measured; default the people whom the folds are about.
-        splits: what the splits say of their spread, where the parts are splits.
+        parts: person left out -> run of that fold; or split seed -> run of that split.
+        clients: number of clients in the whole data.
+        people: people who were measured; None: the people left out.
+        splits: the spread over splits, where the parts are splits.
     """
-    told = [part.results for part in parts.values()]
-    first = told[0]
+    results = [part.results for part in parts.values()]
+    first = results[0]
     prints = {
-        seed: hashlib.sha256("".join(t["fingerprint"][seed] for t in told).encode()).hexdigest()
+        seed: hashlib.sha256("".join(t["fingerprint"][seed] for t in results).encode()).hexdigest()
         for seed in first["fingerprint"]
     }
-    personal = [t["personal_fraction"] for t in told if t["personal_fraction"] is not None]
+    personal = [t["personal_fraction"] for t in results if t["personal_fraction"] is not None]
     write_json(
         folder / "results.json",
         {
@@ -186,10 +188,10 @@ def write_merged(
             "clients": clients,
             **score_blocks(folder, first["headline"], first["lower_is_better"]),
             "bytes": {
-                way: float(np.mean([t["bytes"][way] for t in told])) for way in ("up", "down")
+                way: float(np.mean([t["bytes"][way] for t in results])) for way in ("up", "down")
             },
-            "seconds": sum(t["seconds"] for t in told),
-            "peak_mb": max(t["peak_mb"] for t in told),
+            "seconds": sum(t["seconds"] for t in results),
+            "peak_mb": max(t["peak_mb"] for t in results),
             "personal_fraction": float(np.mean(personal)) if personal else None,
             "fingerprint": prints,
             "folds" if splits is None else "split_folders": {
@@ -201,27 +203,27 @@ def write_merged(
 
 
 def write_erased(run: Run, person: str, fingerprints: Mapping[str, str]) -> None:
-    """Write results.json again, of a run whose tables hold a person no more."""
-    told = run.results
+    """Rewrite results.json of a run after a person's rows were removed from its tables."""
+    results = run.results
     write_json(
         run.folder / "results.json",
         {
-            **told,
-            "people": [who for who in told["people"] if who != person],
+            **results,
+            "people": [who for who in results["people"] if who != person],
             **score_blocks(run.folder, run.headline, run.lower_is_better),
             "fingerprint": dict(fingerprints),
-            "erased": told.get("erased", 0) + (person in told["people"]),
+            "erased": results.get("erased", 0) + (person in results["people"]),
         },
     )
 
 
 def write_index(out: Path, runs: Sequence[Mapping[str, str]], task: Task, name: str) -> None:
-    """Write index.json, which `read` starts from.
+    """Write index.json, from which `results.read` finds the runs of a folder.
 
     Args:
         out: the folder of the runs.
         runs: label, method and folder (`dir`, below `out`) of each.
-        task: what was trained.
+        task: the task that was trained.
         name: the task's name in the experiment.
     """
     write_json(
@@ -237,7 +239,7 @@ def write_index(out: Path, runs: Sequence[Mapping[str, str]], task: Task, name: 
 
 
 def input_shape(federation: Federation) -> dict[str, int] | None:
-    """Return frames per window and their size, where the data is video or images."""
+    """Return the number of frames per window and their size; None for data without frames."""
     test = next(iter(federation.people.values())).test
     if "frames" not in test.banks:
         return None
@@ -247,20 +249,31 @@ def input_shape(federation: Federation) -> dict[str, int] | None:
 
 
 def has_harm(folder: Path) -> bool:
-    """True if a run has been compared with local-only."""
+    """Return whether a run has been compared with local-only."""
     return read_json(folder / "results.json").get("harmed_vs_local") is not None
 
 
 def fairness_block(
     people: Mapping[str, float], lower_is_better: bool, alone: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the fairness block of person -> headline; without `alone`, harm is null."""
-    found = fairness(people, lower_is_better, alone)
-    return finite({**asdict(found), "spread": found.spread})
+    """Return the fairness block of results.json; without `alone` its numbers of harm are null.
+
+    Args:
+        people: person -> headline metric.
+        lower_is_better: whether less is better.
+        alone: person -> headline metric of local-only training.
+    """
+    block = fairness(people, lower_is_better, alone)
+    return finite({**asdict(block), "spread": block.spread})
 
 
 def write_harm(folder: Path, local: Path) -> None:
-    """Add whom a run makes worse off than alone to its results.json."""
+    """Add to a run's results.json how many people it harms compared with training alone.
+
+    Args:
+        folder: the run directory.
+        local: the run directory of local-only.
+    """
     results = read_json(folder / "results.json")
     metric = results["headline"]
     mine, alone = person_means(folder)[metric], person_means(local)[metric]
@@ -271,26 +284,35 @@ def write_harm(folder: Path, local: Path) -> None:
 
 def write_masks(folder: Path, method: Method, seed: int, clients: Mapping[str, Any]) -> None:
     """Write masks.safetensors: the packed mask of every seed and person."""
-    masks = {c: method.personal(state) for c, state in clients.items()}
-    found = {c: m for c, m in masks.items() if m is not None}
-    if not found:
+    every = {c: method.personal(state) for c, state in clients.items()}
+    masks = {c: m for c, m in every.items() if m is not None}
+    if not masks:
         return
     path = folder / "masks.safetensors"
-    layout = next(iter(found.values())).layout
-    kept = load_arrays(path.read_bytes()) if path.exists() else {}
-    kept |= {f"{seed}/{c}": m.packed() for c, m in found.items()}
+    layout = next(iter(masks.values())).layout
+    # Other seeds of the run have written their masks to this file already.
+    arrays = load_arrays(path.read_bytes()) if path.exists() else {}
+    arrays |= {f"{seed}/{c}": m.packed() for c, m in masks.items()}
     about = {
         "n": str(layout.n),
         "names": json.dumps(layout.names),
         "shapes": json.dumps(layout.shapes),
     }
-    save_whole(path, save(kept, about))
+    save_whole(path, save(arrays, about))
 
 
 def provenance(
     federation: Federation, data_sha: str, code_sha: str, files: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Everything needed to say what a run ran on; `files` is code of the user's, by place."""
+    """Return the content of provenance.json: code, data, environment and command of a run.
+
+    Args:
+        federation: the data.
+        data_sha: digest of the data.
+        code_sha: digest of this package's code.
+        files: digests of the user's code, by place.
+    """
+    # Relative names of code are looked for from this directory when the run is read.
     relative = any(name.endswith(".py") and not Path(name).is_absolute() for name in files or ())
     libraries = ("torch", "numpy", "scipy", "safetensors", "av")
     return {
@@ -312,8 +334,9 @@ def provenance(
 
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
-    """Write priors.csv: the predictors that need no learning, per person."""
-    if federation.recipe is None:  # metrics of one's own may change what they are given
+    """Write priors.csv with the scores of baselines without learning, per person."""
+    # A user's metrics may change the tensors that they get, so that they get copies.
+    if federation.recipe is None:
         own = {p: replace(s, test=s.test.copy()) for p, s in federation.people.items()}
         federation = replace(federation, people=own)
     rows = (

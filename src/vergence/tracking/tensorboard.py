@@ -1,4 +1,4 @@
-"""Curves for TensorBoard beside rounds.csv, made from that table alone."""
+"""Curves for TensorBoard, made from rounds.csv alone and written next to it."""
 
 # Protobuf makes its classes when they are imported.
 # pyright: reportAttributeAccessIssue=false
@@ -21,17 +21,15 @@ FOLDER = "tensorboard"
 
 
 def warn(text: str) -> None:
-    """Say something on stderr that ends nothing."""
+    """Print a warning on stderr; the program continues."""
     print(f"vergence: {text}", file=sys.stderr)
 
 
 class Board:
-    """The event file of one seed: made anew where a run begins or goes on, then added to.
+    """Event file of one seed, written afresh whenever a run starts or is resumed.
 
-    So it never holds a round twice, whatever was killed or cut back. Nothing here is worth a run:
-    what cannot be written is tried once more at the end of the seed, and then said once. Records
-    are framed here: tensorboardX's writers keep a thread, which a run that forks cannot have, and
-    wait for the disk after every flush.
+    It therefore never holds a round twice. A file that cannot be written never ends the run: it is
+    tried once more at the end of the seed, and then a warning is printed.
 
     Examples:
         >>> with Board(run, seed=0) as board:  # doctest: +SKIP
@@ -45,7 +43,7 @@ class Board:
         self.read, self.costed = 0, -1
 
     def __enter__(self) -> Board:
-        """Make the file from the rounds that are there."""
+        """Write the file with the rounds that exist already."""
         self._safely(self._begin)
         return self
 
@@ -55,7 +53,7 @@ class Board:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Add what came last."""
+        """Add the last rounds, and warn if the file cannot be written."""
         self.follow()
         if self.file is None and kind is None:
             fault = self._safely(self._begin)
@@ -63,15 +61,16 @@ class Board:
                 self.warn(f"no TensorBoard curves of seed {self.seed} ({fault}); the run is whole")
 
     def follow(self) -> None:
-        """Add the rounds that came since."""
+        """Add the rounds that were finished since the last call."""
         if self.file is not None:
             self._safely(self._add)
 
     def _safely(self, work: Callable[[], None]) -> str:
-        """Do some work; return what went wrong, after which there is no file."""
+        """Do some work, and return the text of its error; after an error there is no file."""
+        # Curves must never end a run, whatever a library raises.
         try:
             work()
-        except Exception as error:  # of a library too: curves are not worth a run
+        except Exception as error:
             self.file = None
             return f"{type(error).__name__}: {error}"
         return ""
@@ -92,16 +91,18 @@ class Board:
 
     def _add(self, anew: bool = False) -> None:
         text, self.read = whole_lines(self.table, self.read)
-        found: dict[int, dict[str, float]] = {}
+        rounds: dict[int, dict[str, float]] = {}
         for seed, at, point, metric, value, *costs in csv.reader(fields_of(text)):
-            if seed == str(self.seed):  # the header's is "seed"
-                scalars = found.setdefault(int(at), {})
+            # The header has "seed" in this column, and is skipped with other seeds.
+            if seed == str(self.seed):
+                scalars = rounds.setdefault(int(at), {})
                 scalars[f"{point}/{metric}"] = float(value)
+                # Every row of a round repeats its costs, which are written once.
                 if int(at) > self.costed:
-                    told = zip(COSTS, costs, strict=True)
-                    scalars.update({f"cost/{k}": float(v) for k, v in told if v})
-        self.costed = max([self.costed, *found])
-        self._write(list(_events(found, anew)))
+                    columns = zip(COSTS, costs, strict=True)
+                    scalars.update({f"cost/{k}": float(v) for k, v in columns if v})
+        self.costed = max([self.costed, *rounds])
+        self._write(list(_events(rounds, anew)))
 
     def _write(self, events: list[dict[str, Any]]) -> None:
         from tensorboardX.proto.event_pb2 import Event
@@ -113,13 +114,13 @@ class Board:
             file.write(b"".join(data))
 
 
-def _events(found: dict[int, dict[str, float]], anew: bool) -> Iterator[dict[str, Any]]:
-    """Yield an event per round; of rounds of old, when it was is told by what they took."""
+def _events(rounds: dict[int, dict[str, float]], anew: bool) -> Iterator[dict[str, Any]]:
+    """Yield an event per round; times of rounds before a resumption follow from their durations."""
     from tensorboardX.proto.summary_pb2 import Summary
 
-    took = {at: scalars.get("cost/seconds", 0.0) for at, scalars in found.items()}
+    took = {at: scalars.get("cost/seconds", 0.0) for at, scalars in rounds.items()}
     clock = time.time() - sum(took.values())
-    for at, scalars in found.items():
+    for at, scalars in rounds.items():
         clock += took[at]
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         when = {"wall_time": clock} if anew else {}
@@ -127,10 +128,12 @@ def _events(found: dict[int, dict[str, float]], anew: bool) -> Iterator[dict[str
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record as an event file holds it: length, its checksum, the record, its checksum.
+    """Frame a record for an event file: length, its checksum, the record, its checksum.
 
     Source: TensorFlow, "TFRecord and tf.train.Example", section "TFRecords format details".
     """
+    # tensorboardX's own writers keep a thread, which a run that forks cannot have, and wait for the
+    # disk after every flush.
     from tensorboardX.record_writer import masked_crc32c
 
     size = struct.pack("<Q", len(record))
