@@ -25,7 +25,7 @@ from vergence.reports.html import figure
 from vergence.results import significance
 from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
-from vergence.results.verdict_rules import tested, training_curve
+from vergence.results.verdict_rules import count_test_images, training_curve
 from vergence.studies import compare
 from vergence.studies import few_shot as codes
 from vergence.studies.cross_dataset import cross
@@ -113,7 +113,7 @@ def numbers(study: StudyResults, folder: Path) -> None:
             for s, p, v in cells
             if p in run.people
         ]
-        if images := tested(run, metric):
+        if images := count_test_images(run, metric):
             rows.append(("test", "", 0, "", "end", metric, images, ""))
         curve = zip(*training_curve(run, metric), strict=True)
         rows += [(run.label, "", 0, "", int(r), "curve", repr(float(v)), steps) for r, v in curve]

@@ -13,7 +13,7 @@ from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
 from vergence.methods.generative.ap_fl import mixed
 from vergence.results.read import Run, StudyResults
-from vergence.results.verdict_rules import tested
+from vergence.results.verdict_rules import count_test_images
 from vergence_papers.claims import PRIOR, TablePart
 from vergence_papers.data_sets import FRIENDS
 from vergence_papers.running import PartResult, load_or_measure, settle
@@ -121,7 +121,10 @@ def both_tests(part: TablePart, experiment: Experiment, out: Path) -> PartResult
         POOLED: constant(study, POOLED, study.runs[0].people),
     }
     return PartResult(
-        scores, study, lower=study.lower_is_better, images={POOLED: tested(study.runs[0], POOLED)}
+        scores,
+        study,
+        lower=study.lower_is_better,
+        images={POOLED: count_test_images(study.runs[0], POOLED)},
     )
 
 
@@ -141,7 +144,7 @@ def absent(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     scores[f"{MOST}{part.suffix}{PRIOR}"] = {
         metric: constant(study, metric, [AWAY]) for metric in (OWN, POOLED)
     }
-    images = {POOLED: tested(study.runs[0], POOLED)}
+    images = {POOLED: count_test_images(study.runs[0], POOLED)}
     return PartResult(scores, study, lower=study.lower_is_better, images=images)
 
 

@@ -451,8 +451,11 @@ def _write_final_files(
     In a deployment only the results are written; clients' states are not on this machine.
     """
     method, plan, path = experiment.methods[label], experiment.plan, folder.path
-    task, people = experiment.task(plan.seeds[0]), measured(loaded.raw, plan)
-    here = not folder.elsewhere
+    task, people, here = (
+        experiment.task(plan.seeds[0]),
+        measured(loaded.raw, plan),
+        not folder.elsewhere,
+    )
     # States are read from disk, even those of this process: a resumed run writes the same files.
     finals = [
         read_run(path, seed, experiment.with_method(label)).on_data(

@@ -325,16 +325,7 @@ def override(table: Table, item: str) -> None:
 
 
 def check(table: Table, home: Path | None = None) -> Experiment:
-    """Build an experiment from its merged table.
-
-    Args:
-        table: the experiment file's content.
-        home: the folder of its file. A presence trace is looked for there, one folder above (for
-            the config of a run directory), then from the working directory.
-
-    Raises:
-        ConfigError: a key or value is wrong; the message names it and what is allowed.
-    """
+    """Build an experiment from its merged table; `home` is the folder of its file."""
     if parts := python_parts(table):
         raise BuiltInPython(
             f"{parts}, which no file names: go on in Python with the call of vergence.train that "
@@ -370,11 +361,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         methods[label] = method
     sweep = build_sweep(table, list(methods))
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
-    code = {
-        name: it
-        for name in python_files(table)
-        if (it := current_trust().loaded_code.get(name)) is not None
-    }
+    ran = current_trust().loaded_code
+    code = {name: ran[name] for name in python_files(table) if name in ran}
     poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
     return check_combinations(
         Experiment(
@@ -400,6 +388,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
 def build_plan(table: Table, home: Path | None = None) -> Plan:
     """Build the plan of a run from the table `run` and those of its parts."""
     presence = bind(Participation, table.get("presence", {}), "presence")
+    # The trace lies next to the experiment, or one folder above the config of a method's run.
     if presence.trace and home:
         places = (folder / presence.trace for folder in (home, home.parent))
         trace = next((str(path) for path in places if path.is_file()), presence.trace)

@@ -216,8 +216,9 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
         best = best_of_budgets(study, run, metric)
         gain = 0.0 if best else gain_a_round(*training_curve(run, metric))
         lower = metric in run.lower_is_better
-        images = count_test_images(run, metric)
-        by_label[run.label] = standing(run.scores(metric), priors, lower, gain, images)
+        by_label[run.label] = standing(
+            run.scores(metric), priors, lower, gain, count_test_images(run, metric)
+        )
     return by_label
 
 

@@ -137,6 +137,5 @@ def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federat
     if not attackers:
         return federation
     changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
-    count = f"{len(attackers)} of {len(federation.clients)} people"
-    text = f"{poison.attack} by {count}, on purpose: {', '.join(attackers)}"
-    return replace(changed, about={**changed.about, POISONED: text})
+    attack = f"{poison.attack} by {len(attackers)} of {len(federation.clients)} people, on purpose"
+    return replace(changed, about={**changed.about, POISONED: f"{attack}: {', '.join(attackers)}"})
