@@ -259,8 +259,7 @@ class TrainedRun:
             owners: the participants whose models are used.
         """
         if self.participants is None:
-            run = replace(self, participants=self.ready.only(owners))
-            return run.unseen_client(person, owners)
+            return replace(self, participants=self.ready.only(owners)).unseen_client(person, owners)
         return self.without_own_prior(person)._score_unseen_client(person, owners)
 
     def _score_unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
