@@ -96,6 +96,7 @@ class _BehaviourEncoder:
         kind = type(thing).__name__
         if isinstance(thing, list | tuple):
             return kind, [self.encode(item) for item in thing]
+        # The order of a set differs between processes, that of simple keys can be sorted.
         simple = all(isinstance(key, SIMPLE) for key in thing)
         order = sorted(thing, key=repr) if simple else list(thing)
         if isinstance(thing, Mapping):
@@ -108,6 +109,7 @@ class _BehaviourEncoder:
         if _in_library(function):
             return "function", qualified_name(function), defaults
         known = function.__globals__
+        # A global that the code reads may change what the function does.
         names = sorted(set(_globals_of(function.__code__)) & known.keys())
         used = [(name, self.encode(known[name])) for name in names]
         return "function", self._code(function.__code__), defaults, used

@@ -273,6 +273,7 @@ class FinishedRun:
         target = Path(folder)
         if target.exists():
             raise StateError(f"{target} is there already; choose another folder")
+        # The lock belongs to whoever writes in the old folder.
         shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns(".lock"))
         return FinishedRun(target, self._experiment, self._loaded, trust_code=self._trust_code)
 

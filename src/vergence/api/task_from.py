@@ -312,6 +312,7 @@ class FunctionTask(Task):
         bounded = _between(seen, 0, 1) and _between(targets, 0, 1)
         candidates, within = [torch.zeros(size)], (0, 1) if bounded else (None, None)
         if not targets.is_floating_point() and targets.ndim == 1 and size > 1:
+            # A class without samples would have an infinite loss otherwise.
             shares = targets[targets >= 0].bincount(minlength=size).add(1e-3).double()
             shares /= shares.sum()
             for each, sums in ((shares, seen.sum(1)), (shares.log(), seen.exp().sum(1))):
@@ -500,6 +501,7 @@ def is_importable(thing: Any) -> bool:
         return all(map(is_importable, (thing.func, *thing.args, *thing.keywords.values())))
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     module, name = getattr(named, "__module__", None), named.__qualname__
+    # Names such as `<lambda>` and `<locals>` cannot be imported.
     if module in (None, "__main__", "builtins") or "<" in name:
         return module == "builtins"
     try:

@@ -100,6 +100,7 @@ def _seeds(seed: int | None, seeds: Sequence[int] | None) -> list[int] | None:
         raise ConfigError("train: give seed or seeds, not both")
     if seeds is None:
         return None if seed is None else [seed]
+    # A text is iterable, too, and "12" is no list of the seeds 1 and 2.
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise ConfigError(
             f"train: seeds must be several whole numbers, as [0, 1, 2], one seed is seed=0; got "

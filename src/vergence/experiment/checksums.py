@@ -95,6 +95,7 @@ def check(folder: Path) -> None:
         raise StateError(
             f"{folder / name} is damaged: its SHA-256 is not that of {NAME}; run it again"
         )
+    # Whoever changes a table can write new sums, but the checkpoint has a digest of its rows.
     check_tables(folder)
 
 

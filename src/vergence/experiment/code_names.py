@@ -79,6 +79,7 @@ def is_file(path: Path) -> bool:
 
 def module_file(module: str) -> Path | None:
     """Find the Python file of a module as an import would, without running anything."""
+    # A file that was written a moment ago would not be found otherwise.
     importlib.invalidate_caches()
     path: Sequence[str] | None = None
     spec = None
@@ -88,6 +89,7 @@ def module_file(module: str) -> Path | None:
         spec = _spec(whole, path)
         if spec is None:
             return None
+        # An imported package may have changed the path of its modules.
         imported = vars(sys.modules[whole]) if whole in sys.modules else {}
         path = imported.get("__path__", spec.submodule_search_locations)
         if path is None and depth < len(parts):

@@ -85,6 +85,7 @@ def check(out: Path, now: Mapping[str, str]) -> None:
         then = dict(parse_json(path.read_bytes()))
     except (ValueError, TypeError):
         raise StateError(f"{path} is damaged; restore it, or start a new run elsewhere") from None
+    # The old stamp may have an entry for states to begin from that this run lacks.
     for what in [*now, *(more for more in then if more not in (*MADE, *now))]:
         mine = now.get(what)
         if then.get(what) != mine:
@@ -103,6 +104,7 @@ def check_settings(out: Path, table: Mapping[str, Any]) -> None:
         StateError: settings differ; the message has their values then and now.
     """
     then = settings(read_config(out / "config.toml"))
+    # TOML has no tuples, so this table goes through TOML, too, before it is compared.
     mine = settings(tomllib.loads(tomli_w.dumps(dict(table))))
     differ = [key for key in {**then, **mine} if then.get(key) != mine.get(key)]
     if differ:

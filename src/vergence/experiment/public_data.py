@@ -43,6 +43,7 @@ class ReleasedSamples(NamedOptions, label="proxy"):
 
     def split_samples(self, samples: Samples, person: str, part: str) -> tuple[Samples, Samples]:
         """Split a person's samples into those to release and the rest, each in their order."""
+        # Each person and part has its own stream, so that nobody's draw depends on other people.
         draw = RandomStream("proxy", self.seed, person, part).torch()
         count = max(1, round(self.share * len(samples)))
         mask = torch.zeros(len(samples), dtype=torch.bool)

@@ -67,6 +67,7 @@ def toml_value(value: Any) -> Any:
     if isinstance(value, StartingModel):
         return value.run
     if isinstance(value, tuple | list | frozenset):
+        # A set has another order in every process, and a config must have the same bytes.
         return [toml_value(v) for v in (sorted(value) if isinstance(value, frozenset) else value)]
     if isinstance(value, Mapping):
         return {str(k): toml_value(v) for k, v in value.items()}

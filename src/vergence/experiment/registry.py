@@ -143,6 +143,7 @@ def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
         anew = _run_under_new_name(place, file, text)
         return before if ModuleComparison(before, anew).alike else anew
     finder = OneModule(place, file, text)
+    # It comes first, so that the admitted text runs, and no other file of this name.
     sys.meta_path.insert(0, finder)
     try:
         with running(place, str(file)):

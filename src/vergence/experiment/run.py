@@ -134,6 +134,7 @@ def start(
             note(f"presence: cohort asks {cohort} of {people} {who}: everybody is asked")
         for line in privacy_spent.noise_outlook(experiment, loaded.ready):
             note(line)
+        # A config that names a starting model needs its copy, so that the copy comes first.
         starting_model.write_copy(experiment.model.start, out)
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         _run_here(experiment, loaded, out, follower)
@@ -236,6 +237,7 @@ def resume(
     folders, loaded = folders_of(experiment, out), None
     with locked(out), under(trust_with_code(experiment.code)):
         every = list(dict.fromkeys([out, *folders.values()]))
+        # Finished methods are not trained again, so their files must be as they were.
         for folder in filter(checksums.sealed, every):
             checksums.check(folder)
         finished = all(map(checksums.sealed, every))
@@ -365,6 +367,7 @@ def run_methods(
             with lock, faults, profiling.method(label):
                 callback = replace(follower, on_round=listener)
                 _run_method(experiment, loaded, label, folder, (bar, line), callback, pool)
+            # An interrupted run can be read already: its index lists the methods that are finished.
             if experiment.several:
                 task = experiment.task(experiment.plan.seeds[0])
                 runs = [

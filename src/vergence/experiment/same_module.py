@@ -65,6 +65,7 @@ class ModuleComparison:
         if not self._same(type(one), type(other)):
             return False
         if isinstance(one, PLAIN):
+            # As texts, since NaN differs from itself, and 0.0 equals -0.0.
             return repr(one) == repr(other)
         self.seen.add(pair)
         return self._object(one, other)

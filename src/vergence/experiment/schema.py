@@ -88,6 +88,7 @@ KEYS = (
 Table = dict[str, Any]
 LINE, DEEPEST = 1000, 16
 """Characters of an error message; levels of nested tables of a setting."""
+# A label is the name of a folder and an argument of commands: no separators, no leading dash.
 LABEL = re.compile(r"\w[\w-]{0,99}")
 MOST_METHODS, LONGEST_PATH = 1000, 4000
 """Most methods of an experiment, as each is trained in turn and has a row in every table; most
@@ -287,6 +288,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
         raise ConfigError(f"{path}: extends must be a list of file names; got {below!r}")
     for other in below:
         merged = merge(merged, read(path.parent / other, (*above, path.resolve()), sender))
+    # A file may replace the `method` of one that it extends by `methods`, and vice versa.
     if "methods" in table:
         merged.pop("method", None)
     if "method" in table:
@@ -310,6 +312,7 @@ def override(table: Table, item: str) -> None:
         raise ConfigError(f"--set takes key=value, got '{item}'")
     try:
         value = tomllib.loads(f"v = {text}")["v"]
+    # So that texts need no quotes inside of the shell's quotes.
     except tomllib.TOMLDecodeError:
         value = text
     except (ValueError, RecursionError) as error:

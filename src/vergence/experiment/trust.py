@@ -135,6 +135,7 @@ class Trust:
         if not is_file(here):
             raise ConfigError(missing_code_text(str(here)))
         text = here.read_bytes()
+        # Whoever can write to this folder must not replace the code that its operator accepted.
         if (sha := hashlib.sha256(text).hexdigest()) != self.accepted_digests[name]:
             raise StateError(
                 f"{here} is not the code that was accepted here: its SHA-256 is {sha}, accepted "
@@ -319,6 +320,7 @@ def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..
 
     @functools.wraps(command)
     def trusting(*args: Any, trust_code: bool = False, **options: Any) -> Any:
+        # The hint repeats the command, so that it can be pasted.
         how = f"`{shlex.join(['vergence', *sys.argv[1:]])} --trust-code`"
         fresh = Trust(trust.own_experiment, trust_code, trust.exact, how)
         with under(fresh):

@@ -20,6 +20,7 @@ from vergence.experiment.user_code_files import LONGEST_REASON
 
 FILE = "traceback.txt"
 FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+# A method that calls a generator without `yield from` gets this in the place of a reply.
 FORGOTTEN = "'generator' object"
 
 

@@ -28,6 +28,7 @@ def running(name: str, file: str) -> Iterator[None]:
     """
     try:
         yield
+    # A script that ends with `sys.exit()` would end the command without a word.
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, SystemExit):

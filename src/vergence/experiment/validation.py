@@ -97,6 +97,7 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
     Raises:
         ConfigError: task, model and federation do not fit together.
     """
+    # A task's error does not say what the network returned, so that a hook looks at it.
     returned: list[Any] = []
     try:
         with profiling.phase("features"):
@@ -206,8 +207,10 @@ def check_people(
         for name, part in vars(splits).items():
             _check_targets(task, module, output, part, f"person {person!r}, {name}", fine)
         if (now := time.process_time()) < end:
+            # There is no run folder yet, where a traceback could be written.
             with report_user_errors(experiment, Path(), keep=False), naming(person):
                 _check_loss(task, module, splits.train)
+                # The metrics of a large test set may take much longer than the loss.
                 if now + (time.process_time() - now) * len(splits.test) < end:
                     _check_metrics(task, module, splits)
 

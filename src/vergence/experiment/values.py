@@ -45,6 +45,7 @@ def fitting(hint: Any, value: Any) -> Any:
     # Pydantic would accept "1" and true for the number 1.
     if _became_number(value, result):
         raise ConfigError(f"must be {wanted(hint)}; got {value!r}")
+    # TOML has nan, inf, and whole numbers of any size.
     for number in _numbers(result):
         if isinstance(number, float) and not math.isfinite(number):
             raise ConfigError(f"must be finite; got {value!r}")

@@ -83,7 +83,9 @@ _RC: dict[str, Any] = {
     "legend.frameon": False,
     "figure.facecolor": PAPER,
     "axes.facecolor": "none",
+    # Texts stay texts, which a page can style and search.
     "svg.fonttype": "none",
+    # Without a fixed salt, ids of elements differ in every file.
     "svg.hashsalt": "vergence",
 }
 

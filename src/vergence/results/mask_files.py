@@ -92,6 +92,7 @@ class Masks:
                     one, other = self.packed[seed, a], self.packed[seed, b]
                     union = int(np.bitwise_count(one | other).sum())
                     both = int(np.bitwise_count(one & other).sum())
+                    # Two empty masks agree in every entry.
                     value = both / union if union else 1.0
                     for row, column in {(i, j), (j, i)}:
                         total[row, column] += value
@@ -113,6 +114,7 @@ class Masks:
                     seed, person = key.split("/", 1)
                     packed[int(seed), person] = file.get_tensor(key)
             shapes = tuple(tuple(shape) for shape in parse_json(about["shapes"]))
+            # The file has an order of its own; tables and figures list people in client order.
             order = {person: i for i, person in enumerate(people)}
             packed = dict(
                 sorted(packed.items(), key=lambda item: (item[0][0], order.get(item[0][1], 0)))

@@ -268,6 +268,7 @@ def read(folder: Path | str) -> StudyResults:
             f"{folder} holds no results (no index.json, no results.json); "
             "name a folder that vergence run wrote, or finish it with vergence resume"
         )
+    # Several methods share their priors, which are next to the index.
     above = folder.parent / "index.json"
     if not above.exists():
         return StudyResults(folder, (_run(folder),), _priors(folder, "priors.csv"))
@@ -383,6 +384,7 @@ def _by_round(
 
 def _maps(path: Path) -> Maps:
     try:
+        # A pickle in a folder from somebody else could run any code.
         with np.load(path, allow_pickle=False) as file:
             return Maps(
                 file["frames"],

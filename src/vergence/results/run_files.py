@@ -31,6 +31,7 @@ Number = float | None
 class OpenRecord(BaseModel):
     """A table whose keys named here are checked; other keys are allowed."""
 
+    # Pydantic would convert "1" to 1, and readers would still see the text.
     model_config = ConfigDict(strict=True, extra="allow")
 
 

@@ -38,6 +38,7 @@ class TextTable:
         """Print as few tables as the console's width allows."""
         console.print()
         console.print(Text(self.heading, style="bold"), soft_wrap=True)
+        # A table is measured on a wide console, as a narrow one would cut its cells.
         free = console.options.update(width=1000)
         rest = list(range(self.keys, len(self.heads)))
         while rest:

@@ -22,6 +22,7 @@ from vergence.results.read import read as read_study
 # The share from which a person's loss counts as harm: a verdict should not rest on less.
 GAIN, LAST = HARM, 1 / 3
 """Most gain of a finished row, as a share of its final value, in this last share of its rounds."""
+# The second is the 97.5 % quantile of the normal distribution.
 ERRORS, WIDTH = 3.0, 1.959964
 """Standard errors by which an accuracy must exceed that of a constant answer; standard errors in
 half a 95 % interval."""

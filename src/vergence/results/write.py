@@ -90,6 +90,7 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
     """
     turns = table(folder / "turns.csv")
     uploads = turns.verb == UPLOAD
+    # A client has a row per tree and turn, and counts once in a round.
     asked = turns[~uploads & (turns["round"] <= rounds)].drop_duplicates(
         ["seed", "round", "client"]
     )
@@ -100,6 +101,7 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
 
 def seconds(folder: Path) -> float:
     """Return the seconds of all rounds, and of the work before and after them, from rounds.csv."""
+    # Every metric of a round has a row, which repeats the seconds.
     spent = table(folder / "rounds.csv").drop_duplicates(["seed", "round", "seconds"])
     return sum(spent.seconds.tolist())
 
