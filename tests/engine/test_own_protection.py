@@ -222,7 +222,7 @@ def test_what_it_says_of_who_sees_what_is_marked_and_replaces_nothing(rounding):
     means = PrivacyMeans.__new__(PrivacyMeans)
     object.__setattr__(means, "statements", said)
     plain = ["The server is trusted with each person's update, and not to keep it."]
-    assert means.said_or("server", plain) == [*plain, marked]
+    assert means.sentences_or("server", plain) == [*plain, marked]
 
 
 def test_an_option_that_it_has_not_is_refused(file):

@@ -27,7 +27,7 @@ from vergence.model_tools.split_cost import (
     load_of,
     work,
 )
-from vergence.model_tools.split_plan import SplitPlan, show, split_plan, told
+from vergence.model_tools.split_plan import SplitPlan, own_cut_sentence, show, split_plan
 from vergence.models.lenet import LeNet
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.tasks.gaze_angle import GazeAngle
@@ -90,12 +90,12 @@ def test_bytes_of_the_thesis(model2):
     pool1, whole = choice(model2, CUT, "pool1"), model2.fedavg
     assert pool1.values == (8_960,)
     assert [pool1.sample(n) for n in ("float32", "float16", "int8")] == [35_840, 17_920, 8_960]
-    assert pool1.beside == 16
+    assert pool1.label_bytes == 16
     assert pool1.down("float32", THESIS) == 107_520_000 + 2_080
     assert pool1.up("float32", THESIS) == 107_520_000 + 2_080 + 48_000
     assert whole.up("float32", THESIS) == whole.down("float32", THESIS) == 11_688_424
     assert model2.times(pool1) == pytest.approx(9.2, abs=0.01)
-    assert "9.2 times what FedAvg sends: 215.1 MB against 23.4 MB" in told(model2)
+    assert "9.2 times what FedAvg sends: 215.1 MB against 23.4 MB" in own_cut_sentence(model2)
     assert (pool1.client.parameters, pool1.server.parameters) == (520, 2_921_586)
 
 
@@ -131,7 +131,7 @@ def test_flops_and_memory_by_hand(model2):
     front = choice(model2, CUT, "pool1").client
     assert (front.forward, front.backward) == (2 * 1_792_000, 1_792_000)
     assert choice(model2, CUT, "pool1").again == 1_792_000
-    assert front.kept == 32 * 259_520
+    assert front.memory == 32 * 259_520
     rest = 2 * (80 * 500 * 12 * 24 + 5_760 * 500 + 502 * 2)
     server = choice(model2, CUT, "pool1").server
     assert (server.forward, server.backward) == (rest, 2 * rest)
@@ -147,7 +147,7 @@ def test_tensors_without_data_cost_what_tensors_with_data_do():
         pull = torch.zeros_like(front.forward(module, given).detach())
         found.append(work(front, module, {**given, PULL: pull}))
     assert found[0] == found[1]
-    assert found[0].kept > 0
+    assert found[0].memory > 0
     assert found[0].forward > 0
 
 
@@ -172,7 +172,7 @@ def test_a_u_has_a_second_cut_before_the_last_stage(model2):
     """
     plain, bent = choice(model2, CUT, "pool1"), choice(model2, U_SHAPE, "pool1", "fc1")
     assert bent.values == (8_960, 500)
-    assert bent.beside == 0
+    assert bent.label_bytes == 0
     assert bent.up("int8", THESIS) == bent.down("int8", THESIS)
     assert bent.down("int8", THESIS) == 3000 * 9_460 + 94 * 8 + 4 * 1_526
     assert bent.client.parameters == 1_526
@@ -189,7 +189,7 @@ def test_a_u_has_a_second_cut_before_the_last_stage(model2):
 
 def test_without_pose_only_the_label_goes_up():
     plan = plan_of(GazeAngle(LeNet((3, 4), pose=False)), Load(10.0, 1.0, 10))
-    assert choice(plan, CUT, "pool1").beside == 8
+    assert choice(plan, CUT, "pool1").label_bytes == 8
 
 
 def test_the_load_is_what_a_fit_would_take():

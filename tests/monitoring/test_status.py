@@ -61,7 +61,7 @@ def test_a_finished_run(finished):
     found = status(finished)
     assert [r.label for r in found.runs] == ["local_only", "fedavg", "fedcpf"]
     assert {r.state for r in found.runs} == {"finished"}
-    assert (found.running, found.left, found.now.label) == (None, None, "fedcpf")
+    assert (found.running, found.seconds_left, found.now.label) == (None, None, "fedcpf")
     one = found.now
     assert (one.done, one.total, one.seed, one.round) == (12, 12, 1, 6)
     rows = turns(finished / "fedcpf" / "turns.csv")
@@ -71,8 +71,8 @@ def test_a_finished_run(finished):
         mine = [row for row in rows if row[2] == person.name]
         assert (person.asked, person.lost) == (12, sum(row[-1] == "lost" for row in mine))
         assert person.counted == sum(row[-1] == "ok" for row in mine) < 12
-        assert person.heard == max(int(r[1]) for r in mine if r[0] == "1" and r[-1] == "ok")
-        assert person.silence == 6 - person.heard
+        assert person.last_reply == max(int(r[1]) for r in mine if r[0] == "1" and r[-1] == "ok")
+        assert person.silence == 6 - person.last_reply
     assert len(one.troubles) == sum(row[-1] == "lost" for row in rows)
     value = json.loads((finished / "fedcpf" / "results.json").read_text())
     assert one.headline is not None
@@ -120,9 +120,9 @@ def test_a_run_cut_off_in_the_middle_of_a_line(finished, tmp_path):
         }
     )
     assert took[0] <= one.pace <= took[-1]
-    assert one.left == pytest.approx(8 * one.pace)
+    assert one.seconds_left == pytest.approx(8 * one.pace)
     pace = (found.runs[0].pace + one.pace) / 2  # of the third method nobody knows
-    assert found.left == pytest.approx(8 * one.pace + 12 * pace)
+    assert found.seconds_left == pytest.approx(8 * one.pace + 12 * pace)
     assert one.headline.metric == "error", "from the task: there are no results yet"
     assert {t.round for t in one.traffic} <= {0, 1, 2, 3, 4}
 
@@ -196,7 +196,7 @@ def test_of_many_people_those_are_shown_who_were_silent_longest(crowd):
     shown, left_out = silent_first(one)
     assert (len(one.people), len(shown), left_out) == (60, 50, 10)
     assert [shown[0].name, shown[1].name, shown[2].name] == [EVIL, "c00", "c01"]
-    assert (shown[0].silence, shown[0].heard, shown[0].quarantined) == (4, None, 4)
+    assert (shown[0].silence, shown[0].last_reply, shown[0].quarantined) == (4, None, 4)
     assert (shown[1].silence, shown[1].late, shown[1].reason) == (3, 1, "late")
     assert shown[-1].silence == 2
     page = status_page.page(status(crowd))
@@ -380,6 +380,6 @@ def test_numbers_in_words(finished):
         "2 h",
         "2 days",
     ]
-    assert json.loads(as_json(status(finished)))["left"] is None
+    assert json.loads(as_json(status(finished)))["seconds_left"] is None
     with pytest.raises(StateError):
         status(finished / "fedcpf" / "state")

@@ -19,8 +19,8 @@ from vergence.metrics.calibration import FittedCalibration, orders
 from vergence.studies.adaptation_curves import adaptation_figure, harmed, show_gains
 from vergence.studies.calibration import (
     CalibrationOptions,
+    best_for_others,
     calibrate,
-    chosen_by_others,
     own_priors,
 )
 from vergence.studies.curves import Curves
@@ -167,8 +167,8 @@ def test_a_pull_is_chosen_by_what_is_best_for_the_others():
     """Of the first person by the second one's errors, and the other way round; 3 is no pull."""
     tried = {1.0: np.array([[3.0, 1.0], [3.0, 9.0]]), 5.0: np.array([[3.0, 2.0], [3.0, 2.0]])}
     before = np.array([[3.0], [3.0]])
-    assert chosen_by_others(tried, before).tolist() == [[3.0, 2.0], [3.0, 9.0]]
-    assert chosen_by_others({1.0: tried[1.0]}, before).tolist() == [[3.0, 3.0], [3.0, 9.0]]
+    assert best_for_others(tried, before).tolist() == [[3.0, 2.0], [3.0, 9.0]]
+    assert best_for_others({1.0: tried[1.0]}, before).tolist() == [[3.0, 3.0], [3.0, 9.0]]
 
 
 def test_a_pulled_model_is_one_row(left_out, tmp_path):

@@ -23,7 +23,7 @@ from vergence.studies.few_shot import (
     unlabelled,
 )
 from vergence.studies.protocols import evaluate
-from vergence.studies.swaps import DRAWN, EYE, GAZE, GIVEN, OTHER, TWIN_GAZE, drawn, swaps
+from vergence.studies.swaps import DRAWN, EYE, GAZE, GIVEN, OTHER, TWIN_GAZE, swapped_images, swaps
 
 CROSS = """
 task       = { name = "cross_encoder" }
@@ -93,10 +93,10 @@ def test_shots_are_both_eyes_of_glances_of_people_trained_on(runs, source, peopl
     found = scene(runs, source=source)
     assert tuple(found.shots.gaze.shape) == (2, 20, 2)
     assert found.shots.side.sum(1).tolist() == [10, 10]
-    left, right = found.drawn[:, :10], found.drawn[:, 10:]
+    left, right = found.shot_rows[:, :10], found.shot_rows[:, 10:]
     assert torch.equal(left + 1, right)
     assert bool((left % 2 == 0).all())
-    assert not torch.equal(found.drawn[0], found.drawn[1])
+    assert not torch.equal(found.shot_rows[0], found.shot_rows[1])
     trained = found.trained.participants.people
     known = {tuple(g) for p in people for g in CodeRows.of(trained[p].train).gaze.tolist()}
     assert {tuple(g) for g in found.shots.gaze.flatten(0, 1).tolist()} <= known
@@ -104,7 +104,7 @@ def test_shots_are_both_eyes_of_glances_of_people_trained_on(runs, source, peopl
 
 def test_more_shots_than_samples_are_refused(runs):
     with pytest.raises(ConfigError, match="5000 shots, but there are"):
-        _ = scene(runs, shots=5000).drawn
+        _ = scene(runs, shots=5000).shot_rows
 
 
 def test_the_constant_is_each_eyes_mean_of_the_shots(runs):
@@ -177,7 +177,7 @@ def test_swapped_rows_on_codes_that_are_pixels():
     """Three glances; pixels (eye, gaze) of left and right eyes. Column 0 borrows from column 2."""
     left = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
     right = left + 0.3
-    rows = drawn(Written(), torch.stack([left, right], 1)[:, :, None, None], gaze=1)
+    rows = swapped_images(Written(), torch.stack([left, right], 1)[:, :, None, None], gaze=1)
     first = {name: images[0, 0].tolist() for name, images in rows.items()}
     assert first[GIVEN] == pytest.approx([0.1, 0.2])
     assert first[DRAWN] == pytest.approx([0.1, 0.2])

@@ -172,12 +172,12 @@ def compare(
         style: how to print.
     """
     from vergence.experiment import checksums
-    from vergence.monitoring.unfinished import told_unfinished
+    from vergence.monitoring.unfinished import unfinished_lines
     from vergence.results.divergence import divergence_notes
     from vergence.studies import compare as tables
 
     study = tables.gather(folders, allow)
-    for line in told_unfinished(folders):
+    for line in unfinished_lines(folders):
         note(line)
     notes = tables.agree(study.runs, allow)
     if unseen:
@@ -208,12 +208,12 @@ def report(
         out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder.
     """
     from vergence.experiment import checksums
-    from vergence.monitoring.unfinished import told_unfinished
+    from vergence.monitoring.unfinished import unfinished_lines
     from vergence.reports import html as pages
     from vergence.results.read import read
     from vergence.studies import compare as tables
 
-    for line in told_unfinished([folder]):
+    for line in unfinished_lines([folder]):
         note(line)
     study = read(folder)
     if figure is None:

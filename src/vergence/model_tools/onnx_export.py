@@ -199,7 +199,7 @@ def export(
     packages()
     trained, run = opened(folder, person, seed)
     person = person or trained.owner
-    params, test = chosen(trained, person)
+    params, test = params_and_probe(trained, person)
     whole = assembled(trained.task, params, test.take(slice(0, 1)))
     window = check_shape(whole, test, shape)
     told = {**about(trained, run, person), **({"window": str(window)} if window else {})}
@@ -254,7 +254,7 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedR
     return trained, run
 
 
-def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
+def params_and_probe(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
     """Return a person's parameters, and raw test samples to check the file with."""
     took_part, raw = trained.clients, trained.loaded.raw
     if (person is None or person not in took_part) and not trained.offers_newcomer(whole=True):
@@ -352,9 +352,9 @@ def shaped(whole: Exportable, test: Samples, shape: CallShape) -> Iterator[Batch
 
 
 def converted(
-    whole: Exportable, first: Batch, told: Mapping[str, str], shape: CallShape = DATA_SHAPE
+    whole: Exportable, first: Batch, metadata: Mapping[str, str], shape: CallShape = DATA_SHAPE
 ) -> bytes:
-    """Return the ONNX file of a network for a batch's shapes, with `told` in its metadata."""
+    """Return the ONNX file of a network for a batch's shapes, with `metadata` in its metadata."""
     given = dict(zip(whole.columns, whole.arguments(first), strict=True))
     axes = [dynamic_axes(name, shape) for name in given]
     log = logging.getLogger("torch.onnx")
@@ -391,7 +391,7 @@ def converted(
         program.model.metadata_props[f"input {name}"] = meaning
     for node in graph.all_nodes():  # torch notes the files of this machine that each is from
         node.metadata_props.clear()
-    program.model.metadata_props.update(told)
+    program.model.metadata_props.update(metadata)
     return program.model_proto.SerializeToString()
 
 
@@ -471,11 +471,13 @@ def both(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Tensor
         yield ours, said
 
 
-def answered(whole: Exportable, session: Any, given: Sequence[Tensor]) -> list[Tensor]:
+def answered(whole: Exportable, session: Any, values_of_columns: Sequence[Tensor]) -> list[Tensor]:
     """The file's answers to these values of its columns."""
-    values = dict(zip(whole.columns, given, strict=True))
-    found = session.run(None, {name: values[name].contiguous().numpy() for name in names(session)})
-    return [torch.from_numpy(value) for value in found]
+    values = dict(zip(whole.columns, values_of_columns, strict=True))
+    outputs = session.run(
+        None, {name: values[name].contiguous().numpy() for name in names(session)}
+    )
+    return [torch.from_numpy(value) for value in outputs]
 
 
 def timed(whole: Exportable, session: Any, first: Batch) -> tuple[float, float]:

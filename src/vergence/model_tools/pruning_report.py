@@ -66,7 +66,7 @@ def sides(line: PruningRow, task: Task, cut: str | None) -> dict[str, dict[str, 
 def record(line: PruningRow, task: Task, cut: str | None) -> Record:
     """Return one CSV line."""
     dense = sum(t.numel() * t.element_size() for t in line.tensors.values())
-    told: dict[str, object] = {
+    report_table: dict[str, object] = {
         "pruning": line.name,
         "metric": task.headline,
         "value": _mean(line.error),
@@ -79,9 +79,9 @@ def record(line: PruningRow, task: Task, cut: str | None) -> Record:
         "sparse_ms": line.sparse_ms,
     }
     for part, tensors in sides(line, task, cut).items():
-        told[f"{part}_zeros"] = zeros(tensors)
-        told[f"{part}_stored_bytes"] = stored_bytes(tensors)
-    return told
+        report_table[f"{part}_zeros"] = zeros(tensors)
+        report_table[f"{part}_stored_bytes"] = stored_bytes(tensors)
+    return report_table
 
 
 def _people(values: Mapping[str, list[float]]) -> list[float]:

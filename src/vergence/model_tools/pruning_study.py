@@ -170,9 +170,9 @@ def known(trained: TrainedRun, people: Sequence[str]) -> list[PrunedModel]:
     ]
 
 
-def strange(left_out: HeldOut) -> list[PrunedModel]:
+def strange(folds: HeldOut) -> list[PrunedModel]:
     """Return the models that people left out predict with, trainable on those who took part."""
-    first = left_out.run(next(iter(left_out.folders)))
+    first = folds.run(next(iter(folds.folders)))
     if not first.offers_newcomer(whole=True):
         raise ConfigError(
             f"{first.folder}: this method shares no whole model that a stranger could use"
@@ -190,7 +190,7 @@ def strange(left_out: HeldOut) -> list[PrunedModel]:
         )
 
     seeds = first.experiment.plan.seeds
-    return [one(left_out.run(p, seed), p) for seed in seeds for p in left_out.folders]
+    return [one(folds.run(p, seed), p) for seed in seeds for p in folds.folders]
 
 
 def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:

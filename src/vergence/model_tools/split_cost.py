@@ -47,13 +47,13 @@ class Work:
     """Cost of a piece of a network.
 
     FLOPs are of convolutions and matrix products, per sample, a product and a sum counting two.
-    `kept` bytes of a batch wait for the backward pass: activations, not parameters.
+    `memory` is the size in bytes of the activations of a batch that the backward pass needs.
     """
 
     parameters: int
     forward: int
     backward: int
-    kept: int
+    memory: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CutChoice:
         kind: `cut`, with a `bottleneck`, or `U-shape`; `FedAvg` is no cut at all.
         after: the stages after which the network is cut.
         values: how many numbers a sample sends each way at each cut; their gradients go back.
-        beside: bytes of a sample's labels and head pose, which go up.
+        label_bytes: bytes of a sample's labels and head pose, which go up.
         client, server: what each computes; the tail of a U is the client's.
         again: FLOPs per sample of forward passes that the client does a second time.
         last: FLOPs per sample of the client's last layers, in a U.
@@ -73,7 +73,7 @@ class CutChoice:
     kind: str
     after: tuple[str, ...]
     values: tuple[int, ...]
-    beside: int
+    label_bytes: int
     client: Work
     server: Work
     again: int
@@ -90,7 +90,7 @@ class CutChoice:
 
     def up(self, number: str, load: Load) -> float:
         """Return the bytes a person sends in a round."""
-        return load.samples * self.beside + self.down(number, load)
+        return load.samples * self.label_bytes + self.down(number, load)
 
     def down(self, number: str, load: Load) -> float:
         """Return the bytes a person is sent in a round."""
@@ -157,18 +157,20 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
     for stage in () if set(task.labels) & set(task.stays) else stages:
         row = [(piece, piece.module()) for piece in pieces(task, stage)]
         done = works(row, batch)
-        found[CUT].append(chosen(CUT, (stage,), done, beside(row[-1][0], batch)))
+        found[CUT].append(cut_choice(CUT, (stage,), done, bytes_to_server(row[-1][0], batch)))
         shape = done[0][1].shape
         if len(shape) == 4 and shape[1] > 1 and stage != last:
             insert(row[0][1], row[1][1], shape[1])
             slim = works(row, batch)
-            found[BOTTLENECK].append(chosen(BOTTLENECK, (stage,), slim, beside(row[-1][0], batch)))
+            found[BOTTLENECK].append(
+                cut_choice(BOTTLENECK, (stage,), slim, bytes_to_server(row[-1][0], batch))
+            )
     for stage in inner[:-1]:
         row = [(piece, piece.module()) for piece in pieces(task, stage, inner[-1])]
         told = task.side_inputs if reading(pieces(task, stage, inner[-1])[1]) else ()
         if set(told) <= set(task.public):
             sent = width(batch, told)
-            found[U_SHAPE].append(chosen(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))
+            found[U_SHAPE].append(cut_choice(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))
     return [choice for group in found.values() for choice in group]
 
 
@@ -218,10 +220,10 @@ def insert(front: nn.Module, back: nn.Module, channels: int) -> None:
     front.add_module("narrow", narrow)
     back.add_module("widen", widen)
     front.register_forward_hook(lambda _, __, output: narrow(output))
-    back.register_forward_pre_hook(lambda _, given: (widen(given[0]), *given[1:]))
+    back.register_forward_pre_hook(lambda _, inputs: (widen(inputs[0]), *inputs[1:]))
 
 
-def chosen(
+def cut_choice(
     kind: str, after: tuple[str, ...], done: Sequence[tuple[Work, Tensor]], labels: int
 ) -> CutChoice:
     """Add up a cut's pieces: all but the last compute their forward pass twice."""
@@ -236,16 +238,16 @@ def chosen(
             client.parameters + tail.parameters,
             client.forward + tail.forward,
             client.backward + tail.backward,
-            max(client.kept, tail.kept),
+            max(client.memory, tail.memory),
         )
     return CutChoice(kind, after, values, labels, client, server, again, last)
 
 
 def _twice(part: Work) -> Work:
-    return Work(part.parameters, 2 * part.forward, part.backward, part.kept)
+    return Work(part.parameters, 2 * part.forward, part.backward, part.memory)
 
 
-def beside(back: Task, batch: Batch) -> int:
+def bytes_to_server(back: Task, batch: Batch) -> int:
     """Return the bytes per sample of what the server's layers and their loss need."""
     assert isinstance(back, Piece)
     return width(batch, needs(back))

@@ -65,7 +65,7 @@ class SplitPlan:
     def even(self, choice: CutChoice) -> float:
         """Return up to how many samples a person and round it sends less than FedAvg (float32)."""
         saved = 2 * WORD * (self.fedavg.client.parameters - choice.client.parameters)
-        each = 2 * choice.sample("float32") + choice.beside
+        each = 2 * choice.sample("float32") + choice.label_bytes
         return max(0.0, saved / each) if each else math.nan
 
     def seconds(self, choice: CutChoice, ahead: int = 0, number: str = "float32") -> float:
@@ -125,7 +125,7 @@ def traffic(plan: SplitPlan) -> TextTable:
                 *_name(c),
                 f"{sum(c.values):,}",
                 *each,
-                f"{c.beside:,}",
+                f"{c.label_bytes:,}",
                 *ways,
                 *sums,
                 short(plan.times(c)),
@@ -139,13 +139,13 @@ def traffic(plan: SplitPlan) -> TextTable:
         f"(float32, both ways) included, of {load.samples:,.0f} samples in {load.batches:,.0f} "
         "batches; up and down in float32, then their sum in each format.",
         "equal at: with fewer samples per person and round the cut sends less than FedAvg.",
-        told(plan),
+        own_cut_sentence(plan),
     )
     heading = f"{plan.model} on {plan.data}: what travels"
     return TextTable(heading, heads, lines, 2, notes=notes)
 
 
-def told(plan: SplitPlan) -> str:
+def own_cut_sentence(plan: SplitPlan) -> str:
     """Say in a sentence what the network's own cut costs beside FedAvg."""
     own = next((c for c in plan.choices if c.kind == CUT and c.after == (plan.own,)), None)
     if own is None:
@@ -181,7 +181,7 @@ def compute(plan: SplitPlan) -> TextTable:
             f"{c.server.parameters:,}",
             short(c.flops / 1e6),
             short(c.again / 1e6),
-            short(c.client.kept / 1e6),
+            short(c.client.memory / 1e6),
             short((c.server.forward + c.server.backward) / 1e6),
         ]
         for c in plan.choices
@@ -249,7 +249,7 @@ def record(plan: SplitPlan, choice: CutChoice) -> Record:
         "kind": choice.kind,
         "after": " ".join(choice.after),
         "values": sum(choice.values),
-        "label_bytes": choice.beside,
+        "label_bytes": choice.label_bytes,
     }
     for number in NUMBERS:
         out[f"sample_bytes_{number}"] = choice.sample(number)
@@ -263,7 +263,7 @@ def record(plan: SplitPlan, choice: CutChoice) -> Record:
         "server_parameters": choice.server.parameters,
         "client_flops": choice.flops,
         "client_flops_again": choice.again,
-        "client_batch_bytes": choice.client.kept,
+        "client_batch_bytes": choice.client.memory,
         "server_flops": choice.server.forward + choice.server.backward,
         "samples": plan.load.samples,
         "batch": plan.load.size,
@@ -302,14 +302,14 @@ def picture(plan: SplitPlan) -> Figure:
             (wire, full),
             (time, turns),
             (flops, [c.flops / 1e6 for c in drawn]),
-            (memory, [c.client.kept / 1e6 for c in drawn]),
+            (memory, [c.client.memory / 1e6 for c in drawn]),
         ):
             axes.plot(values, at, marker, label=kind, markeredgecolor=PAPER, **look)
     whole = plan.fedavg
     sums = (
         whole.both("float32", plan.load) / 1e6,
         whole.flops / 1e6,
-        whole.client.kept / 1e6,
+        whole.client.memory / 1e6,
         plan.seconds(whole),
     )
     for axes, value in zip((wire, flops, memory, time), sums, strict=True):

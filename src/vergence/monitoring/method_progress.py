@@ -67,7 +67,7 @@ class PersonProgress:
     dropped: int = 0
     quarantined: int = 0
     left_out: int = 0
-    heard: int | None = None
+    last_reply: int | None = None
     silence: int = 0
     bytes_up: float = 0.0
     bytes_down: float = 0.0
@@ -98,7 +98,7 @@ class MethodProgress:
     done: int
     headline: Headline | None = None
     pace: float | None = None
-    left: float | None = None
+    seconds_left: float | None = None
     written: str | None = None
     bytes_up: float = 0.0
     bytes_down: float = 0.0
@@ -142,8 +142,8 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
     seed = next(s for s in reversed(seeds) if s in at)
     here = at[seed]
     for person in people.values():
-        person.heard = None if person.heard is None else min(person.heard, here)
-        person.silence = here - (person.heard or 0)
+        person.last_reply = None if person.last_reply is None else min(person.last_reply, here)
+        person.silence = here - (person.last_reply or 0)
     last = [took[key] for key in sorted(took) if key[0] == seed and key[1]][-WINDOW:]
     pace = median(last) if last else None
     done = sum(at.values())
@@ -218,7 +218,7 @@ def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgre
         if seed != current:  # who was heard is told of the last seed
             current = seed
             for person in people.values():
-                person.heard = None
+                person.last_reply = None
         _note(people[client], at, status)
         if status != "ok":
             troubles.append(Trouble(seed, at, client, status))
@@ -236,8 +236,8 @@ def _keys(turns: Frame) -> list[tuple[int, int, str]]:
     return list(zip(turns.seed, turns["round"], turns.client, strict=True))
 
 
-def _last(found: Any) -> float | None:
-    return float(found.iloc[-1]) if len(found) else None
+def _last(column: Any) -> float | None:
+    return float(column.iloc[-1]) if len(column) else None
 
 
 def _note(person: PersonProgress, at: int, status: str) -> None:
@@ -245,11 +245,11 @@ def _note(person: PersonProgress, at: int, status: str) -> None:
     kind = status.partition(":")[0]
     person.asked += 1
     if kind == "ok":
-        person.counted, person.heard = person.counted + 1, at
+        person.counted, person.last_reply = person.counted + 1, at
         return
     person.reason = status
     if kind == "left out":  # it came, and its client goes on from it
-        person.left_out, person.heard = person.left_out + 1, at
+        person.left_out, person.last_reply = person.left_out + 1, at
     if kind in ("lost", "late", "dropped", "quarantined"):
         setattr(person, kind, getattr(person, kind) + 1)
 

@@ -142,11 +142,11 @@ def quiet(to: str) -> Iterator[None]:
             raise PartialRun(f"MLflow at {shown(to)}: {said}") from None
 
 
-def places(folder: Path, found: Status) -> Iterator[tuple[MethodProgress, Path, int]]:
+def places(folder: Path, status: Status) -> Iterator[tuple[MethodProgress, Path, int]]:
     """Yield every run that has begun, its directory, and its seeds."""
     home = server_of(folder)
     out = folder if home is None else home / "run"
-    for run in found.runs:
+    for run in status.runs:
         path = out / run.label if (out / run.label / "config.toml").is_file() else out
         if (path / "provenance.json").is_file() and run.seed is not None:
             begun = run.seeds[: run.seeds.index(run.seed) + 1]
@@ -201,7 +201,7 @@ class SentMetrics:
             "vergence.version": code["version"],
             "vergence.code": code["sha256"],
             "vergence.data": data["sha256"],
-            **({} if self.hides else {"vergence.command": _told(self.provenance["command"])}),
+            **({} if self.hides else {"vergence.command": _as_text(self.provenance["command"])}),
         }
         name = f"{self.run.label} seed {self.seed}"
         number = self.client.create_run(home, tags=tags, run_name=name).info.run_id
@@ -297,8 +297,8 @@ def flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{key}.")
         else:
-            yield f"{above}{key}", _told(value)
+            yield f"{above}{key}", _as_text(value)
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -50,7 +50,7 @@ def write(folder: Path, path: Path) -> Path:
     return path
 
 
-def page(found: Status, every: int = 0) -> str:
+def page(status: Status, every: int = 0) -> str:
     """Return the page; `every` so many seconds it loads itself again, 0: never."""
     environment = Environment(
         loader=PackageLoader("vergence.reports"),
@@ -59,22 +59,22 @@ def page(found: Status, every: int = 0) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    tint = colours(found.runs)
-    run = found.now
-    order = [run, *(r for r in found.runs if r is not run and r.people)]
+    tint = colours(status.runs)
+    run = status.now
+    order = [run, *(r for r in status.runs if r is not run and r.people)]
     return environment.get_template("status.html").render(
-        found=found,
+        found=status,
         run=run,
         every=every,
         tint=tint,
         name=name_of,
         shown=SHOWN,
-        facts=_facts(found),
-        connected=text.connected(found),
+        facts=_facts(status),
+        connected=text.connected(status),
         headline=text.headline,
         amount=text.amount,
         duration=text.duration,
-        figures=list(_figures(found, tint)),
+        figures=list(_figures(status, tint)),
         people={r.label: silent_first(r) for r in order},
         reasons={r.label: reasons(r) for r in order},
         order=order,
@@ -92,58 +92,61 @@ def colours(runs: Sequence[MethodProgress]) -> dict[str, str]:
     return {r.label: COLOURS.get(r.label) or next(spare, MUTED) for r in runs}
 
 
-def _facts(found: Status) -> list[tuple[str, str]]:
-    run = found.now
-    done, total = sum(r.done for r in found.runs), sum(r.total for r in found.runs)
+def _facts(status: Status) -> list[tuple[str, str]]:
+    run = status.now
+    done, total = sum(r.done for r in status.runs), sum(r.total for r in status.runs)
     facts = [
-        (f"{done} of {total}", "rounds, all seeds and methods" if len(found.runs) > 1 else "rounds")
+        (
+            f"{done} of {total}",
+            "rounds, all seeds and methods" if len(status.runs) > 1 else "rounds",
+        )
     ]
     if run.traffic:
         last = run.traffic[-1]
         facts.append((f"{last.counted} of {last.asked}", "replies counted in the last round"))
     if run.headline is not None:
-        which = f", {name_of(run)}" if len(found.runs) > 1 else ""
+        which = f", {name_of(run)}" if len(status.runs) > 1 else ""
         facts.append((f"{run.headline.value:.3f}", metric_name(run.headline.metric) + which))
-    moved = sum(r.bytes_up for r in found.runs), sum(r.bytes_down for r in found.runs)
+    moved = sum(r.bytes_up for r in status.runs), sum(r.bytes_down for r in status.runs)
     facts.append((" / ".join(map(text.amount, moved)), "up / down so far"))
     if run.pace is not None:
         facts.append((f"{run.pace:.3g} s", "a round"))
-    if found.left is not None:
-        facts.append((text.duration(found.left), "left, without evaluations"))
+    if status.seconds_left is not None:
+        facts.append((text.duration(status.seconds_left), "left, without evaluations"))
     return facts
 
 
-def _figures(found: Status, tint: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    for heading, caption, drawn in (
+def _figures(status: Status, tint: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for heading, caption, figure in (
         (
             "Rounds",
             "The metric (mean over people) and the training loss (mean over clients) after "
             "so many rounds; a line per method and seed.",
-            _curves(found, tint),
+            _curves(status, tint),
         ),
         (
             "Bytes and replies",
-            f"{name_of(found.now)}, seed {found.now.seed}: bytes over all "
+            f"{name_of(status.now)}, seed {status.now.seed}: bytes over all "
             "clients, and replies asked for and counted, round by round.",
-            _traffic(found.now),
+            _traffic(status.now),
         ),
     ):
-        if drawn is not None:
-            svg = inline(drawn, html.escape(f"{heading}. {caption}"))
+        if figure is not None:
+            svg = inline(figure, html.escape(f"{heading}. {caption}"))
             yield {"heading": heading, "caption": caption, "svg": Markup(svg)}
 
 
 @styled
-def _curves(found: Status, tint: Mapping[str, str]) -> Figure | None:
-    measured = [run.headline for run in found.runs if run.headline is not None]
+def _curves(status: Status, tint: Mapping[str, str]) -> Figure | None:
+    measured = [run.headline for run in status.runs if run.headline is not None]
     names = [f"{measured[0].point}/{measured[0].metric}"] if measured else []
     names.append("train/loss")
-    names = [n for n in names if any(run.curves.get(n) for run in found.runs)]
+    names = [n for n in names if any(run.curves.get(n) for run in status.runs)]
     if not names:
         return None
     figure = canvas(9.2, 2.9)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for run in found.runs:
+        for run in status.runs:
             for i, line in enumerate(_by_seed(run.curves.get(name, ()))):
                 axes.plot(
                     *line,
@@ -157,7 +160,7 @@ def _curves(found: Status, tint: Mapping[str, str]) -> Figure | None:
         point, _, metric = name.partition("/")
         title = "training loss" if point == "train" else metric_name(metric)
         _dress(axes, title if point in ("train", "P0") else f"{title} at {point}")
-    if 1 < len(found.runs) < 13:
+    if 1 < len(status.runs) < 13:
         lines, told = figure.axes[0].get_legend_handles_labels()
         figure.legend(lines, told, loc="outside right center", fontsize=8)
     return figure
@@ -222,10 +225,10 @@ class PageServer(ThreadingHTTPServer):
         """Return the page; drawn again only if something was written since."""
         with self.lock:
             began = time.perf_counter()
-            found = status(self.folder)
-            key = [(r.state, r.written, r.done) for r in found.runs], found.running, found.events
+            now = status(self.folder)
+            key = [(r.state, r.written, r.done) for r in now.runs], now.running, now.events
             if key != self.made[0]:
-                self.made = key, page(found, max(EVERY, round(SPARING * self.took)))
+                self.made = key, page(now, max(EVERY, round(SPARING * self.took)))
                 self.took = time.perf_counter() - began
             return self.made[1]
 
@@ -267,9 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         said = "only GET and HEAD" if unknown else message or "not understood"
         self.answer(405 if unknown else code, "text/plain", f"{said}\n")
 
-    def answer(self, code: int, kind: str, said: str) -> None:
+    def answer(self, code: int, kind: str, body: str) -> None:
         """Send an answer."""
-        data = said.encode()
+        data = body.encode()
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))

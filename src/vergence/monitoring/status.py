@@ -63,14 +63,14 @@ class Status:
         return (going or begun[-1:] or self.runs)[0]
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds left over all runs; those that have not begun at the mean pace of the others."""
         paces = [run.pace for run in self.runs if run.pace is not None]
         if not paces or all(run.state == "finished" for run in self.runs):
             return None
         guess = sum(paces) / len(paces)
         return sum(
-            run.left if run.left is not None else guess * run.total
+            run.seconds_left if run.seconds_left is not None else guess * run.total
             for run in self.runs
             if run.state != "finished"
         )

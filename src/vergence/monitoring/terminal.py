@@ -26,7 +26,7 @@ AGAIN = 2.0
 
 def show(folder: Path, out: Console, lines: int = FEW) -> None:
     """Print how a run stands."""
-    for part in told(status(folder), lines):
+    for part in parts(status(folder), lines):
         out.print(part, soft_wrap=isinstance(part, Text))
 
 
@@ -35,28 +35,28 @@ def watch(folder: Path, out: Console, lines: int = FEW) -> None:
     with Live(console=out, auto_refresh=False) as live:
         while True:
             found = status(folder)
-            live.update(Group(*told(found, lines)), refresh=True)
+            live.update(Group(*parts(found, lines)), refresh=True)
             if found.running is None:
                 return
             time.sleep(AGAIN)
 
 
-def as_json(found: Status) -> str:
+def as_json(status: Status) -> str:
     """Return all that is known, everybody included, as JSON; a number that is none is null."""
-    return json.dumps(finite({**asdict(found), "left": found.left}), indent=1)
+    return json.dumps(finite({**asdict(status), "seconds_left": status.seconds_left}), indent=1)
 
 
-def told(found: Status, lines: int = FEW) -> list[RenderableType]:
+def parts(status: Status, lines: int = FEW) -> list[RenderableType]:
     """Return the parts to print."""
-    state = "not running" if found.running is None else "running"
-    number = f" (process {found.running})" if found.running else ""
-    head = f"{found.folder}: {state}{number}{_when(found.now.written)}"
-    if found.left is not None:
-        head += f"; about {duration(found.left)} left, without evaluations"
-    parts: list[RenderableType] = [plain(head), _runs(found.runs)]
-    if found.deployed is not None:
-        parts += [plain(line) for line in connected(found)]
-    run = found.now
+    state = "not running" if status.running is None else "running"
+    number = f" (process {status.running})" if status.running else ""
+    head = f"{status.folder}: {state}{number}{_when(status.now.written)}"
+    if status.seconds_left is not None:
+        head += f"; about {duration(status.seconds_left)} left, without evaluations"
+    parts: list[RenderableType] = [plain(head), _runs(status.runs)]
+    if status.deployed is not None:
+        parts += [plain(line) for line in connected(status)]
+    run = status.now
     if run.poison:
         parts.append(plain(f"{run.label} is POISONED on purpose: {run.poison}"))
     missed = [p for p in silent_first(run)[0] if p.missed][:lines]
@@ -74,13 +74,13 @@ def told(found: Status, lines: int = FEW) -> list[RenderableType]:
             title=f"{run.label}: whose turns did not count",
         )
         for p in missed:
-            heard = "never" if p.heard is None else f"round {p.heard}"
-            cells = heard, p.silence, f"{p.counted} of {p.asked}", p.lost, p.late, p.dropped
+            last = "never" if p.last_reply is None else f"round {p.last_reply}"
+            cells = last, p.silence, f"{p.counted} of {p.asked}", p.lost, p.late, p.dropped
             table.add_row(plain(p.name), *map(str, cells), str(p.quarantined), str(p.left_out))
         parts.append(table)
         some = [f"{many} × {reason}" for reason, many in reasons(run)[:lines]]
         parts += [plain("Turns that did not count: " + "; ".join(some))]
-    for event in found.events[-lines:] if lines else ():
+    for event in status.events[-lines:] if lines else ():
         parts.append(plain(f"{str(event['time'])[:19].replace('T', ' ')}  {event['text']}"))
     return parts
 
@@ -114,7 +114,7 @@ def _runs(runs: Sequence[MethodProgress]) -> Table:
             amount(run.bytes_up),
             amount(run.bytes_down),
             "" if run.pace is None else f"{run.pace:.3g}",
-            "" if run.left is None else duration(run.left),
+            "" if run.seconds_left is None else duration(run.seconds_left),
         )
     return table
 
@@ -132,9 +132,9 @@ def headline(run: MethodProgress) -> tuple[str, str]:
     return value, f"{found.value - found.before:+.3f}{word}"
 
 
-def connected(found: Status) -> list[str]:
+def connected(status: Status) -> list[str]:
     """Lines on the clients connected to a deployment, and on why others are not."""
-    side = found.deployed
+    side = status.deployed
     if side is None:
         return []
     here = f": {', '.join(side.connected)}" if side.connected else ""
@@ -146,7 +146,7 @@ def connected(found: Status) -> list[str]:
     away = [c for c in side.expected if c not in side.connected]
     return lines + [
         f"not connected: '{c}'" + (f" ({side.reasons[c]})" if c in side.reasons else "")
-        for c in (away if found.running is not None else ())
+        for c in (away if status.running is not None else ())
     ]
 
 

@@ -15,7 +15,7 @@ from vergence.results.run_files import Config, read_config
 from vergence.system.file_locks import lock_owner
 
 
-def told_unfinished(folders: Iterable[Path | str]) -> list[str]:
+def unfinished_lines(folders: Iterable[Path | str]) -> list[str]:
     """A line for each folder of several methods that are not all finished."""
     return [line for folder in dict.fromkeys(map(Path, folders)) if (line := unfinished(folder))]
 

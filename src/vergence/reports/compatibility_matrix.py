@@ -74,7 +74,13 @@ def blocks(table: Mapping[str, Any]) -> list[TextTable]:
             "why not",
             ["number", "what", "does not go with", "seen above", "said"],
             [
-                [number, clash.one, clash.other, "yes" if number in found else "", said(clash)]
+                [
+                    number,
+                    clash.one,
+                    clash.other,
+                    "yes" if number in found else "",
+                    rule_sentence(clash),
+                ]
                 for number, clash in zip(map(str, range(1, len(ROWS) + 1)), ROWS, strict=True)
             ],
             keys=5,
@@ -82,7 +88,7 @@ def blocks(table: Mapping[str, Any]) -> list[TextTable]:
     ]
 
 
-def said(clash: Incompatibility) -> str:
+def rule_sentence(clash: Incompatibility) -> str:
     """Return a rule's sentence, with dots where an experiment's own words stand."""
     text = GAP.sub("...", clash.why).replace("{{", "{").replace("}}", "}")
     return "what else of the training samples the method looks at" if text == "..." else text

@@ -165,7 +165,9 @@ def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> st
             f"  stays with the server: {beside}; in a deployment it goes to each client that is "
             "measured"
         )
-    lines.append(f"  stays with the client: raw data; {', '.join(kept(client)) or 'no state'}")
+    lines.append(
+        f"  stays with the client: raw data; {', '.join(state_contents(client)) or 'no state'}"
+    )
     return "\n".join(lines)
 
 
@@ -181,7 +183,7 @@ def upwards(
         f"{t} update ({megabytes(offered[t])})"
         if t in offered and method.tree(t).kind in UPDATES
         else t
-        for t in told(method, exposed, task)
+        for t in reply_contents(method, exposed, task)
     ]
     if privacy.bounded:
         return ", ".join(sizes)
@@ -192,7 +194,7 @@ def upwards(
     return ", ".join([*sizes, "weight", *beside])
 
 
-def told(method: Method, exposed: Exposure, task: Task) -> list[str]:
+def reply_contents(method: Method, exposed: Exposure, task: Task) -> list[str]:
     """Name what a reply holds beside its weight; public columns by their own names."""
     public = {t for t in exposed.trees if method.tree(t).kind == "public"}
     named = f"{', '.join(task.public)} (public)"
@@ -201,13 +203,13 @@ def told(method: Method, exposed: Exposure, task: Task) -> list[str]:
 
 def _named(method: Method, exposed: Exposure, task: Task) -> list[str]:
     """Contents of a reply, updates of parameters first and by that name."""
-    trees = told(method, exposed, task)
+    trees = reply_contents(method, exposed, task)
     learned = [t for t in trees if not exposed.raw and method.tree(t).kind in UPDATES]
     updates = [f"{', '.join(learned)} updates"] if learned else []
     return [*updates, *(tree for tree in trees if tree not in learned)]
 
 
-def kept(client: Any) -> list[str]:
+def state_contents(client: Any) -> list[str]:
     """List the parts of a client's state with their packed size in bytes."""
     return [
         f"{name} (later)" if size is None else f"{name} ({size:,} B)"
@@ -234,7 +236,11 @@ def megabytes(params: Params) -> str:
 
 
 def learns(
-    method: Method, task: Task, privacy: Privacy, said: Sequence[Statement], labs: bool = False
+    method: Method,
+    task: Task,
+    privacy: Privacy,
+    statements: Sequence[Statement],
+    labs: bool = False,
 ) -> Table:
     """Return the table of parties and what each sees in a round, with what protects people."""
     table = Table("who", "learns")
@@ -254,7 +260,7 @@ def learns(
             weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""
         table.add_row(f"server ({verb})", f"{every} {trees}; {weights}{blind}")
-    for text, who in ((each.text, each.who) for each in said if each.part == "table"):
+    for text, who in ((each.text, each.who) for each in statements if each.part == "table"):
         table.add_row(who, text)
     table.add_row("another client", others(method, task))
     plain = any(e.trees for e in method.exposure.values())
@@ -263,7 +269,7 @@ def learns(
     seen = f"{seen}; sizes and times of messages"
     if not privacy.least:
         table.add_row("who runs or taps the server", seen)
-    for text, who in ((each.text, each.who) for each in said if each.part == "closing table"):
+    for text, who in ((each.text, each.who) for each in statements if each.part == "closing table"):
         table.add_row(who, text)
     sent = {kind for exposed in method.exposure.values() for kind in kinds(method, exposed)}
     columns = (*task.labels, *task.side_inputs) if "labels" in sent else ()
@@ -295,9 +301,9 @@ def others(method: Method, task: Task) -> str:
     of = " of the client's group" if found.grouped else ""
     handed = ", as the client before left it" if found.handed else ""
     told = f"the server's {', '.join(found.trees)}{of}{handed}"
-    if not found.beside:
+    if not found.server_part:
         return told
-    return f"{told}; in a deployment, where it is measured, {', '.join(found.beside)} too"
+    return f"{told}; in a deployment, where it is measured, {', '.join(found.server_part)} too"
 
 
 def personal(client: Any) -> bool:

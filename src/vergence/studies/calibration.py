@@ -254,13 +254,13 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     starts = options.counts[0] == 0
     tried = {pull: found.pop(pull_name(pull)) for pull in options.pulls}
     if tried:
-        found[PULLED] = chosen_by_others(tried, found[WHOLE][:, :1] if starts else None)
+        found[PULLED] = best_for_others(tried, found[WHOLE][:, :1] if starts else None)
     how = f"{first.folder.name}, {plural(len(seeds), 'seed')}, {plural(draws, 'draw')} per person"
     data = everybody.loaded.raw.name
     return Curves(headline, AXIS, people, options.counts, found, how, data=data)
 
 
-def chosen_by_others(
+def best_for_others(
     tried: Mapping[float, NDArray[np.float64]], before: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
     """Errors `[people, counts]`, of everybody the setting that is best for the others.

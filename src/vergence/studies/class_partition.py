@@ -44,14 +44,14 @@ def of_study(study: StudyResults) -> Figure | None:
 
 
 @styled
-def bubbles(found: Counts) -> Figure:
+def bubbles(counts: Counts) -> Figure:
     """Return people by classes, a disc's area by the number of training samples."""
-    people, kinds = list(found), list(next(iter(found.values())))
+    people, kinds = list(counts), list(next(iter(counts.values())))
     cell = 0.3 if max(len(people), len(kinds)) <= NAMED else 0.16
     figure = canvas(1.9 + cell * max(len(people), 8), 1.2 + cell * max(len(kinds), 8))
     axes = figure.add_subplot()
-    most = max(max(own.values()) for own in found.values())
-    for column, own in enumerate(found.values()):
+    most = max(max(own.values()) for own in counts.values())
+    for column, own in enumerate(counts.values()):
         for row, count in enumerate(own.values()):
             if count:
                 area = (0.9 * cell * 72) ** 2 * count / most

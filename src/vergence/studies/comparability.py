@@ -117,7 +117,7 @@ def tuned_on(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(p for run in runs for p in _tuning(run).get("people", [])))
 
 
-def told_apart(studies: Sequence[StudyResults]) -> list[Run]:
+def with_unique_labels(studies: Sequence[StudyResults]) -> list[Run]:
     """Return all runs; where labels clash, each gets as much of its folder as tells it apart.
 
     Raises:

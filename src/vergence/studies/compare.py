@@ -23,7 +23,7 @@ from vergence.results.significance import paired as paired
 from vergence.results.text_tables import TextTable, csv_text, markdown_table
 from vergence.results.write import summary
 from vergence.studies.comparability import ANYTHING as ANYTHING
-from vergence.studies.comparability import agree, told_apart, tuned_on
+from vergence.studies.comparability import agree, tuned_on, with_unique_labels
 from vergence.studies.comparison_tables import (
     best_mean,
     best_pairs,
@@ -75,7 +75,7 @@ def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyRes
     studies = [harm_counted(read(folder)) for folder in folders]
     if not studies:
         raise ConfigError("nothing to compare: name at least one folder that vergence run wrote")
-    runs = told_apart(studies)
+    runs = with_unique_labels(studies)
     agree(runs, allow)
     priors = next((s.priors for s in studies if s.priors), {})
     return StudyResults(studies[0].folder, tuple(runs), priors)
@@ -217,7 +217,7 @@ def blocks(
                 for row in listed
             ],
             dim=faint,
-            notes=[*clients_told(study), *best_mean(study, chosen)],
+            notes=[*client_lines(study), *best_mean(study, chosen)],
         )
     ]
     over_splits = splits_block(study, chosen)
@@ -239,7 +239,7 @@ def blocks(
     }
 
 
-def clients_told(study: StudyResults) -> list[str]:
+def client_lines(study: StudyResults) -> list[str]:
     """A sentence on what a client is, where it is no single person."""
     told = study.runs[0].provenance["data"].get("clients", "")
     return [f"Clients: {told}."] if told else []

@@ -105,7 +105,7 @@ class FewShotScene:
         return CodeRows.of(Samples.concatenate(parts)), parts[0].columns["eyes"].shape[1]
 
     @cached_property
-    def drawn(self) -> Tensor:
+    def shot_rows(self) -> Tensor:
         """Row numbers of the shots, `[draws, shots]`: both eyes of a glance, or single eyes.
 
         Raises:
@@ -126,7 +126,7 @@ class FewShotScene:
     @cached_property
     def shots(self) -> CodeRows:
         """The shots, `[draws, shots, ...]`."""
-        return self.pool[0].take(self.drawn)
+        return self.pool[0].take(self.shot_rows)
 
     @cached_property
     def tests(self) -> Mapping[str, CodeRows]:
@@ -151,7 +151,7 @@ class FewShotScene:
         pool, tests = self.codes(params)
         gaze = self.trained.task.network.gaze  # type: ignore[attr-defined]
         for name, columns in zip(CODES, (slice(-gaze, None), slice(None)), strict=True):
-            near = torch.cat([pool[self.drawn][..., columns], self.shots.pose], 2)
+            near = torch.cat([pool[self.shot_rows][..., columns], self.shots.pose], 2)
             stream = RandomStream("estimator", self.options.seed)
             network = Estimator(epochs=self.options.epochs).fit(near, self.shots.gaze, stream)
             readers = (network, ridge(near, self.shots.gaze))
@@ -180,7 +180,7 @@ class FewShotScene:
         """
         found = np.zeros(len(self.people))
         for draw in range(self.options.draws):
-            rows = self.pool[0].take(self.drawn[draw])
+            rows = self.pool[0].take(self.shot_rows[draw])
             stream = RandomStream("supervised", self.options.seed, draw)
             network = _Labelled(self.network(), self.trained.task.network)
             network.learn(rows, self.options.steps, stream)
@@ -328,24 +328,24 @@ def _name(run: Run) -> str:
     return f"{task} {method if run.label == run.method else run.label}"
 
 
-def block(found: FewShotResult, options: FewShotOptions) -> TextTable:
+def block(result: FewShotResult, options: FewShotOptions) -> TextTable:
     """Return means and 95 % intervals over people: encoders as rows, codes and readers as columns.
 
     Rows that have neither code nor reader stand in the first column.
     """
     kinds = [(code, reader) for code in CODES for reader in READERS]
     lines = []
-    for name in dict.fromkeys(name for name, _, _ in found.errors):
-        alone = found.errors.get((name, "", ""))
+    for name in dict.fromkeys(name for name, _, _ in result.errors):
+        alone = result.errors.get((name, "", ""))
         cells = (
             [alone, None, None, None]
             if alone is not None
-            else [found.errors[name, *kind] for kind in kinds]
+            else [result.errors[name, *kind] for kind in kinds]
         )
         lines.append([name, *("" if cell is None else spread(cell, 2) for cell in cells)])
     whose = "across all people" if options.source == "all" else "of one person"
     heading = (
-        f"angle error in degrees on {len(found.people)} unseen people after {options.shots} shots "
+        f"angle error in degrees on {len(result.people)} unseen people after {options.shots} shots "
         f"drawn {whose}: mean and 95 % interval over people, {options.draws} draws"
     )
     return TextTable(heading, ["", *(f"{code}, {reader}" for code, reader in kinds)], lines, 1)

@@ -133,11 +133,11 @@ def tell(folder: Path, console: Console) -> None:
     console.print(agreement(told))
 
 
-def by_layer(told: Sequence[Anatomy]) -> list[Table]:
+def by_layer(anatomies: Sequence[Anatomy]) -> list[Table]:
     """Return the personal share of every layer, a row per layer; a table per network."""
     tables = []
-    for layers in dict.fromkeys(tuple(a.layers) for a in told):
-        runs = [a for a in told if tuple(a.layers) == layers]
+    for layers in dict.fromkeys(tuple(a.layers) for a in anatomies):
+        runs = [a for a in anatomies if tuple(a.layers) == layers]
         grid = Table("personal share of", "entries", *(a.name for a in runs))
         for name in layers:
             shares = (f"{a.layers[name][1]:.0%}" for a in runs)
@@ -146,7 +146,7 @@ def by_layer(told: Sequence[Anatomy]) -> list[Table]:
     return tables
 
 
-def agreement(told: Sequence[Anatomy]) -> Table:
+def agreement(anatomies: Sequence[Anatomy]) -> Table:
     """Agreement of masks between people and over seeds, beside chance."""
     heads = (
         "Jaccard index of two masks",
@@ -157,7 +157,7 @@ def agreement(told: Sequence[Anatomy]) -> Table:
         "layers over seeds (r)",
     )
     grid = Table(*heads)
-    for a in told:
+    for a in anatomies:
         values = (*a.people, *a.seeds, a.layer_agreement)
         grid.add_row(a.name, *(number(v, 3) for v in values))
     return grid

@@ -31,7 +31,7 @@ def merge(
     loaded: Mapping[int, Loaded],
     out: Path,
     folders: Mapping[int, Path],
-    apart: bool = False,
+    per_split: bool = False,
 ) -> None:
     """Write one run directory per method: of everybody the mean over splits, seed by seed.
 
@@ -40,7 +40,7 @@ def merge(
         loaded: split seed -> data.
         out: the folder of the merged directories.
         folders: split seed -> folder of its run.
-        apart: each split has other people, who are all kept.
+        per_split: each split has other people, who are all kept.
 
     Raises:
         StateError: the splits were run by different code, or others are merged there.
@@ -52,8 +52,10 @@ def merge(
             _check_splits(folder, list(map(str, folders)))
             continue
         parts = {str(seed): read(path / label).runs[0] for seed, path in folders.items()}
-        tables = {"people.csv": scores(parts, apart), "turns.csv": turns(parts, apart)}
-        if judged := blocks({split: run.folder for split, run in parts.items()}, SAMPLES, apart):
+        tables = {"people.csv": scores(parts, per_split), "turns.csv": turns(parts, per_split)}
+        if judged := blocks(
+            {split: run.folder for split, run in parts.items()}, SAMPLES, per_split
+        ):
             tables[SAMPLES] = judged
         merge_folds.write_tables(experiment, label, folder, {**tables, "rounds.csv": []})
         code = merge_folds.code_of(parts)
@@ -62,16 +64,20 @@ def merge(
         about = results.provenance(first.raw, sha, code, files)
         names = ", ".join(parts)
         own = about["data"].get("split", "unknown")
-        how = f"people of generator seeds {names}" if apart else f"mean over split seeds {names}"
+        how = (
+            f"people of generator seeds {names}" if per_split else f"mean over split seeds {names}"
+        )
         about["data"]["split"] = f"{how}; the first one: {own}"
         results.write_json(folder / "provenance.json", about)
         clients = [len(each.raw.clients) for each in loaded.values()]
-        people = [_told(who, seed, apart) for seed, run in parts.items() for who in run.people]
+        people = [
+            _person_key(who, seed, per_split) for seed, run in parts.items() for who in run.people
+        ]
         spread = spread_of(parts)
-        count = sum(clients) if apart else clients[0]
+        count = sum(clients) if per_split else clients[0]
         results.write_merged(folder, parts, count, list(dict.fromkeys(people)), spread)
     merge_folds.finish(experiment, first, out)
-    _write_priors(out, folders, apart)
+    _write_priors(out, folders, per_split)
 
 
 def _check_splits(folder: Path, seeds: list[str]) -> None:
@@ -83,28 +89,28 @@ def _check_splits(folder: Path, seeds: list[str]) -> None:
         )
 
 
-def _told(person: str, seed: object, apart: bool) -> str:
-    return f"{person}@{seed}" if apart else person
+def _person_key(person: str, seed: object, per_split: bool) -> str:
+    return f"{person}@{seed}" if per_split else person
 
 
-def scores(parts: Mapping[str, Run], apart: bool = False) -> list[tuple[Any, ...]]:
+def scores(parts: Mapping[str, Run], per_split: bool = False) -> list[tuple[Any, ...]]:
     """Rows of people.csv, each the mean over the splits that have this person."""
     keys = ["seed", "person", "evaluation", "metric"]
     found: dict[tuple[Any, ...], list[float]] = {}
     for split, run in parts.items():
         for seed, person, *key, value in run.values[[*keys, "value"]].itertuples(index=False):
-            found.setdefault((seed, _told(person, split, apart), *key), []).append(value)
+            found.setdefault((seed, _person_key(person, split, per_split), *key), []).append(value)
     return [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
 
 
-def turns(parts: Mapping[str, Run], apart: bool = False) -> list[list[str]]:
+def turns(parts: Mapping[str, Run], per_split: bool = False) -> list[list[str]]:
     """Rows of turns.csv: of a turn the means over the splits in which it took place."""
     head = TABLES["turns.csv"]
     kinds = [COLUMNS[name].kind for name in head]
     found: dict[tuple[Any, ...], list[list[str]]] = {}
     for split, run in parts.items():
         for row in text_rows(run.folder / "turns.csv")[1:]:
-            row[2] = _told(row[2], split, apart)
+            row[2] = _person_key(row[2], split, per_split)
             found.setdefault(tuple(row[:5]), []).append(row)
     return [_mean_turn(kinds, rows) for rows in found.values()]
 
@@ -122,7 +128,7 @@ def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
     return made
 
 
-def blocks(folders: Mapping[str, Path], file: str, apart: bool = False) -> list[list[str]]:
+def blocks(folders: Mapping[str, Path], file: str, per_split: bool = False) -> list[list[str]]:
     """Rows of samples.csv or prior_samples.csv of all splits, none where a split has no such file.
 
     A picture or scene is the same one in every split, any other block is one of its split alone.
@@ -133,7 +139,7 @@ def blocks(folders: Mapping[str, Path], file: str, apart: bool = False) -> list[
     who, at = (TABLES[file].index(name) for name in ("person", "block"))
     for split, folder in folders.items():
         for row in text_rows(folder / file)[1:]:
-            row[who] = _told(row[who], split, apart)
+            row[who] = _person_key(row[who], split, per_split)
             known = row[at].startswith((PICTURE, SCENE))
             name = row[at] if known else f"split {split} {row[at]}"
             found.append([*row[:at], name, *row[at + 1 :]])
@@ -155,18 +161,18 @@ def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
     }
 
 
-def _write_priors(out: Path, folders: Mapping[int, Path], apart: bool) -> None:
+def _write_priors(out: Path, folders: Mapping[int, Path], per_split: bool) -> None:
     found: dict[tuple[str, str, str], list[float]] = {}
     for seed, folder in folders.items():
         for prior, people in read(folder).priors.items():
             for person, metrics in people.items():
                 for metric, value in metrics.items():
-                    key = (prior, _told(person, seed, apart), metric)
+                    key = (prior, _person_key(person, seed, per_split), metric)
                     found.setdefault(key, []).append(value)
     rows = [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
     results.write_csv(out / "priors.csv", TABLES["priors.csv"], rows)
     told = {str(seed): folder for seed, folder in folders.items()}
-    if judged := blocks(told, PRIORS, apart):
+    if judged := blocks(told, PRIORS, per_split):
         results.write_csv(out / PRIORS, TABLES[PRIORS], judged)
 
 

@@ -111,25 +111,25 @@ def show(
         console.print(f"picture: {picture}", soft_wrap=True)
 
 
-def table(found: Skew, name: str) -> Table:
+def table(skew: Skew, name: str) -> Table:
     """Return one row per client: value (share), with a star where chance does not explain it."""
     caption = (
         "value (share), each client against all others; * beyond 99 % of what chance gives; "
         "dominating: the largest such share"
     )
-    heads = [f"{TITLES[m]}\n{unit}" for m, unit in zip(MEASURES, found.units, strict=True)]
+    heads = [f"{TITLES[m]}\n{unit}" for m, unit in zip(MEASURES, skew.units, strict=True)]
     out = Table("", "samples", *heads, "dominating", title=f"skew of {name}", caption=caption)
-    for i, client in enumerate(found.clients):
-        top = found.dominating(i)
-        marks = ["*" if found.beyond_chance[i, j] else " " for j in range(len(MEASURES))]
+    for i, client in enumerate(skew.clients):
+        top = skew.dominating(i)
+        marks = ["*" if skew.beyond_chance[i, j] else " " for j in range(len(MEASURES))]
         cells = [
             _cell(v, s, mark)
-            for v, s, mark in zip(found.value[i], found.share[i], marks, strict=True)
+            for v, s, mark in zip(skew.value[i], skew.share[i], marks, strict=True)
         ]
-        out.add_row(client, f"{found.samples[i]:,}", *cells, TITLES[top] if top else "none")
-    means = zip(found.value.mean(0), found.share.mean(0), strict=True)
+        out.add_row(client, f"{skew.samples[i]:,}", *cells, TITLES[top] if top else "none")
+    means = zip(skew.value.mean(0), skew.share.mean(0), strict=True)
     out.add_section()
-    out.add_row("mean", f"{found.samples.mean():,.0f}", *(_cell(v, s, " ") for v, s in means), "")
+    out.add_row("mean", f"{skew.samples.mean():,.0f}", *(_cell(v, s, " ") for v, s in means), "")
     return out
 
 
@@ -139,19 +139,19 @@ def _cell(value: float, share: float, mark: str) -> str:
 
 
 @styled
-def heat_map(found: Skew, name: str) -> Figure:
+def heat_map(skew: Skew, name: str) -> Figure:
     """Return a picture of the shares, clients by measures; cells within chance are pale."""
-    count = len(found.clients)
+    count = len(skew.clients)
     figure = canvas(7, 1.6 + 0.28 * count)
     axes = figure.subplots()
-    share = found.share.clip(0, 1)
+    share = skew.share.clip(0, 1)
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=max(share.max(), 0.05), aspect="auto")
     axes.set_xticks(range(len(MEASURES)), [TITLES[m] for m in MEASURES])
-    axes.set_yticks(range(count), found.clients)
+    axes.set_yticks(range(count), skew.clients)
     for i in range(count):
         for j in range(len(MEASURES)):
             dark = share[i, j] > 0.6 * image.get_clim()[1]
-            beyond = bool(found.beyond_chance[i, j])
+            beyond = bool(skew.beyond_chance[i, j])
             axes.text(
                 j,
                 i,

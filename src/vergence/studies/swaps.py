@@ -60,12 +60,12 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
     order = samples.columns["gaze"][:, 0, 1].argsort()
     chosen = order[torch.linspace(0, len(order) - 1, columns).round().long()]
     with torch.no_grad():
-        rows = drawn(network, eyes[chosen], trained.task.network.gaze)  # type: ignore[attr-defined]
+        rows = swapped_images(network, eyes[chosen], trained.task.network.gaze)  # type: ignore[attr-defined]
     save(figure(rows, who), out)
     return rows
 
 
-def drawn(network: torch.nn.Module, eyes: Tensor, gaze: int) -> dict[str, np.ndarray]:
+def swapped_images(network: torch.nn.Module, eyes: Tensor, gaze: int) -> dict[str, np.ndarray]:
     """Return left eyes, and what the decoder makes of their codes after each swap.
 
     `eyes` is `[columns, 2, 1, H, W]`; the other glance of a column is the one that stands opposite:

@@ -233,16 +233,16 @@ def in_words(point: Point) -> str:
     return ", ".join(f"{key} = {value}" for key, value in point.items())
 
 
-def show(found: SweepResult, console: Console) -> None:
+def show(result: SweepResult, console: Console) -> None:
     """Print every method's winner, what to mistrust, and where the files are.
 
     Raises:
         PartialRun: all trials of a method failed.
     """
-    tuning = found.tuning
-    lower = ", lower is better" if found.lower else ""
+    tuning = result.tuning
+    lower = ", lower is better" if result.lower else ""
     console.print(
-        f"{metric_name(found.metric)} on validation data: mean over "
+        f"{metric_name(result.metric)} on validation data: mean over "
         f"{plural(len(tuning.people), 'person')} and {plural(len(tuning.seeds), 'seed')}{lower}; "
         f"{tuning.search} search, {plural(tuning.trials, 'trial')} of every method",
         style="bold",
@@ -254,8 +254,8 @@ def show(found: SweepResult, console: Console) -> None:
         grid.add_column(head, justify="right", no_wrap=True)
     grid.add_column("best settings")
     warnings, lost = [], []
-    for label, t in found.methods.items():
-        values = sorted((v for v in t.values if math.isfinite(v)), reverse=not found.lower)
+    for label, t in result.methods.items():
+        values = sorted((v for v in t.values if math.isfinite(v)), reverse=not result.lower)
         if t.best is None:
             lost.append(f"{label} ({t.reasons[0].removeprefix('failed: ')})")
             values = [math.nan]
@@ -264,15 +264,15 @@ def show(found: SweepResult, console: Console) -> None:
         cells = [number(v, places) for v in (values[0], middle, values[-1])]
         point = {} if t.best is None else t.points[t.best]
         grid.add_row(label, *cells, str(sum(map(bool, t.reasons))), Text(in_words(point)))
-        warnings += [f"{label}: {edge}" for edge in edges(found.sweep.spaces[label], point)]
+        warnings += [f"{label}: {edge}" for edge in edges(result.sweep.spaces[label], point)]
     console.print(grid)
     for warning in warnings:
         console.print(f"edge: {warning}; a better one may lie beyond", soft_wrap=True, markup=False)
     written = {"trials": TRIALS, "figure": FIGURE, "best": BEST, "spent": SPENT}
     for what, name in written.items():
-        if (found.out / name).exists():
-            console.print(f"{what}: {found.out / name}", soft_wrap=True, markup=False)
-    for line in found.privacy:
+        if (result.out / name).exists():
+            console.print(f"{what}: {result.out / name}", soft_wrap=True, markup=False)
+    for line in result.privacy:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if lost:
         raise PartialRun(

@@ -22,7 +22,7 @@ from vergence.methods.fedavg import FedAvg
 from vergence.privacy.secure_aggregation.pairwise import colluders
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.facts import facts
-from vergence.reports.ethics.page import CARDS, ethics, refuse_claims, said
+from vergence.reports.ethics.page import CARDS, ethics, number_text, refuse_claims
 from vergence.results.write import write_toml
 
 HIDDEN = {
@@ -90,7 +90,7 @@ def test_the_page_says_what_the_json_says(name, runs):
         assert all(" ".join(line.split()) in seen for line in plan[key])
     assert all(who in seen and what in seen for who, what in plan["sees"])
     assert all(f"{row['what']} → " in seen for row in plan["leaves"])
-    assert all(said(row["bytes"]) in seen for row in plan["leaves"])
+    assert all(number_text(row["bytes"]) in seen for row in plan["leaves"])
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -98,13 +98,18 @@ def test_the_numbers_are_the_runs(name, runs):
     _, seen, plan = page_of(runs[name])
     results = json.loads((runs[name] / "results.json").read_text())
     headline = results["metrics"][results["headline"]]
-    assert f"{said(headline['mean'])} on average over people, {said(headline['worst'])}" in seen
+    assert (
+        f"{number_text(headline['mean'])} on average over people, {number_text(headline['worst'])}"
+        in seen
+    )
     assert plan["counted"] == results["bytes"]
-    assert said(results["bytes"]["up"], 6) in seen
+    assert number_text(results["bytes"]["up"], 6) in seen
     if name == "hidden":
         part = results["privacy"]["person"]
         assert plan["budget"]["person"]["epsilon"] == part["seeds_together"]
-        assert f"{said(part['seeds_together'])} at {said(part['delta'])}, spent" in seen
+        assert (
+            f"{number_text(part['seeds_together'])} at {number_text(part['delta'])}, spent" in seen
+        )
         assert part["neighbours"] in seen
         assert part["against"] in seen
     else:
@@ -129,8 +134,8 @@ def test_cards_lie_beside_and_hold_the_same(name, runs):
     _, _, plan = page_of(runs[name])
     privacy, model, data = ((runs[name] / card).read_text() for card in CARDS)
     assert all(line in privacy for line in plan["unprotected"])
-    assert said(plan["model"]["metrics"][0]["mean"]) in model
-    assert said(plan["data"]["people"]) in data
+    assert number_text(plan["model"]["metrics"][0]["mean"]) in model
+    assert number_text(plan["data"]["people"]) in data
     for card in (privacy, model, data):
         assert "\n\n\n" not in card.strip()
         assert all(line.endswith("|") for line in card.splitlines() if line.startswith("|"))

@@ -63,9 +63,9 @@ def rebuilt(tried: list[dict[str, Any]]) -> float | None:
     return max(plain, default=None)
 
 
-def told_of_people(found: list[dict[str, Any]]) -> bool:
+def better_than_chance(rates: list[dict[str, Any]]) -> bool:
     """True if anything about people was found out that chance does not tell."""
-    return any(rate["better"] for rate in found if rate["as_it_ran"])
+    return any(rate["better"] for rate in rates if rate["as_it_ran"])
 
 
 def _rows(run: Run | None, name: str) -> list[dict[str, str]]:

@@ -20,10 +20,10 @@ from vergence.reports.downloads import downloads
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.attack_findings import (
     attacks,
+    better_than_chance,
     not_tried,
     rates,
     rebuilt,
-    told_of_people,
 )
 from vergence.reports.ethics.subjects import scored
 from vergence.reports.ethics.visibility import sees
@@ -71,7 +71,7 @@ def facts(
         "glossary": [list(row) for row in (*means.subject.glossary, *scored(task.headline))],
         "finished": run is not None,
         "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
-        "verdict": words.verdict(means, spent, rebuilt(tried), told_of_people(found)),
+        "verdict": words.verdict(means, spent, rebuilt(tried), better_than_chance(found)),
         "backed": spent.get("person", {}).get("epsilon", math.inf) <= words.SOME,
         "leaves": [asdict(row) for row in rows],
         "bytes": {

@@ -70,7 +70,7 @@ def ethics(
         StateError: the run is unfinished, or links in its folder lead elsewhere.
         PartialRun: a file cannot be written.
     """
-    found = chosen(source, label)
+    found = page_source(source, label)
     if study is not None:
         found = found._replace(experiment=replace(found.experiment, study=study))
     plan = facts(*found)
@@ -103,7 +103,7 @@ def environment(name: str) -> Environment:
         autoescape=name == PAGE,
         finalize=shown if name == PAGE else in_markdown,
     )
-    found.filters["said"] = said
+    found.filters["said"] = number_text
     return found
 
 
@@ -148,7 +148,7 @@ def sources(source: Path, label: str | None = None) -> Iterator[PageSource]:
         )
 
 
-def chosen(source: Path, label: str | None) -> PageSource:
+def page_source(source: Path, label: str | None) -> PageSource:
     """The one method of a file or folder that the page is about.
 
     Raises:
@@ -200,7 +200,7 @@ def refuse_claims(plan: Mapping[str, Any], name: str = "") -> None:
             )
 
 
-def said(value: float | None, places: int = 3) -> str:
+def number_text(value: float | None, places: int = 3) -> str:
     """Return a number as the page prints it."""
     if value is None:
         return "not known"

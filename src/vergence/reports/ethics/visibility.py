@@ -43,40 +43,40 @@ def sees(means: PrivacyMeans) -> list[tuple[str, str]]:
     ]
 
 
-def _others(means: PrivacyMeans, found: Downloads) -> str:
-    beside = "who else is in a sum" if means.least and not means.parties else ""
-    if not found.trees:
-        return f"{beside}; nothing else" if beside else "nothing"
-    told = ", ".join(_known(means, found, tree) for tree in found.trees)
-    if found.handed:
+def _others(means: PrivacyMeans, downloads: Downloads) -> str:
+    extra = "who else is in a sum" if means.least and not means.parties else ""
+    if not downloads.trees:
+        return f"{extra}; nothing else" if extra else "nothing"
+    told = ", ".join(_known(means, downloads, tree) for tree in downloads.trees)
+    if downloads.handed:
         told += ", as the person before left them"
-    if found.beside:
-        rest = ", ".join(named(means.method, means.task, tree) for tree in found.beside)
+    if downloads.server_part:
+        rest = ", ".join(named(means.method, means.task, tree) for tree in downloads.server_part)
         told += f"; who is measured is sent the {rest} too"
-        told += ", and has the whole model then" if found.whole else ""
-    elif not found.whole:
+        told += ", and has the whole model then" if downloads.whole else ""
+    elif not downloads.whole:
         told += f"; {ALONE}"
-    return f"{told}; and {beside}" if beside else told
+    return f"{told}; and {extra}" if extra else told
 
 
-def _known(means: PrivacyMeans, found: Downloads, tree: str) -> str:
-    told = means.method.tree(tree)
-    if told.whole:
-        return f"the common {told.title}{' of their group' if found.grouped else ''}"
+def _known(means: PrivacyMeans, downloads: Downloads, tree: str) -> str:
+    description = means.method.tree(tree)
+    if description.whole:
+        return f"the common {description.title}{' of their group' if downloads.grouped else ''}"
     return named(means.method, means.task, tree)
 
 
-def _model(means: PrivacyMeans, found: Downloads) -> str:
-    if not found.shared:
+def _model(means: PrivacyMeans, downloads: Downloads) -> str:
+    if not downloads.shared:
         return "nobody gets one: every person's model stays on their device"
     bound = (
         ", which tells about one person no more than is promised below"
         if means.plan.privacy.bounded
         else ", to study for as long as they like"
     )
-    if found.whole:
+    if downloads.whole:
         return f"the model{bound}"
-    parts = ", ".join(named(means.method, means.task, tree) for tree in found.offered)
+    parts = ", ".join(named(means.method, means.task, tree) for tree in downloads.offered)
     return f"{parts} of the model{bound}; {ALONE}"
 
 

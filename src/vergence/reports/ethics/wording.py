@@ -121,14 +121,14 @@ class PrivacyMeans:
         """Sentences of the plan's protections."""
         return statements(self.plan, self.method, self.task, self.people)
 
-    def said(self, part: str) -> list[str]:
+    def sentences(self, part: str) -> list[str]:
         """Sentences of the plan's protections for a part of the page."""
         return [each.text for each in self.statements if each.part == part]
 
-    def said_or(self, part: str, plain: list[str]) -> list[str]:
+    def sentences_or(self, part: str, plain: list[str]) -> list[str]:
         """Such sentences, after the `plain` ones where nothing that was checked replaces these."""
         replaced = any(each.part == part and each.checked for each in self.statements)
-        return [*([] if replaced else plain), *self.said(part)]
+        return [*([] if replaced else plain), *self.sentences(part)]
 
 
 def certainty(epsilon: float) -> float:
@@ -265,7 +265,7 @@ def assumed(means: PrivacyMeans) -> list[str]:
         honest = ["Nobody has to trust anybody else: no model is made of more than one person's."]
     return [
         *_trusted(means),
-        *means.said_or("participants", honest),
+        *means.sentences_or("participants", honest),
         "Lines are encrypted, and all devices and the server know each other's keys, as in a "
         "deployment; a simulation sends nothing over lines between people.",
     ]
@@ -275,7 +275,7 @@ def _trusted(means: PrivacyMeans) -> list[str]:
     """Trust that the server and the helpers are given."""
     if "smashed" in means.kinds:
         alone = "The server is trusted not to rebuild pictures. Nothing stops it from trying."
-        return [alone, *means.said("server")]
+        return [alone, *means.sentences("server")]
     if not means.sends:
         return []
     if "answers" in means.kinds:
@@ -284,7 +284,7 @@ def _trusted(means: PrivacyMeans) -> list[str]:
             "A limit on answers is the only bound there is."
         ]
     plain = ["The server is trusted with each person's update, and not to keep it."]
-    return means.said_or("server", plain)
+    return means.sentences_or("server", plain)
 
 
 def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
@@ -336,11 +336,11 @@ def _rebuilt(means: PrivacyMeans) -> list[str]:
 def _from_numbers_and_sums(means: PrivacyMeans) -> list[str]:
     """Information in single numbers that everybody tells, and in sums and who makes them."""
     if not means.numbers:
-        return means.said("residual")
+        return means.sentences("residual")
     return [
         f"Names: {means.numbers}. These few numbers may tell the server whose they are "
         "where it knows the recordings, or others of the same person.",
-        *means.said("residual"),
+        *means.sentences("residual"),
     ]
 
 
@@ -383,7 +383,7 @@ def unprotected(means: PrivacyMeans) -> list[str]:
         )
     samples = means.subject.samples
     words = {"samples": samples, "Samples": samples.capitalize()}
-    told += [text.format_map(words) for text in means.said("unprotected")]
+    told += [text.format_map(words) for text in means.sentences("unprotected")]
     told.append("Mistakes in this software: nobody independent has checked it.")
     return told
 

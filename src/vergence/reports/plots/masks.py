@@ -162,14 +162,19 @@ def _tile(
     return np.stack(rows)
 
 
-def _server(figure: Figure, whole: Axes, kept: NDArray[np.float64], count: int, name: str) -> None:
+def _server(figure: Figure, whole: Axes, share: NDArray[np.float64], count: int, name: str) -> None:
     whole.add_patch(_box(0.3, 0.7, 0.55, 0.255))
     whole.text(0.315, 0.925, "Server", fontsize=13, fontweight="bold", va="center")
-    told = f"{name}: each entry is the average over the clients that share it"
-    whole.text(0.392, 0.924, told, fontsize=9, color=MUTED, va="center")
+    caption = f"{name}: each entry is the average over the clients that share it"
+    whole.text(0.392, 0.924, caption, fontsize=9, color=MUTED, va="center")
     axes = figure.add_axes((0.315, 0.72, 0.44, 0.18))
     image = axes.imshow(
-        (1 - kept) * count, aspect="auto", cmap="Blues", vmin=0, vmax=count, interpolation="nearest"
+        (1 - share) * count,
+        aspect="auto",
+        cmap="Blues",
+        vmin=0,
+        vmax=count,
+        interpolation="nearest",
     )
     bare(axes)
     scale = figure.add_axes((0.77, 0.72, 0.01, 0.18))
