@@ -58,13 +58,15 @@ def rebuild_experiment(
         raise ConfigError(f"{run.folder}: its {names} came from Python: give open_run that too")
     local = bind(LocalTraining, table.get("local", {}), "local")
     if method is None:
-        _, method = build_method(method_table(table["method"]), table.get("local", {}))
+        _, run_method = build_method(method_table(table["method"]), table.get("local", {}))
     else:
-        method = _with_training_settings(run, table, method, local)
+        run_method = _with_training_settings(run, table, method, local)
     task = build_task(table) if task is None else task
     data = build_dataset(table["federation"], "federation")[0] if people is None else people
     root = None if isinstance(data, Federation) else table["federation"].get("root")
-    experiment = experiment_from(method, task, data, build_plan(table, run.folder), run.label, root)
+    experiment = experiment_from(
+        run_method, task, data, build_plan(table, run.folder), run.label, root
+    )
     # Descriptions contain digests of networks and functions, so that a changed one differs.
     for part in ("task", "model", "federation", "method"):
         if experiment.table[part] != table[part]:
