@@ -12,7 +12,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from benchmarks.common.options import options
-from vergence.data.synthetic.clip_synthetic import COMMUNITIES, PROXY, drawn
+from vergence.data.synthetic.clip_synthetic import COMMUNITIES, PROXY, draw_clip
 from vergence.metrics.clustering import adjusted_rand, kmeans
 from vergence.metrics.dtw import dtw
 
@@ -27,8 +27,8 @@ DISTANCES: dict[str, Callable] = {
 def agreement(kind: str, seed: int) -> list[float]:
     """Return the adjusted Rand of the groups by each distance."""
     rng, made = np.random.default_rng(seed), [i % 3 for i in range(PEOPLE)]
-    proxy = drawn(rng, *PROXY)
-    people = [[drawn(rng, *COMMUNITIES[kind][group]) for _ in range(CLIPS)] for group in made]
+    proxy = draw_clip(rng, *PROXY)
+    people = [[draw_clip(rng, *COMMUNITIES[kind][group]) for _ in range(CLIPS)] for group in made]
     found = []
     for far in DISTANCES.values():
         d = np.array([[np.mean([far(x, proxy) for x in clips])] for clips in people])

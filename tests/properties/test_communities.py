@@ -13,7 +13,7 @@ from vergence.core.conversation import drive
 from vergence.core.data import Samples, SharedRows
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply, seal
-from vergence.data.synthetic.clip_synthetic import COMMUNITIES, ClipSynthetic, drawn, rated
+from vergence.data.synthetic.clip_synthetic import COMMUNITIES, ClipSynthetic, draw_clip, rate_clip
 from vergence.data.video_summaries.fragments import PARTS, samples_of
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
@@ -74,7 +74,7 @@ def test_newcomers_land_in_their_group(per_frame, tmp_path):
     group_of = dict(zip(COMMUNITY, (server.groups[p] for p in PEOPLE), strict=True))
     rng, right = np.random.default_rng(1), 0
     for trial in range(200):
-        shown = [rated(drawn(rng, *COMMUNITIES["latent"][trial % 3]), np.ones(3), rng)] * 3
+        shown = [rate_clip(draw_clip(rng, *COMMUNITIES["latent"][trial % 3]), np.ones(3), rng)] * 3
         late = samples_of({"new": dict.fromkeys(PARTS, shown)})["new"].train
         told = taught(method, TASK, None, {"proxies": server.proxies}, late, verb="measure")[1]
         after = drive(method.seated(server, ["new"]), lambda _, told=told: {"new": told})

@@ -11,7 +11,7 @@ from tests.cli.commands import vergence
 from vergence.data.gaze_video.aria import SAMPLE
 from vergence.data.io.video import Video
 from vergence.data.video_summaries.sound import RATE as SOUND
-from vergence.data.video_summaries.sound import heard
+from vergence.data.video_summaries.sound import sound_blocks
 from vergence.errors import ConfigError
 from vergence.video.encode import encode
 from vergence.video.summarise import share_of
@@ -72,7 +72,7 @@ def test_the_budget_is_kept_to_the_frame_and_every_scene_is_there(video, tmp_pat
     assert times == pytest.approx([i / RATE for i in range(len(kept))], abs=1e-4)
     assert set(np.searchsorted(np.cumsum(SCENES), kept, side="right")) == {0, 1, 2, 3}
     for i, scene in enumerate(np.searchsorted(np.cumsum(SCENES), kept, side="right")):
-        tone = np.concatenate(list(heard(out, [((i + 0.2) / RATE, 0.6 / RATE)])), axis=1)[0]
+        tone = np.concatenate(list(sound_blocks(out, [((i + 0.2) / RATE, 0.6 / RATE)])), axis=1)[0]
         loudest = np.abs(np.fft.rfft(tone)).argmax() * SOUND / len(tone)
         assert loudest == pytest.approx(TONES[scene], abs=40), f"frame {i}"
     assert [s["first_frame"] for s in shots[1:]] == [s["last_frame"] + 1 for s in shots[:-1]]

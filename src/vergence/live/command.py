@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from vergence.data.eye_images.landmarks import landmarker
+from vergence.data.eye_images.landmarks import open_landmarker
 from vergence.errors import ConfigError
 from vergence.live.calibration import CalibrationPlan
 from vergence.live.calibration import calibrate as show_targets
@@ -170,7 +170,7 @@ def _eye_source(model: MapModel | EyeModel, eyes: EyeOptions) -> Iterator[EyeSou
     if eyes.landmarker is None:
         yield EyeCamera(model.height, model.width, eyes.side, eyes.distance_mm)
         return
-    with landmarker(eyes.landmarker) as find:
+    with open_landmarker(eyes.landmarker) as find:
         yield FaceCamera(find, model.height, model.width)
 
 

@@ -19,7 +19,7 @@ from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.data.io.checks import data_path
-from vergence.data.synthetic.clip_synthetic import PROXY, drawn
+from vergence.data.synthetic.clip_synthetic import PROXY, draw_clip
 from vergence.data.video_summaries.h5_files import read_videos
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.summaries import (
@@ -139,7 +139,9 @@ class SummaryTask(Task):
                 f"{type(self.network).__name__} has no option 'features', by which proxies are made"
             )
         if not self.proxy:
-            made = (drawn(RandomStream("proxy", i).numpy(), *PROXY, width) for i in range(count))
+            made = (
+                draw_clip(RandomStream("proxy", i).numpy(), *PROXY, width) for i in range(count)
+            )
             return [torch.from_numpy(x).float() for x in made]
         path = Path(data_path(self.proxy))
         found = [v.features for v in read_videos(path).values() if v.features is not None]

@@ -14,7 +14,7 @@ from rich.console import Console
 from vergence.core.files import replacing
 from vergence.data.eye_images.camera import read_camera
 from vergence.data.eye_images.face_patches import Patches, patches_of
-from vergence.data.eye_images.landmarks import landmarker
+from vergence.data.eye_images.landmarks import open_landmarker
 from vergence.data.io.checks import refuse_nan, with_progress
 from vergence.data.io.delimited_text import read_table
 from vergence.data.io.image_files import open_image
@@ -61,7 +61,7 @@ def write_patches(
     if out.suffix != ".npz":
         raise ConfigError(f"patches are written as .npz, got {out}: give a name that ends in .npz")
     calibrated = None if camera is None else read_camera(camera)
-    with landmarker(model) as find:
+    with open_landmarker(model) as find:
         pictures = opened_source(source)
         known = None if targets is None else _targets(targets, pictures.names)
         patches = patches_of(pictures.frames, calibrated, find, known)

@@ -17,7 +17,7 @@ from vergence.core.files import replacing
 from vergence.data.io.checks import with_progress
 from vergence.data.io.video import Video
 from vergence.data.video_summaries.shots import coverage, segments
-from vergence.data.video_summaries.sound import heard
+from vergence.data.video_summaries.sound import sound_blocks
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.summaries import capacity, knapsack, shot_values, spread
 from vergence.models import pretrained
@@ -84,7 +84,7 @@ def summarise(
     summary = choose_shots(video, share_of(budget, video), scorer)
     step = interval_s(video)
     with replacing(out) as scratch:
-        sound = heard(source, spans(summary, step))
+        sound = sound_blocks(source, spans(summary, step))
         encode(scratch, _summary_pictures(summary, step), step, sound, preset="veryfast")
     write_json(out.with_suffix(".json"), summary_record(summary, budget, by))
     contact_sheet(summary, out.with_suffix(".png"))

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.data.footage import number, write_video
 from tests.data.heads import corners, photograph, turned, webcam
 from vergence.data.eye_images.face_patches import patches_of
-from vergence.data.eye_images.landmarks import MESH, landmarker, points_of
+from vergence.data.eye_images.landmarks import MESH, open_landmarker, points_of
 from vergence.data.eye_images.mpiigaze import Mpiigaze
 from vergence.errors import ConfigError, DataError
 from vergence.video.eye_patches import show, write_patches
@@ -96,7 +96,7 @@ def test_without_mediapipe_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "mediapipe", None)
     with (
         pytest.raises(ConfigError, match=r"pip install 'vergence\[camera\]'"),
-        landmarker(tmp_path),
+        open_landmarker(tmp_path),
     ):
         pass
 
@@ -105,13 +105,13 @@ def test_without_a_model_the_option_is_named(mediapipe, tmp_path):
     gone = tmp_path / "gone.task"
     with (
         pytest.raises(DataError, match=r"gone\.task: give MediaPipe's .* --landmarker PATH"),
-        landmarker(gone),
+        open_landmarker(gone),
     ):
         pass
     mediapipe.write_text("something else")
     with (
         pytest.raises(DataError, match=r"no face landmarker \(Unable to open zip archive\.\)"),
-        landmarker(mediapipe),
+        open_landmarker(mediapipe),
     ):
         pass
 
@@ -194,7 +194,7 @@ def test_a_real_face_mirrored_and_tilted():
         upright = file.convert("RGB")
     pictures = [upright, upright.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
     pictures += [upright.rotate(turn, Image.Resampling.BICUBIC) for turn in (-20, 20)]
-    with landmarker(Path(model)) as find:
+    with open_landmarker(Path(model)) as find:
         seen = [patches_of([np.asarray(p)], None, find).columns for p in pictures]
         assert find(np.zeros((100, 100, 3), np.uint8)) is None
     first, mirror = seen[0], {name: values[::-1] for name, values in seen[1].items()}

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.conftest import research_data
 from tests.data.python2 import python2
-from vergence.data.images.cifar10 import CLASSES, FILES, SUBSET, Cifar10, check, found
+from vergence.data.images.cifar10 import CLASSES, FILES, SUBSET, Cifar10, check, find_reader
 from vergence.errors import DataError
 
 EACH = 8
@@ -243,7 +243,7 @@ def test_a_folder_without_any_layout_is_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_labels_of_the_subset_at_hand():
-    read, told, counts = found(research_data("cifar10"))
+    read, told, counts = find_reader(research_data("cifar10"))
     assert {part: len(read(part).labels) for part in counts} == counts
     assert f"{counts['train']:,} + {counts['test']:,} images, JPEG" in told
 

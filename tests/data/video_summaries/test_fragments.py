@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vergence.data.synthetic.clip_synthetic import drawn, rated
+from vergence.data.synthetic.clip_synthetic import draw_clip, rate_clip
 from vergence.data.video_summaries.fragments import (
     PARTS,
     RatedClip,
-    dealt,
+    deal_items,
     favourites,
     fragments,
     samples_of,
@@ -78,13 +78,13 @@ def test_every_way_to_fill_the_urns_is_as_likely():
 def test_clips_go_to_those_who_hold_their_class(kinds, classes, people):
     holders = {kind: [p for p in range(people) if (kind - p) % 4 < classes] for kind in range(4)}
     kinds = [kind for kind in kinds if holders[kind]]
-    hands = dealt(kinds, holders, people)
+    hands = deal_items(kinds, holders, people)
     assert sorted(i for hand in hands for i in hand) == list(range(len(kinds)))
     assert all(person in holders[kinds[i]] for person, hand in enumerate(hands) for i in hand)
 
 
 def test_hands_differ_by_one_where_everybody_holds_all():
-    hands = dealt([0, 1, 2, 0, 1, 2, 0], dict.fromkeys(range(3), range(3)), 3)
+    hands = deal_items([0, 1, 2, 0, 1, 2, 0], dict.fromkeys(range(3), range(3)), 3)
     assert [len(hand) for hand in hands] == [3, 2, 2]
 
 
@@ -97,7 +97,7 @@ def test_favourites_are_the_best_shots_that_fit():
 
 def test_columns_are_as_wide_for_all_and_counts_are_of_frames():
     rng = np.random.default_rng(0)
-    short, long = clip(), rated(drawn(rng, 0.1, 60, 0.0, 2), np.ones(1), rng)
+    short, long = clip(), rate_clip(draw_clip(rng, 0.1, 60, 0.0, 2), np.ones(1), rng)
     people = {"a": dict.fromkeys(PARTS, (short,)), "b": dict.fromkeys(PARTS, (long, short))}
     splits = samples_of(people)
     one, two = splits["a"].train, splits["b"].test

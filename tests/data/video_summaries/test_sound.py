@@ -5,7 +5,7 @@ import pytest
 from scipy.io import wavfile
 
 from tests.data.footage import write_video
-from vergence.data.video_summaries.sound import RATE, heard
+from vergence.data.video_summaries.sound import RATE, sound_blocks
 from vergence.errors import DataError
 
 
@@ -21,7 +21,7 @@ def test_spans_are_cut_to_the_sample(tone):
     """Apart, within one block, side by side, and over the end: silence there."""
     path, samples = tone
     spans = [(0.0, 0.1), (0.1, 0.001), (0.102, 0.001), (0.3, 0.3), (0.8, 0.1)]
-    found = np.concatenate(list(heard(path, spans)), axis=1)
+    found = np.concatenate(list(sound_blocks(path, spans)), axis=1)
     padded = np.concatenate([samples, np.zeros((2, RATE))], axis=1)
     pieces = [padded[:, round(s * RATE) : round((s + n) * RATE)] for s, n in spans]
     np.testing.assert_allclose(found, np.concatenate(pieces, axis=1), atol=1e-7)
@@ -30,14 +30,14 @@ def test_spans_are_cut_to_the_sample(tone):
 def test_lengths_add_up_without_drift(tone):
     """A thousand spans of a third of a sample more than ten: 10 333, not 10 000."""
     spans = [(i * 30 / RATE, (10 + 1 / 3) / RATE) for i in range(1000)]
-    assert sum(block.shape[1] for block in heard(tone[0], spans)) == 10_333
+    assert sum(block.shape[1] for block in sound_blocks(tone[0], spans)) == 10_333
 
 
 def test_a_video_without_sound_has_none(tmp_path):
-    assert heard(write_video(tmp_path / "a.mp4", np.arange(3) / 10), [(0, 0.1)]) is None
+    assert sound_blocks(write_video(tmp_path / "a.mp4", np.arange(3) / 10), [(0, 0.1)]) is None
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "a.mp4").write_bytes(b"no")
     with pytest.raises(DataError, match="sound of"):
-        heard(tmp_path / "a.mp4", [(0, 1)])
+        sound_blocks(tmp_path / "a.mp4", [(0, 1)])

@@ -8,7 +8,7 @@ from tests.conftest import research_data
 from vergence.data.owner import OWNER
 from vergence.data.synthetic import zsl_synthetic
 from vergence.data.zero_shot import xlsa17
-from vergence.data.zero_shot.splits import counted, read_split
+from vergence.data.zero_shot.splits import check_counts, read_split
 from vergence.data.zero_shot.xlsa17 import Xlsa17
 from vergence.errors import ConfigError, DataError
 
@@ -149,7 +149,7 @@ def test_a_check_says_what_is_off_and_what_is_missing(root):
 def test_table_5_1(name, row):
     """Counts of the real files; the thesis prints 15,539 images of aPY, its own columns 15,339."""
     root = research_data("zsl_splits") / name
-    found = counted(root)
+    found = check_counts(root)
     assert [line.actual for line in found] == row.split()
     assert all(line.ok for line in found)
     assert all(line.ok for line in zsl_synthetic.check(root))

@@ -95,9 +95,9 @@ def read_camera(path: Path) -> Camera:
         DataError: the file is missing, or does not hold a camera.
     """
     try:
-        told = parse_json(path.read_text(encoding="utf-8"))
-        matrix, (width, height) = np.asarray(told["matrix"], float), map(int, told["size"])
-        distortion = np.asarray(told.get("distortion", np.zeros(5)), float).ravel()
+        config = parse_json(path.read_text(encoding="utf-8"))
+        matrix, (width, height) = np.asarray(config["matrix"], float), map(int, config["size"])
+        distortion = np.asarray(config.get("distortion", np.zeros(5)), float).ravel()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
         raise DataError(f"cannot read {path} ({type(fault).__name__}: {fault}): {FORM}") from None
     upright = matrix.shape == (3, 3) and np.isfinite(matrix).all()

@@ -64,9 +64,9 @@ class Columbia(PeopleOptions, Dataset):
                 has too few photos.
             ConfigError: an option is out of range.
         """
-        found = _pairs(data_folder(root, "columbia", WHERE))
-        chosen = self.people_to_load(found, "person")
-        read = {person: _read(found[person]) for person in chosen}
+        photos = _pairs(data_folder(root, "columbia", WHERE))
+        persons = self.people_to_load(photos, "person")
+        read = {person: _read(photos[person]) for person in persons}
         verify_yaw_sign(list(read.values()), str(root))
         about = {
             "licence": "Columbia Gaze Data Set: non-commercial use, not packaged",
@@ -77,7 +77,7 @@ class Columbia(PeopleOptions, Dataset):
             "angles": "radians (pitch, yaw) about the line from person to camera, from the names "
             "(pitch V, yaw -H, head yaw -P); right eyes are mirrored and their yaws flipped",
         }
-        people = {person: self._split(person, found[person], read[person]) for person in chosen}
+        people = {person: self._split(person, photos[person], read[person]) for person in persons}
         return Federation("columbia", people, about)
 
     def _split(self, person: str, photos: list[Photo], columns: dict[str, NDArray]) -> Splits:
@@ -108,7 +108,7 @@ def angles(degrees: NDArray) -> tuple[NDArray, NDArray]:
 
 def _pairs(folder: Path) -> dict[str, list[Photo]]:
     """Return every person's photos, in the order of their names."""
-    found: dict[tuple[str, tuple[int, int, int]], dict[str, Path]] = {}
+    patches: dict[tuple[str, tuple[int, int, int]], dict[str, Path]] = {}
     whole = 0
     for path in sorted(folder.rglob("*_2m_*")):
         name = NAME.fullmatch(path.name)
@@ -121,14 +121,14 @@ def _pairs(folder: Path) -> dict[str, list[Photo]]:
         for letter, value, known in zip("PVH", degrees, ANGLES, strict=True):
             if value not in known:
                 raise DataError(f"{path}: {value}{letter} is none of {sorted(known)} degrees")
-        eyes = found.setdefault((name[1], degrees), {})
+        eyes = patches.setdefault((name[1], degrees), {})
         if eyes.setdefault(name[5].lower(), path) is not path:
             raise DataError(f"{path} and {eyes[name[5].lower()]} are the same eye: remove one")
-    if not found:
-        said = f"{whole} whole photos but no eye patches" if whole else "no eye patches"
-        raise DataError(f"{said} in {folder}: {WHERE}")
+    if not patches:
+        reason = f"{whole} whole photos but no eye patches" if whole else "no eye patches"
+        raise DataError(f"{reason} in {folder}: {WHERE}")
     people: dict[str, list[Photo]] = {}
-    for (person, degrees), eyes in sorted(found.items()):
+    for (person, degrees), eyes in sorted(patches.items()):
         if len(eyes) < 2:
             only = next(iter(eyes.values()))
             raise DataError(f"{only} has no patch of the other eye: cut it, or remove this one")
@@ -157,9 +157,9 @@ def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals, and read every patch."""
     lines = Checks()
     with lines.reading("eye patches"):
-        found = _pairs(root)
-        verify_yaw_sign([_read(photos) for photos in found.values()], str(root))
-        photos = sum(map(len, found.values()))
-        lines.append(compare("people", len(found), PEOPLE, WHERE))
+        people = _pairs(root)
+        verify_yaw_sign([_read(photos) for photos in people.values()], str(root))
+        photos = sum(map(len, people.values()))
+        lines.append(compare("people", len(people), PEOPLE, WHERE))
         lines.append(compare("photos with both eyes", photos, PICTURES, WHERE))
     return lines

@@ -52,7 +52,8 @@ def patches_of(
     Args:
         frames: pictures or frames of a video, RGB.
         camera: what took them; None guesses one of each picture's size (`Camera.guessed`).
-        find: landmarks of a picture, as `vergence.data.eye_images.landmarks.landmarker` yields it.
+        find: function that returns the landmarks of a picture, as `landmarks.open_landmarker`
+            yields it.
         targets: points looked at, mm in the camera frame, by number of the picture; pictures
             without one are left out of the patches.
 
@@ -60,7 +61,7 @@ def patches_of(
         DataError: no picture shows a face with both eyes, or a picture has another shape than the
             camera's.
     """
-    found: dict[int, tuple[Normalised, Normalised]] = {}
+    views: dict[int, tuple[Normalised, Normalised]] = {}
     images: dict[int, tuple[NDArray, NDArray]] = {}
     no_face, cut_off, errors, count = [], [], [], 0
     for number, picture in enumerate(frames):
@@ -72,32 +73,35 @@ def patches_of(
             no_face.append(number)
             continue
         size = picture.shape[1], picture.shape[0]
-        taken = Camera.guessed(*size) if camera is None else camera.of_size(*size)
-        head = head_pose(landmarks, taken)
+        picture_camera = Camera.guessed(*size) if camera is None else camera.of_size(*size)
+        head = head_pose(landmarks, picture_camera)
         left, right = eyes(head)
-        if not (left.inside(taken) and right.inside(taken)):
+        if not (left.inside(picture_camera) and right.inside(picture_camera)):
             cut_off.append(number)
             continue
         errors.append(head.error_px)
-        found[number] = left, right
-        images[number] = eye_patch(left, picture, taken), eye_patch(right, picture, taken)
-    if not found:
+        views[number] = left, right
+        images[number] = (
+            eye_patch(left, picture, picture_camera),
+            eye_patch(right, picture, picture_camera),
+        )
+    if not views:
         raise DataError(
             f"no eye patches in {plural(count, 'picture')}: {len(no_face)} without "
             f"a face, {len(cut_off)} with an eye beyond the edge"
             + (f", {len(targets)} with a target" if targets is not None else "")
         )
-    columns = _columns(found, images, targets)
+    columns = _columns(views, images, targets)
     return Patches(columns, count, tuple(no_face), tuple(cut_off), float(np.median(errors)))
 
 
 def _columns(
-    found: Mapping[int, tuple[Normalised, Normalised]],
+    views: Mapping[int, tuple[Normalised, Normalised]],
     images: Mapping[int, tuple[NDArray, NDArray]],
     targets: Mapping[int, NDArray] | None,
 ) -> dict[str, NDArray]:
-    rows = [(side, number) for side in (0, 1) for number in found]
-    seen = [found[number][side] for side, number in rows]
+    rows = [(side, number) for side in (0, 1) for number in views]
+    seen = [views[number][side] for side, number in rows]
     columns = {
         "image": np.stack([images[number][side] for side, number in rows])[:, None],
         "pose": np.stack([eye.pose for eye in seen]).astype(np.float32),

@@ -26,7 +26,7 @@ from vergence.data.eye_images.camera import Camera, read_camera
 from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
 from vergence.data.eye_images.face_patches import patches_of
-from vergence.data.eye_images.landmarks import Find, landmarker
+from vergence.data.eye_images.landmarks import Find, open_landmarker
 from vergence.data.gaze_video.gaze_files import people_of_paths
 from vergence.data.io.checks import (
     Check,
@@ -135,8 +135,8 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         folder = data_folder(root, "face_pictures", WHERE)
         read, left_out = self._read(folder)
         verify_yaw_sign([columns for columns, _ in read.values()], str(folder))
-        chosen = self.people_to_load(list(read), "person")
-        people = {person: self._split(person, *read[person]) for person in chosen}
+        persons = self.people_to_load(list(read), "person")
+        people = {person: self._split(person, *read[person]) for person in persons}
         how = "whole sessions in order" if self.columns.session else "pictures at random"
         about = {
             "licence": "of the pictures at root; none is packaged",
@@ -184,9 +184,9 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         read, left_out = {}, 0
         for person in sorted(set(persons.tolist())):
             rows = np.flatnonzero(persons == person)
-            columns, kept = self._eyes(root, table, rows)
-            left_out += len(rows) - len(kept)
-            read[person] = columns, sessions[rows[kept]]
+            columns, complete = self._eyes(root, table, rows)
+            left_out += len(rows) - len(complete)
+            read[person] = columns, sessions[rows[complete]]
         summary = f"{len(table)} rows read, {len(read)} people; left out: {left_out} pictures"
         return read, f"{summary} without a face or with an eye beyond the edge"
 
@@ -215,8 +215,8 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             for row in with_progress(rows.tolist(), "pictures")
         )
         looked_at = {i: targets[row] for i, row in enumerate(rows)}
-        found, kept = self._patches(table, rows, pictures, camera, looked_at)
-        return found, kept
+        columns, complete = self._patches(table, rows, pictures, camera, looked_at)
+        return columns, complete
 
     def _patches(
         self,
@@ -230,17 +230,17 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             points = np.stack([table.floats(name) for name in self.columns.landmarks], 1)[rows]
             known = iter(points.reshape(-1, POINTS, 2))
 
-            def told(_: NDArray[np.uint8]) -> NDArray[np.float64] | None:
+            def listed_landmarks(_: NDArray[np.uint8]) -> NDArray[np.float64] | None:
                 marks = next(known)
                 return marks if np.isfinite(marks).all() else None
 
-            return _cut(pictures, camera, told, targets)
+            return _cut(pictures, camera, listed_landmarks, targets)
         if not self.landmarker:
             raise ConfigError(
                 "nothing finds the faces: set landmarker to MediaPipe's face landmarker (a .task "
                 f"file), or columns.landmarks to {2 * POINTS} columns of the table"
             )
-        with landmarker(Path(self.landmarker)) as find:
+        with open_landmarker(Path(self.landmarker)) as find:
             return _cut(pictures, camera, find, targets)
 
     def _angles(self, table: DelimitedTable, names: Sequence[str]) -> NDArray[np.float64]:
@@ -277,14 +277,14 @@ def _cut(
     find: Find,
     targets: Mapping[int, NDArray],
 ) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
-    found = patches_of(pictures, camera, find, targets)
+    patches = patches_of(pictures, camera, find, targets)
     names = ("image", "gaze", "pose")
-    columns = {name: found.columns[name] for name in names}
+    columns = {name: patches.columns[name] for name in names}
     columns["image"] = columns["image"][:, 0]
-    return columns, found.columns["frame"][: len(columns["gaze"]) // 2]
+    return columns, patches.columns["frame"][: len(columns["gaze"]) // 2]
 
 
-def _opened_row(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[Path, str]:
+def _find_file(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[Path, str]:
     text = table.text(name)[row]
     below = PureWindowsPath(text)  # takes both / and \
     file = root / below.as_posix()
@@ -298,22 +298,22 @@ def _opened_row(root: Path, table: DelimitedTable, name: str, row: int) -> tuple
 
 def _picture(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
     """The upright pixels of a picture; phones store many on their side."""
-    file, told = _opened_row(root, table, name, row)
-    with open_image(file, told, "save it again, or remove the row") as stored:
+    file, what = _find_file(root, table, name, row)
+    with open_image(file, what, "save it again, or remove the row") as stored:
         return np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
 
 
 def _patch(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
     """The grey pixels of a patch; of another size in the same proportions, it is resized."""
-    file, told = _opened_row(root, table, name, row)
-    with open_image(file, told, "save it again, or remove the row") as stored:
+    file, what = _find_file(root, table, name, row)
+    with open_image(file, what, "save it again, or remove the row") as stored:
         width, height = stored.size
         grey = stored.convert("L")
         small = grey.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
         pixels = np.asarray(grey if (width, height) == (WIDTH, HEIGHT) else small)
     if abs(width * HEIGHT - height * WIDTH) > max(WIDTH, HEIGHT):
         raise DataError(
-            f"{told} has {width} x {height} pixels: patches are {WIDTH} x {HEIGHT}, or larger in "
+            f"{what} has {width} x {height} pixels: patches are {WIDTH} x {HEIGHT}, or larger in "
             "the same proportions; cut it again"
         )
     return pixels

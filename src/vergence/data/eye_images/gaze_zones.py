@@ -74,9 +74,9 @@ class GazeZones(OwnerOptions, Dataset):
         ).load()
         early = [part for splits in eyes.people.values() for part in (splits.train, splits.val)]
         late = [splits.test for splits in eyes.people.values()]
-        found = Samples.concatenate([*early, *late]).columns
-        y = zones(found["gaze"])
-        columns = {"x": found["image"].flatten(1).float() / 255, "y": y, "gaze": found["gaze"]}
+        patches = Samples.concatenate([*early, *late]).columns
+        y = zones(patches["gaze"])
+        columns = {"x": patches["image"].flatten(1).float() / 255, "y": y, "gaze": patches["gaze"]}
         rows = np.arange(len(y))
         first = rows < sum(map(len, early))
         hidden = np.isin(y.numpy(), self.unseen)

@@ -77,9 +77,9 @@ class Gazecapture(PeopleOptions, Dataset):
             ConfigError: an option is out of range.
         """
         folders = _folders(data_folder(root, "gazecapture", WHERE))
-        chosen = self.people_to_load(folders, "subject")
+        subjects = self.people_to_load(folders, "subject")
         people, left_out, published, pooled = {}, [], {}, []
-        for folder in with_progress([folders[person] for person in chosen], "subjects"):
+        for folder in with_progress([folders[person] for person in subjects], "subjects"):
             subject = read_subject(folder).thinned(self.frames)
             columns, dots = _patches(subject, self.distance_cm)
             try:
@@ -194,13 +194,13 @@ def read_subject(folder: Path) -> GazeCaptureSubject:
 
 
 def _folders(folder: Path) -> dict[str, Path]:
-    found = {path.parent.name: path.parent for path in sorted(folder.glob("*/dotInfo.json"))}
-    strange = [name for name in found if not (name.isascii() and name.isdigit())]
+    folders = {path.parent.name: path.parent for path in sorted(folder.glob("*/dotInfo.json"))}
+    strange = [name for name in folders if not (name.isascii() and name.isdigit())]
     if strange:
         raise DataError(f"folder '{strange[0]}' in {folder} is no subject's number: {WHERE}")
-    if not found:
+    if not folders:
         raise DataError(f"no subject with dotInfo.json in {folder}: {WHERE}")
-    return found
+    return folders
 
 
 def _read(path: Path) -> Any:
@@ -227,20 +227,20 @@ def _lists(path: Path, names: tuple[str, ...], frames: int) -> NDArray:
 
 def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str, NDArray], NDArray]:
     """Return the columns of both eyes of the frames that show both, and the dots of these."""
-    left, right, kept = [], [], []
+    left, right, rows = [], [], []
     for row, path in enumerate(subject.pictures):
         need_file(path, WHERE)
         with open_image(path, str(path), WHERE) as picture:
-            found = [cut(picture, (x + w / 2, y + h / 2), w) for x, y, w, h in subject.box[row]]
-        if found[0] is not None and found[1] is not None:
-            left.append(found[0])
-            right.append(found[1])
-            kept.append(row)
-    if not kept:
+            pair = [cut(picture, (x + w / 2, y + h / 2), w) for x, y, w, h in subject.box[row]]
+        if pair[0] is not None and pair[1] is not None:
+            left.append(pair[0])
+            right.append(pair[1])
+            rows.append(row)
+    if not rows:
         return {}, np.empty(0, int)
-    gaze = target_angles(subject.target_cm[kept], distance_cm)
+    gaze = target_angles(subject.target_cm[rows], distance_cm)
     columns = both_eyes(np.stack(left), np.stack(right), gaze, np.zeros_like(gaze))
-    return columns, subject.dot[kept]
+    return columns, subject.dot[rows]
 
 
 def check(root: Path) -> list[Check]:

@@ -46,7 +46,7 @@ def points_of(result: Any, width: int, height: int) -> NDArray[np.float64] | Non
 
 
 @contextmanager
-def landmarker(path: Path) -> Iterator[Find]:
+def open_landmarker(path: Path) -> Iterator[Find]:
     """Open a `.task` file and yield what finds the landmarks of one face per picture.
 
     Raises:
@@ -70,8 +70,8 @@ def landmarker(path: Path) -> Iterator[Find]:
             )
         )
     except (RuntimeError, ValueError, OSError) as fault:
-        said = first_line(fault)
-        raise DataError(f"{path} is no face landmarker ({said}): {WHERE}") from None
+        reason = first_line(fault)
+        raise DataError(f"{path} is no face landmarker ({reason}): {WHERE}") from None
 
     def find(picture: NDArray[np.uint8]) -> NDArray[np.float64] | None:
         pixels = np.ascontiguousarray(picture)

@@ -82,9 +82,9 @@ class Mpiifacegaze(PeopleOptions, Dataset):
             ConfigError: an option is out of range, or h5py is not installed.
         """
         files = _files(data_folder(root, "mpiifacegaze", WHERE))
-        chosen = self.people_to_load(files, "participant")
+        participants = self.people_to_load(files, "participant")
         people, lost = {}, {}
-        for path in with_progress([files[person] for person in chosen], "participants"):
+        for path in with_progress([files[person] for person in participants], "participants"):
             columns = _patches(path)
             frames = len(columns["gaze"]) // 2
             rng = np.random.default_rng([self.split_seed, int(path.stem[1:])])
@@ -106,12 +106,12 @@ class Mpiifacegaze(PeopleOptions, Dataset):
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    found = {path.stem: path for path in sorted(folder.glob("p[0-9][0-9].mat"))}
-    if found:
-        return found
+    files = {path.stem: path for path in sorted(folder.glob("p[0-9][0-9].mat"))}
+    if files:
+        return files
     raw = sorted(folder.glob("p[0-9][0-9]/p[0-9][0-9].txt"))
-    said = f"{raw[0]} belongs to the raw release, which is not read" if raw else "no pXX.mat"
-    raise DataError(f"{said} in {folder}: {WHERE}")
+    reason = f"{raw[0]} belongs to the raw release, which is not read" if raw else "no pXX.mat"
+    raise DataError(f"{reason} in {folder}: {WHERE}")
 
 
 def _patches(path: Path) -> Arrays:
@@ -123,7 +123,7 @@ def _patches(path: Path) -> Arrays:
 
 def _cut_all(path: Path) -> Arrays:
     eyes: tuple[list[NDArray], list[NDArray]] = ([], [])
-    kept = []
+    rows = []
     with _opened(path) as (data, label):
         labels = np.asarray(label[()], float)
         refuse_nan(labels, "Data/label", path)
@@ -137,17 +137,17 @@ def _cut_all(path: Path) -> Arrays:
                 if left is not None and right is not None:
                     eyes[0].append(left)
                     eyes[1].append(right)
-                    kept.append(row)
-    if not kept:
+                    rows.append(row)
+    if not rows:
         raise DataError(
             f"{path}: the landmarks of every face lie outside its {SIDE} x {SIDE} pixels: {WHERE}"
         )
     left, right = map(np.stack, eyes)
     if left.max() <= 1:
         raise DataError(f"{path}: pixels of Data/data reach 1, 0 to 255 are needed: {WHERE}")
-    columns = both_eyes(left, right, labels[kept, :2], labels[kept, 2:4])
+    columns = both_eyes(left, right, labels[rows, :2], labels[rows, 2:4])
     verify_yaw_sign([columns], str(path))
-    return {**columns, "lost": np.array([len(labels) - len(kept)])}
+    return {**columns, "lost": np.array([len(labels) - len(rows)])}
 
 
 def _grey(faces: NDArray) -> Iterator[Image.Image]:
@@ -192,8 +192,8 @@ def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """Open `Data/data` and `Data/label` of a file, their shapes verified."""
-    with open_hdf5(path, "reading MPIIFaceGaze", WHERE) as held:
-        data, label = (_dataset(held, name) for name in ("data", "label"))
+    with open_hdf5(path, "reading MPIIFaceGaze", WHERE) as reader:
+        data, label = (_dataset(reader, name) for name in ("data", "label"))
         frames = len(label)
         expected = (frames, 3, SIDE, SIDE), (frames, COLUMNS)
         if (data.shape, label.shape) != expected or not frames:
@@ -204,12 +204,12 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
         yield data, label
 
 
-def _dataset(held: Hdf5Reader, name: str) -> Any:
-    group = held.group(held.file, "Data")
-    found = None if group is None else held.child(group, name)
-    if found is None or not isinstance(found, held.h5py.Dataset) or found.dtype.kind not in "uif":
-        raise held.fault(f"of another version, it lacks numbers in Data/{name}")
-    return held.dataset(found, f"Data/{name}")
+def _dataset(reader: Hdf5Reader, name: str) -> Any:
+    group = reader.group(reader.file, "Data")
+    node = None if group is None else reader.child(group, name)
+    if node is None or not isinstance(node, reader.h5py.Dataset) or node.dtype.kind not in "uif":
+        raise reader.fault(f"of another version, it lacks numbers in Data/{name}")
+    return reader.dataset(node, f"Data/{name}")
 
 
 def check(root: Path) -> list[Check]:

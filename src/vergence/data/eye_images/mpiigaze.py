@@ -105,10 +105,12 @@ class Mpiigaze(PeopleOptions, Dataset):
                     )
         if not files:
             raise DataError(f"no participant found: {WHERE}")
-        chosen = self.people_to_load(files, "participant")
+        participants = self.people_to_load(files, "participant")
         read = self._by_day if original else self._at_random
-        paths = with_progress([files[person] for person in chosen], "participants")
-        people = {person: read(person, path) for person, path in zip(chosen, paths, strict=True)}
+        paths = with_progress([files[person] for person in participants], "participants")
+        people = {
+            person: read(person, path) for person, path in zip(participants, paths, strict=True)
+        }
         about = {
             "licence": "CC BY-NC-SA 4.0 (MPIIGaze): research use, not packaged",
             "citation": "Zhang, Sugano, Fritz, Bulling: Appearance-based gaze estimation in the "
@@ -272,32 +274,32 @@ def _listed_samples(
 
 
 def _frames(
-    days: Mapping[str, Day], named: set[tuple[str, int, str]] | None
+    days: Mapping[str, Day], listed: set[tuple[str, int, str]] | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the columns of frames with both eyes as seen, and their days.
 
     All frames in order, or those of which one eye or both are named.
     """
-    chosen = [
+    places = [
         (name, row)
         for name, day in days.items()
         for row in range(len(day.names))
-        if named is None or any((name, row, side) in named for side in SIDES)
+        if listed is None or any((name, row, side) in listed for side in SIDES)
     ]
     back = np.array([1, -1], np.float32)  # a right eye was mirrored when it was read
-    pairs = [(days[name].left, days[name].right, row) for name, row in chosen]
+    pairs = [(days[name].left, days[name].right, row) for name, row in places]
     columns = {
         "eyes": np.stack([np.stack([a.image[i], b.image[i][:, ::-1]]) for a, b, i in pairs]),
         "gaze": np.stack([np.stack([a.gaze[i], b.gaze[i] * back]) for a, b, i in pairs]),
         "pose": np.stack([np.stack([a.pose[i], b.pose[i] * back]) for a, b, i in pairs]),
     }
-    return columns, np.array([name for name, _ in chosen])
+    return columns, np.array([name for name, _ in places])
 
 
 def frame_rows(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> Samples:
     """Return frames `[n, 2, 36, 60]` as samples: `eyes` get an axis for their one channel."""
-    taken = {name: torch.from_numpy(column[rows].copy()) for name, column in columns.items()}
-    return Samples({**taken, "eyes": taken["eyes"][:, :, None]})
+    tensors = {name: torch.from_numpy(column[rows].copy()) for name, column in columns.items()}
+    return Samples({**tensors, "eyes": tensors["eyes"][:, :, None]})
 
 
 def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -313,14 +315,14 @@ def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.nda
 
 
 def _npz_files(folder: Path) -> dict[str, Path]:
-    found = {}
+    files = {}
     for path in sorted(folder.glob("*.npz")):
         person = re.search(r"p\d\d", path.stem)
         if person:
-            found[person.group()] = path
-    if not found:
+            files[person.group()] = path
+    if not files:
         raise DataError(f"neither {NORMALIZED} nor a file *pXX*.npz in {folder}: {WHERE}")
-    return found
+    return files
 
 
 def _read_person_npz(path: Path, person: str) -> dict[str, np.ndarray]:

@@ -57,10 +57,11 @@ class MpiigazeCrops(SplitOptions, Dataset):
             ConfigError: an option is out of range.
         """
         table = _read(data_folder(root, "mpiigaze_crops", WHERE) / FILE)
-        held = len(table["person"])
-        if held < (self.people or 1):
+        count = len(table["person"])
+        if count < (self.people or 1):
             raise DataError(
-                f"people = {self.people or 'all'}, but {FILE} holds {held}: lower the option people"
+                f"people = {self.people or 'all'}, but {FILE} holds {count}: lower the option "
+                "people"
             )
         people = {}
         for number, person in enumerate(table["person"][: self.people]):

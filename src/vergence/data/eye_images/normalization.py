@@ -13,7 +13,7 @@ appearance-based gaze estimation", ETRA 2018.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,16 +120,16 @@ def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head
     first = nearest(start, there / depth)
     sight = Rotation.from_rotvec(np.pi * first.x[3:] / np.linalg.norm(first.x[3:]))
     other_side = sight * Rotation.from_rotvec(first.x[:3]) * Rotation.from_rotvec([0, 0, np.pi])
-    found = min(first, nearest(other_side, first.x[3:]), key=lambda fit: fit.cost).x
-    rotation = Rotation.from_rotvec(found[:3]).as_matrix()
-    head = Head(rotation, depth * found[3:], 0.0, model)
+    solution = min(first, nearest(other_side, first.x[3:]), key=lambda fit: fit.cost).x
+    rotation = Rotation.from_rotvec(solution[:3]).as_matrix()
+    head = Head(rotation, depth * solution[3:], 0.0, model)
     if head.points[:, 2].min() <= 0:
         raise DataError(
             "the landmarks fit no head in front of the camera: their order must be eye corners "
             "from the image left to right, mouth corners, nose"
         )
-    apart = np.linalg.norm(camera.project(head.points) - landmarks, axis=1)
-    return Head(rotation, head.translation, float(np.sqrt((apart**2).mean())), model)
+    distances = np.linalg.norm(camera.project(head.points) - landmarks, axis=1)
+    return Head(rotation, head.translation, float(np.sqrt((distances**2).mean())), model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +221,9 @@ def turned_to(
     y = np.cross(z, head.rotation[:, 0])
     y /= np.linalg.norm(y)
     rotation = np.stack([np.cross(y, z), y, z])
-    found = Normalised(centre, rotation, np.zeros(2), view, mirrored)
-    pose = _angles(-(rotation @ head.rotation)[:, 2]) * found._mirror
-    return Normalised(centre, rotation, pose, view, mirrored)
+    camera = Normalised(centre, rotation, np.zeros(2), view, mirrored)
+    pose = _angles(-(rotation @ head.rotation)[:, 2]) * camera._mirror
+    return replace(camera, pose=pose)
 
 
 def eyes(head: Head, view: CameraView = EYE) -> tuple[Normalised, Normalised]:

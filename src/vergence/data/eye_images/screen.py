@@ -138,8 +138,8 @@ def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[s
         raise DataError("a screen calibration holds NaN: leave out the points without a face")
     plane = fit_plane(arrays[0], arrays[1], arrays[2])
     fitted = {
-        "plane": _judged(fit_plane, arrays, plane),
-        "quadratic": _judged(
+        "plane": _cross_validate(fit_plane, arrays, plane),
+        "quadratic": _cross_validate(
             lambda _, gaze, seen: Quadratic(np.linalg.lstsq(_terms(gaze), seen, rcond=None)[0]),
             arrays,
             plane,
@@ -148,17 +148,17 @@ def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[s
     return dict(sorted(fitted.items(), key=lambda item: item[1].error_cm))
 
 
-def _judged(fit: Fit, arrays: tuple[NDArray, ...], plane: Screen) -> PoseFit:
+def _cross_validate(fit: Fit, arrays: tuple[NDArray, ...], plane: Screen) -> PoseFit:
     origins, directions, targets = arrays
-    found = np.empty_like(targets)
+    hits = np.empty_like(targets)
     for row in range(len(targets)):
         others = np.arange(len(targets)) != row
         model = fit(origins[others], directions[others], targets[others])
-        found[row] = model.points(origins[[row]], directions[[row]])[0]
-    seen, wanted = plane.place(found) - origins, plane.place(targets) - origins
+        hits[row] = model.points(origins[[row]], directions[[row]])[0]
+    seen, wanted = plane.place(hits) - origins, plane.place(targets) - origins
     sine = np.linalg.norm(np.cross(seen, wanted), axis=1)
     errors = (
-        np.linalg.norm(found - targets, axis=1).mean() / 10,
+        np.linalg.norm(hits - targets, axis=1).mean() / 10,
         np.rad2deg(np.arctan2(sine, (seen * wanted).sum(1)).mean()),
     )
     cm, degrees = (float(np.nan_to_num(error, nan=np.inf)) for error in errors)

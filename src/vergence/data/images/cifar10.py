@@ -30,7 +30,7 @@ from torch import Tensor
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.images.cifar_files import Labels, part_of
-from vergence.data.images.partition import Dealt, PartitionPart, counted
+from vergence.data.images.partition import Dealt, PartitionPart, check_counts
 from vergence.data.io.checks import Check, data_folder, read_npz
 from vergence.data.io.generated_cache import cached
 from vergence.data.io.image_files import open_image
@@ -71,12 +71,12 @@ class Cifar10(Dealt, Dataset):
             DataError: a file is missing, truncated or of another kind.
             ConfigError: more people than can get images.
         """
-        read, files, _ = found(data_folder(root, "cifar10", WHERE))
+        read, files, _ = find_reader(data_folder(root, "cifar10", WHERE))
         parts = {part: read(part) for part in COUNTS}
         return self.deal(parts, {**ABOUT, "files": files})
 
 
-def found(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:
+def find_reader(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:
     """Reader of a part, description of the files, and numbers of images they must hold.
 
     Raises:
@@ -161,5 +161,5 @@ def _decoded(data: bytes, path: Path) -> np.ndarray:
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with what it must hold, or a subset with what its names say."""
-    read, _, counts = found(root)
-    return counted(read, counts, len(CLASSES), WHERE)
+    read, _, counts = find_reader(root)
+    return check_counts(read, counts, len(CLASSES), WHERE)

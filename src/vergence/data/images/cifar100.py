@@ -17,7 +17,7 @@ from typing import Literal
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.images.cifar_files import Labels, part_of
-from vergence.data.images.partition import Dealt, PartitionPart, counted
+from vergence.data.images.partition import Dealt, PartitionPart, check_counts
 from vergence.data.io.checks import Check, data_folder
 from vergence.errors import DataError
 
@@ -84,11 +84,11 @@ class Cifar100(Dealt, Dataset):
             DataError: a file is missing, truncated or of another kind.
             ConfigError: more people than can get images.
         """
-        read = found(data_folder(root, "cifar100", WHERE), self.labels)
+        read = find_reader(data_folder(root, "cifar100", WHERE), self.labels)
         return self.deal({part: read(part) for part in COUNTS}, ABOUT)
 
 
-def found(folder: Path, labels: str) -> Callable[[str], PartitionPart]:
+def find_reader(folder: Path, labels: str) -> Callable[[str], PartitionPart]:
     """Reader of a part.
 
     Raises:
@@ -110,5 +110,5 @@ def check(root: Path) -> list[Check]:
     return [
         line
         for labels, classes in CLASSES.items()
-        for line in counted(found(root, labels), COUNTS, len(classes), WHERE)
+        for line in check_counts(find_reader(root, labels), COUNTS, len(classes), WHERE)
     ]

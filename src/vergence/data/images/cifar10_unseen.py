@@ -55,12 +55,12 @@ class Cifar10Unseen(Pictured, Dataset):
             ConfigError: unseen names no class, or a class has fewer images.
         """
         kinds = self.kinds(SHARED if self.among == "apy" else NAMES)
-        read, files, _ = cifar10.found(data_folder(root, self.name, cifar10.WHERE))
-        taken, labels = [], []
+        read, files, _ = cifar10.find_reader(data_folder(root, self.name, cifar10.WHERE))
+        pictures, labels = [], []
         for part, count in (("train", self.images), ("test", self.tests)):
-            found = read(part)
-            rows, own = self._drawn(found, part, count, kinds.names)
-            taken.append(found.images()[torch.from_numpy(rows)])
+            source = read(part)
+            rows, own = self._sample_rows(source, part, count, kinds.names)
+            pictures.append(source.images()[torch.from_numpy(rows)])
             labels.append(own)
         cut, y = len(labels[0]), np.concatenate(labels)
         about = {
@@ -70,16 +70,16 @@ class Cifar10Unseen(Pictured, Dataset):
             f"of the test file; {self.val:g} of what is learned from for validation",
             "semantics": "att_splits.mat of aPY, or a text model's vectors of the names",
         }
-        images, rows = resized(torch.cat(taken), self.side), np.arange(len(y))
+        images, rows = resized(torch.cat(pictures), self.side), np.arange(len(y))
         return self.pictured(images, y, rows[:cut], rows[cut:], kinds, about)
 
-    def _drawn(
-        self, found: PartitionPart, part: str, count: int, names: tuple[str, ...]
+    def _sample_rows(
+        self, source: PartitionPart, part: str, count: int, names: tuple[str, ...]
     ) -> tuple[Rows, Rows]:
         """Return `count` rows of each class, and the classes' numbers."""
         draw, rows = self.draw(part), []
         for name in names:
-            own = np.flatnonzero(found.labels == NAMES.index(name))
+            own = np.flatnonzero(source.labels == NAMES.index(name))
             if len(own) < count:
                 raise ConfigError(
                     f"{self.name}: {len(own)} images of '{name}' in the {part} file, {count} "

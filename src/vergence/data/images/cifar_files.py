@@ -89,7 +89,7 @@ class _Kind:
         # What follows the order are fields, sizes and flags, of which a number has none.
         if type(state) is not tuple or state[2:] != (None, None, None, -1, -1, 0) or state[0] != 3:
             raise pickle.UnpicklingError("a type of numbers has fields or flags")
-        order = _text(state[1])
+        order = _decode_text(state[1])
         if order not in ORDERS[self.code]:
             raise pickle.UnpicklingError(f"{self.code} has no order of bytes {order[:20]!a}")
         self.order = order
@@ -122,11 +122,11 @@ class _Kinds(_Name):
     __slots__ = ()
 
     def __call__(self, code: Any, align: Any, copy: Any) -> _Kind:
-        if _text(code) not in ORDERS or (align, copy) != (0, 1):
+        if _decode_text(code) not in ORDERS or (align, copy) != (0, 1):
             raise pickle.UnpicklingError(
-                f"it holds numbers of type {_text(code)[:20]!a}, not u1 or i8"
+                f"it holds numbers of type {_decode_text(code)[:20]!a}, not u1 or i8"
             )
-        return _Kind(_text(code))
+        return _Kind(_decode_text(code))
 
 
 class _Arrays(_Name):
@@ -135,7 +135,7 @@ class _Arrays(_Name):
     __slots__ = ()
 
     def __call__(self, kind: Any, shape: Any, code: Any) -> _Array:
-        if kind is not NDARRAY or shape != (0,) or _text(code) != "b":
+        if kind is not NDARRAY or shape != (0,) or _decode_text(code) != "b":
             raise pickle.UnpicklingError("an array is not made as numpy makes one")
         return _Array()
 
@@ -159,11 +159,11 @@ class _CifarReader(pickle.Unpickler):
         return KNOWN[module, name]
 
 
-def _text(said: Any) -> str:
+def _decode_text(text: Any) -> str:
     """Return text that Python 2 or 3 wrote; "" for what is no text."""
-    if isinstance(said, bytes):
-        return said.decode("latin-1")
-    return said if isinstance(said, str) else ""
+    if isinstance(text, bytes):
+        return text.decode("latin-1")
+    return text if isinstance(text, str) else ""
 
 
 def _unpickled(raw: bytes) -> Any:
@@ -173,15 +173,15 @@ def _unpickled(raw: bytes) -> Any:
         UnpicklingError: a step that no published file has, or one that would fill the memory.
     """
     tuples = 0
-    for number, (step, told, _) in enumerate(pickletools.genops(raw)):
+    for number, (step, argument, _) in enumerate(pickletools.genops(raw)):
         tuples += "TUPLE" in step.name
         if step.name not in OPCODES:
             raise pickle.UnpicklingError(f"its step {step.name} is none that images need")
         if tuples > TUPLES:
             raise pickle.UnpicklingError(f"it has {tuples} tuples, images need fewer")
         # A memo is as long as the largest number in it, whatever it holds.
-        if "BINPUT" in step.name and int(told or 0) > number:
-            raise pickle.UnpicklingError(f"step {number} is kept as number {told}")
+        if "BINPUT" in step.name and int(argument or 0) > number:
+            raise pickle.UnpicklingError(f"step {number} is kept as number {argument}")
     return _CifarReader(io.BytesIO(raw), encoding="bytes").load()
 
 
@@ -220,12 +220,12 @@ def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np
     """Return labels and pixels `[n, 3072]` of a pickle as Python 2 wrote it."""
     keys = [b"data", labels.key.encode()]
     try:
-        found = _unpickled(path.read_bytes())
-        there = [key for key in keys if key in found]
-        arrays = [_values(found[key]) for key in there]
+        content = _unpickled(path.read_bytes())
+        there = [key for key in keys if key in content]
+        arrays = [_array_of(content[key]) for key in there]
     except Exception as fault:  # a damaged pickle may raise anything
-        said = first_line(fault)
-        raise DataError(f"cannot read {path} ({said}): copy it anew; {where}") from fault
+        reason = first_line(fault)
+        raise DataError(f"cannot read {path} ({reason}): copy it anew; {where}") from fault
     if there != keys:
         lacking = next(key for key in keys if key not in there)
         raise DataError(f"{path} is of another version, it lacks {lacking}: {where}")
@@ -236,14 +236,14 @@ def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np
     return own, pixels
 
 
-def _values(found: Any) -> NDArray:
+def _array_of(value: Any) -> NDArray:
     """Return an array, or a list of whole numbers as one.
 
     Raises:
         UnpicklingError: it is something else.
     """
-    if type(found) is _Array:
-        return found.values
-    if type(found) is not list or any(type(one) is not int for one in found):
+    if type(value) is _Array:
+        return value.values
+    if type(value) is not list or any(type(number) is not int for number in value):
         raise pickle.UnpicklingError("its data or labels are no array and no list of numbers")
-    return np.array(found, np.int64)
+    return np.array(value, np.int64)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vergence.data.images.partition import PartitionPart, Rows, counted
+from vergence.data.images.partition import PartitionPart, Rows, check_counts
 from vergence.data.io.checks import Check, need_file
 from vergence.errors import DataError
 
@@ -73,12 +73,12 @@ class IdxFiles:
             raise DataError(
                 f"{path} holds {len(images):,} images for {labels:,} labels: {self.where}"
             )
-        found = torch.from_numpy(images).unsqueeze(1)
-        return found.transpose(2, 3) if self.turned else found
+        tensor = torch.from_numpy(images).unsqueeze(1)
+        return tensor.transpose(2, 3) if self.turned else tensor
 
     def check(self, root: Path) -> list[Check]:
         """Compare a folder with what it must hold: images and labels of both parts."""
-        return counted(partial(self.part, root), self.counts, len(self.classes), self.where)
+        return check_counts(partial(self.part, root), self.counts, len(self.classes), self.where)
 
 
 def read_idx(path: Path, inner: tuple[int, ...], expected: int, where: str) -> NDArray[np.uint8]:

@@ -48,10 +48,10 @@ class ImageFolder(Pictured, Dataset):
             ConfigError: unseen is not given, or names no class.
         """
         folder = data_folder(root, self.name, WHERE)
-        found = classes_of(folder)
-        kinds = self.kinds(tuple(found))
-        y = np.repeat(np.arange(len(found)), [len(paths) for paths in found.values()])
-        images = squares([path for paths in found.values() for path in paths], self.side)
+        classes = classes_of(folder)
+        kinds = self.kinds(tuple(classes))
+        y = np.repeat(np.arange(len(classes)), [len(paths) for paths in classes.values()])
+        images = squares([path for paths in classes.values() for path in paths], self.side)
         train, test = split_unseen(np.arange(len(y)), y, self.draw("test"))
         about = {
             "licence": "that of the pictures",
@@ -69,7 +69,7 @@ def classes_of(folder: Path) -> dict[str, list[Path]]:
     Raises:
         DataError: fewer than two classes, two of one name, or too few pictures of one.
     """
-    found: dict[str, list[Path]] = {}
+    classes: dict[str, list[Path]] = {}
     for home in sorted(path for path in folder.iterdir() if path.is_dir()):
         if NOT_DATA.fullmatch(home.name):
             continue
@@ -79,17 +79,17 @@ def classes_of(folder: Path) -> dict[str, list[Path]]:
             if path.suffix.lower() in ENDINGS and not NOT_DATA.fullmatch(path.name)
         )
         name = plain(home.name)
-        if name in found:
+        if name in classes:
             raise DataError(f"{folder}: two folders are called '{name}': rename one; {WHERE}")
         if len(paths) < LEAST:
             raise DataError(
                 f"{home} has {len(paths)} pictures, a class needs {LEAST} or more: add some, or "
                 f"take the folder away; {WHERE}"
             )
-        found[name] = paths
-    if len(found) < 2:
-        raise DataError(f"{folder} holds {len(found)} classes, 2 or more are needed: {WHERE}")
-    return found
+        classes[name] = paths
+    if len(classes) < 2:
+        raise DataError(f"{folder} holds {len(classes)} classes, 2 or more are needed: {WHERE}")
+    return classes
 
 
 def squares(paths: Sequence[Path], side: int) -> Tensor:
@@ -110,9 +110,9 @@ def check(root: Path) -> list[Check]:
     """Count classes and pictures, and decode every picture."""
     lines = Checks()
     with lines.reading("pictures of every class"):
-        found = classes_of(root)
-        squares([path for paths in found.values() for path in paths], 32)
-        sizes = [len(paths) for paths in found.values()]
+        classes = classes_of(root)
+        squares([path for paths in classes.values() for path in paths], 32)
+        sizes = [len(paths) for paths in classes.values()]
         lines += [
             Check("classes", str(len(sizes)), "2 or more", True),
             Check("pictures of a class", f"{min(sizes)} to {max(sizes)}", f"{LEAST} or more", True),

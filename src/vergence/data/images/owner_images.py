@@ -82,9 +82,9 @@ class Pictured(OwnerOptions):
             test[tested],
         )
         columns = {"row": torch.arange(len(y)), "y": torch.from_numpy(y)}
-        told = {
+        details = {
             "features": f"pictures of {self.side} x {self.side} pixels, for a network to turn "
             "into features",
             **about,
         }
-        return self.federation(columns, lists, kinds, told, {"image": SharedRows(images, "row")})
+        return self.federation(columns, lists, kinds, details, {"image": SharedRows(images, "row")})

@@ -91,14 +91,14 @@ class Dealt(NamedOptions):
         Raises:
             ConfigError: more people than can get images, or classes that cannot be dealt so.
         """
-        parts = {part: self._taken(part, found) for part, found in parts.items()}
-        labels = {part: found.labels for part, found in parts.items()}
+        parts = {part: self._thin_classes(part, data) for part, data in parts.items()}
+        labels = {part: data.labels for part, data in parts.items()}
         shards = 2 if self.split == "shards" else 1
-        self._refuse(min(len(labels["train"]) // 2, len(labels["test"]) // shards))
+        self._refuse_more_people(min(len(labels["train"]) // 2, len(labels["test"]) // shards))
         owners = self._owners(labels, len(self.classes))
         sizes = {part: np.bincount(own, minlength=self.people) for part, own in owners.items()}
         fed = int((np.minimum(sizes["train"] // 2, sizes["test"]) > 0).sum())
-        self._refuse(self.people if fed == self.people else fed)
+        self._refuse_more_people(self.people if fed == self.people else fed)
         train, test = (
             self._samples(part, parts[part], owners[part], sizes[part])
             for part in ("train", "test")
@@ -110,41 +110,41 @@ class Dealt(NamedOptions):
         }
         resized = "" if self.side is None else f"; resized to {self.side} x {self.side} pixels"
         fewer = "" if self.take == 1 else f"{self.take:g} of the published images; "
-        told = {
-            "split": f"{fewer}{self._told()}; {self.val:g} of a person's training images at random "
-            f"for validation; test images from the published test file{resized}",
+        details = {
+            "split": f"{fewer}{self._split_sentence()}; {self.val:g} of a person's training images "
+            f"at random for validation; test images from the published test file{resized}",
             "classes": ", ".join(self.classes),
         }
-        return Federation(self.name, people, {**about, **told})
+        return Federation(self.name, people, {**about, **details})
 
-    def _taken(self, part: str, found: PartitionPart) -> PartitionPart:
+    def _thin_classes(self, part: str, data: PartitionPart) -> PartitionPart:
         """Return as many images of every class of a part as wanted, in their order."""
         if self.take == 1:
-            return found
+            return data
         draw = RandomStream(self.name, self.split_seed, "take", part).numpy()
-        of = np.split(
-            np.lexsort((draw.random(len(found.labels)), found.labels)),
-            np.bincount(found.labels).cumsum()[:-1],
+        by_class = np.split(
+            np.lexsort((draw.random(len(data.labels)), data.labels)),
+            np.bincount(data.labels).cumsum()[:-1],
         )
-        rows = np.sort(np.concatenate([own[: round(self.take * len(own))] for own in of]))
-        return PartitionPart(found.labels[rows], lambda: found.images()[torch.from_numpy(rows)])
+        rows = np.sort(np.concatenate([own[: round(self.take * len(own))] for own in by_class]))
+        return PartitionPart(data.labels[rows], lambda: data.images()[torch.from_numpy(rows)])
 
-    def _refuse(self, most: int) -> None:
+    def _refuse_more_people(self, most: int) -> None:
         if self.people > most:
             raise ConfigError(
                 f"{self.name}: {self.people:,} people cannot each get images for training, "
                 f"validation and test with split '{self.split}'; set people to at most {most:,}"
             )
 
-    def _told(self) -> str:
-        told = {
+    def _split_sentence(self) -> str:
+        sentences = {
             "iid": "images dealt at random",
             "shards": "two shards of sorted classes a person",
             "dirichlet": f"class shares from Dirichlet({self.alpha:g})",
             "pathological": f"{self.kinds} classes a person",
             "table": f"classes by a table: {self.table}",
         }
-        return told[self.split]
+        return sentences[self.split]
 
     def _owners(self, labels: Mapping[str, Rows], classes: int) -> dict[str, Rows]:
         """Return the person number of every image, per part."""
@@ -173,7 +173,7 @@ class Dealt(NamedOptions):
             has = kinds_of(self.name, self.people, self.kinds, classes, common)
         return {part: by_classes(own, has, draws[part]) for part, own in labels.items()}
 
-    def _samples(self, part: str, found: PartitionPart, owner: Rows, sizes: Rows) -> list[Samples]:
+    def _samples(self, part: str, data: PartitionPart, owner: Rows, sizes: Rows) -> list[Samples]:
         """Return everybody's samples: training and validation in turn, or test."""
         draw = RandomStream(self.name, self.split_seed, part).numpy()
         order = np.lexsort((draw.random(len(owner)), owner))
@@ -181,11 +181,11 @@ class Dealt(NamedOptions):
             val = np.clip(np.rint(self.val * sizes).astype(np.int64), 1, sizes - 1)
             sizes = np.stack([sizes - val, val], 1).reshape(-1)
         rows, cuts = torch.from_numpy(order), sizes.tolist()
-        whole = found.images()
+        whole = data.images()
         if self.side is not None:
             whole = resized(whole, self.side)
         images = whole.index_select(0, rows).split(cuts)
-        own = torch.from_numpy(found.labels).index_select(0, rows).split(cuts)
+        own = torch.from_numpy(data.labels).index_select(0, rows).split(cuts)
         return [
             Samples({"image": image, "label": label})
             for image, label in zip(images, own, strict=True)
@@ -210,21 +210,21 @@ def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generat
     used up, by its shares of the others, and where all of its own are, by what is left.
     """
     people = len(shares)
-    left = np.bincount(labels, minlength=shares.shape[1])
-    stacks = np.split(np.lexsort((draw.random(len(labels)), labels)), left.cumsum()[:-1])
+    remaining = np.bincount(labels, minlength=shares.shape[1])
+    stacks = np.split(np.lexsort((draw.random(len(labels)), labels)), remaining.cumsum()[:-1])
     sizes = np.diff(np.arange(people + 1) * len(labels) // people)
     owner = np.empty(len(labels), np.int64)
     for person in draw.permutation(people):
-        taken = np.zeros_like(left)
-        while missing := int(sizes[person] - taken.sum()):
-            wanted = shares[person] * (left > taken)
+        counts = np.zeros_like(remaining)
+        while missing := int(sizes[person] - counts.sum()):
+            wanted = shares[person] * (remaining > counts)
             # Shares so small that none of these classes would ever be drawn count as none.
-            weights = wanted if wanted.sum() > 1e-9 else (left - taken).astype(np.float64)
+            weights = wanted if wanted.sum() > 1e-9 else (remaining - counts).astype(np.float64)
             more = draw.multinomial(missing, weights / weights.sum())
-            taken = np.minimum(taken + more, left)
-        for stack, end, count in zip(stacks, left, taken, strict=True):
+            counts = np.minimum(counts + more, remaining)
+        for stack, end, count in zip(stacks, remaining, counts, strict=True):
             owner[stack[end - count : end]] = person
-        left = left - taken
+        remaining = remaining - counts
     return owner
 
 
@@ -235,24 +235,24 @@ def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
     where the largest fractions are, while a person has room.
     """
     people, classes = counts.shape
-    left = np.bincount(labels, minlength=classes)
-    due = counts * (left / np.maximum(counts.sum(0), 1))
-    taken = due.astype(np.int64)
-    room = np.diff(np.arange(people + 1) * len(labels) // people) - taken.sum(1)
-    left = left - taken.sum(0)
-    for cell in np.lexsort((draw.random(due.size), (taken - due).reshape(-1))):
+    remaining = np.bincount(labels, minlength=classes)
+    due = counts * (remaining / np.maximum(counts.sum(0), 1))
+    quota = due.astype(np.int64)
+    room = np.diff(np.arange(people + 1) * len(labels) // people) - quota.sum(1)
+    remaining = remaining - quota.sum(0)
+    for cell in np.lexsort((draw.random(due.size), (quota - due).reshape(-1))):
         person, kind = divmod(int(cell), classes)
-        if room[person] > 0 and left[kind] > 0:
-            taken[person, kind] += 1
-            room[person], left[kind] = room[person] - 1, left[kind] - 1
-    for kind in np.repeat(np.arange(classes), left):  # several of one class for one person
+        if room[person] > 0 and remaining[kind] > 0:
+            quota[person, kind] += 1
+            room[person], remaining[kind] = room[person] - 1, remaining[kind] - 1
+    for kind in np.repeat(np.arange(classes), remaining):  # several of one class for one person
         person = int(room.argmax())
-        taken[person, kind] += 1
+        quota[person, kind] += 1
         room[person] -= 1
     owner = np.empty(len(labels), np.int64)
     for kind in range(classes):
         rows = draw.permutation(np.flatnonzero(labels == kind))
-        owner[rows] = np.repeat(np.arange(people), taken[:, kind])
+        owner[rows] = np.repeat(np.arange(people), quota[:, kind])
     return owner
 
 
@@ -314,23 +314,23 @@ def tabled(name: str, table: Table, people: int, classes: int) -> NDArray[np.boo
 
 def resized(images: Tensor, side: int) -> Tensor:
     """Return images uint8 `[n, channels, side, side]`, bilinear, smoothed where they shrink."""
-    found = [
+    chunks = [
         interpolate(chunk.float(), (side, side), mode="bilinear", antialias=True)
         for chunk in images.split(CHUNK)
     ]
-    return torch.cat([chunk.round_().clamp_(0, 255).byte() for chunk in found])
+    return torch.cat([chunk.round_().clamp_(0, 255).byte() for chunk in chunks])
 
 
-def counted(
+def check_counts(
     read: Callable[[str], PartitionPart], counts: Mapping[str, int], classes: int, where: str
 ) -> list[Check]:
     """Compare what `read` finds in each part with how many images of each class it must hold."""
     lines = Checks()
     for part, count in counts.items():
         with lines.reading(f"{part} images and labels"):
-            found = read(part)
-            lines.append(compare(f"{part} images", len(found.images()), count, where))
-            rarest = int(np.bincount(found.labels, minlength=classes).min())
+            data = read(part)
+            lines.append(compare(f"{part} images", len(data.images()), count, where))
+            rarest = int(np.bincount(data.labels, minlength=classes).min())
             least = f"images of the rarest class, {part}"
             lines.append(compare(least, rarest, count // classes, where))
     return lines

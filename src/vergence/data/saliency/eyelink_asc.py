@@ -157,8 +157,8 @@ class _AscReader:
                 kinds = self.events[1]
                 cells = (*words[7 if "HREF" in kinds else 5 :], ".", ".")[:2]
                 x, y = map(CELL.number, cells if "GAZE" in kinds else "..")
-                made = number, float(words[2]), float(words[3]), x, y
-                self.trial.fixations.setdefault(words[1], []).append(made)
+                fixation = number, float(words[2]), float(words[3]), x, y
+                self.trial.fixations.setdefault(words[1], []).append(fixation)
             elif words[0] == "END":
                 # The last sample may have the time of the end.
                 self.trial.clear(float(np.nextafter(float(words[1]), np.inf)))

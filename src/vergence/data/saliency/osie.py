@@ -84,7 +84,7 @@ class Osie(SplitOptions, Dataset):
         folder = SAMPLE if root is None else data_folder(root, "osie", WHERE)
         table, totals = read_fixations(folder)
         _verify(table, totals, folder)
-        viewers = self._chosen_viewers(table)
+        viewers = self._known_viewers(table)
         numbers, parts = self._split(np.unique(table["image"]))
         files = [folder / "stimuli" / f"{number}.jpg" for number in numbers]
         frames = SharedRows(read_pictures(files, self.size, "images", WHERE), "frame_ids")
@@ -104,7 +104,7 @@ class Osie(SplitOptions, Dataset):
             people[f"v{viewer:02d}"] = Splits(*(_samples(points[viewer], r, frames) for r in rows))
         return Federation("osie", people, self._about(folder == SAMPLE, parts, empty))
 
-    def _chosen_viewers(self, table: dict[str, np.ndarray]) -> tuple[int, ...]:
+    def _known_viewers(self, table: dict[str, np.ndarray]) -> tuple[int, ...]:
         known = tuple(int(v) for v in np.unique(table["viewer"]))
         for viewer in self.viewers or ():
             if viewer not in known:
@@ -127,11 +127,14 @@ class Osie(SplitOptions, Dataset):
         order = FIRST + np.random.default_rng(self.split_seed).permutation(IMAGES)
         order = order[np.isin(order, known)]
         _, val, test = part_sizes(len(order), self.shares, "images")
-        tested, held, trained = np.split(order, [test, test + val])
+        test_images, val_images, train_images = np.split(order, [test, test + val])
         sizes = part_sizes(self.images or len(order), self.shares, "images")
-        chosen = [part[:size] for part, size in zip((trained, held, tested), sizes, strict=True)]
-        numbers = np.sort(np.concatenate(chosen))
-        return numbers, tuple(np.searchsorted(numbers, np.sort(part)) for part in chosen)
+        parts = [
+            part[:size]
+            for part, size in zip((train_images, val_images, test_images), sizes, strict=True)
+        ]
+        numbers = np.sort(np.concatenate(parts))
+        return numbers, tuple(np.searchsorted(numbers, np.sort(part)) for part in parts)
 
     def _about(self, packaged: bool, parts: tuple[np.ndarray, ...], empty: int) -> dict[str, str]:
         train, val, test = (len(part) for part in parts)
@@ -211,17 +214,17 @@ def _verify(table: dict[str, np.ndarray], totals: tuple[int, int, int], folder: 
         table["image"].min() >= FIRST and table["image"].max() < FIRST + IMAGES
     ):
         raise DataError(f"{folder}: image numbers must be 1001 to 1700: {WHERE}")
-    for what, found, expected in _counts(table, totals):
-        if found != expected:
-            raise DataError(f"{folder} holds {found:,} {what} instead of {expected:,}: {WHERE}")
+    for what, count, expected in _counts(table, totals):
+        if count != expected:
+            raise DataError(f"{folder} holds {count:,} {what} instead of {expected:,}: {WHERE}")
 
 
 def _counts(
     table: dict[str, np.ndarray], totals: tuple[int, int, int]
 ) -> list[tuple[str, int, int]]:
-    found = (len(np.unique(table["image"])), len(np.unique(table["viewer"])), len(table["x"]))
+    counts = (len(np.unique(table["image"])), len(np.unique(table["viewer"])), len(table["x"]))
     names = ("images with fixations", "viewers", "fixations")
-    return list(zip(names, found, totals, strict=True))
+    return list(zip(names, counts, totals, strict=True))
 
 
 def _points(table: dict[str, np.ndarray], numbers: np.ndarray) -> np.ndarray:
@@ -252,8 +255,8 @@ def _samples(points: np.ndarray, rows: np.ndarray, frames: SharedRows) -> Sample
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published numbers: images, viewers, fixations, picture files."""
-    found = len(list((root / "stimuli").glob("*.jpg")))
-    lines = Checks([compare("picture files in stimuli/", found, IMAGES, WHERE)])
+    pictures = len(list((root / "stimuli").glob("*.jpg")))
+    lines = Checks([compare("picture files in stimuli/", pictures, IMAGES, WHERE)])
     with lines.reading("fixations and pictures"):
         table, _ = read_fixations(root)
         lines += [compare(*line, WHERE) for line in _counts(table, (IMAGES, VIEWERS, FIXATIONS))]

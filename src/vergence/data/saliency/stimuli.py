@@ -180,32 +180,32 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         folder = data_folder(root, "stimuli", WHERE)
         trials, left_out = self.read(folder)
         known = sorted({trial.person for trial in trials})
-        chosen = self.people_to_load(known, "person")
+        persons = self.people_to_load(known, "person")
         names = sorted({trial.stimulus for trial in trials})
         order = np.random.default_rng(self.split_seed).permutation(len(names))
         _, val, test = part_sizes(len(names), self.shares, "stimuli")
-        tested, held, trained = np.split(order, [test, test + val])
-        parts = [{names[i] for i in part} for part in (trained, held, tested)]
+        test_stimuli, val_stimuli, train_stimuli = np.split(order, [test, test + val])
+        parts = [{names[i] for i in part} for part in (train_stimuli, val_stimuli, test_stimuli)]
         kinds = {path.suffix.lower() in VIDEOS for path in names}
         if len(kinds) > 1:
             raise DataError(
                 f"{folder}: pictures and videos together: give each a folder of its own"
             )
-        by_person: dict[str, list[StimulusTrial]] = {person: [] for person in chosen}
+        by_person: dict[str, list[StimulusTrial]] = {person: [] for person in persons}
         for trial in trials:
             if trial.person in by_person:
                 by_person[trial.person].append(trial)
         make = self._windows if kinds == {True} else self._pictures
         people = make(by_person, names, parts)
         counts = [len(part) for part in parts]
-        said = {
+        details = {
             "split": f"by stimulus, for all people alike (seed {self.split_seed}): {counts[0]} "
             f"train, {counts[1]} validation, {counts[2]} test",
             "left_out": left_out,
             "frames": f"squeezed to {self.size[0]} x {self.size[1]}, nothing cropped",
             "stimulus": "shown on a screen",
         }
-        return Federation("stimuli", people, {**ABOUT, **said})
+        return Federation("stimuli", people, {**ABOUT, **details})
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
         """All trials below a folder, and what was left out, in words."""
@@ -272,8 +272,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         """Places as fractions of the picture from its top-left corner."""
         unit = rows.unit
         place = self.place or (preset_of(self.preset, "stimuli").place if self.preset else "")
-        told = np.isfinite(rows.media).all(1)
-        if told.any() and self.offset is None and not self.place:
+        in_file = np.isfinite(rows.media).all(1)
+        if in_file.any() and self.offset is None and not self.place:
             left, top, width, height = _whole_media(rows.media, file).T
             return (rows.x - left) / width, (rows.y - top) / height
         if rows.names.get("media") and self.offset is None and not self.place:
@@ -341,24 +341,26 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     ) -> dict[str, Splits]:
         frames = SharedRows(read_pictures(names, self.size, "pictures", WHERE), "frame_ids")
         looked = {person: self._looked(trials) for person, trials in by_person.items()}
-        most = max((len(found) for own in looked.values() for found in own.values()), default=0)
+        most = max((len(xy) for own in looked.values() for xy in own.values()), default=0)
         people = {}
         for person, points in looked.items():
-            kept = [[i for i, n in enumerate(names) if n in part and n in points] for part in parts]
-            _check_parts(person, [len(rows) for rows in kept], "stimuli with gaze on them")
+            numbers = [
+                [i for i, n in enumerate(names) if n in part and n in points] for part in parts
+            ]
+            _check_parts(person, [len(rows) for rows in numbers], "stimuli with gaze on them")
             made = [
                 _picture_samples(rows, [points[names[i]] for i in rows], most, frames)
-                for rows in kept
+                for rows in numbers
             ]
             people[person] = Splits(*made)
         return people
 
     def _looked(self, trials: Sequence[StimulusTrial]) -> dict[Path, NDArray[np.float32]]:
         """Points of one person on each picture, of all its showings; none without any."""
-        found: dict[Path, list[NDArray[np.float32]]] = {}
+        by_path: dict[Path, list[NDArray[np.float32]]] = {}
         for trial in trials:
-            found.setdefault(trial.stimulus, []).append(trial.points(self.points))
-        joined = {path: np.concatenate(points) for path, points in found.items()}
+            by_path.setdefault(trial.stimulus, []).append(trial.points(self.points))
+        joined = {path: np.concatenate(points) for path, points in by_path.items()}
         return {path: points for path, points in joined.items() if len(points)}
 
     def _windows(
@@ -394,9 +396,9 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                 name = f"{trial.person} on {trial.stimulus.name}"
                 recording = Recording(name, trial.person, gaze, trial.stimulus)
                 recorded[id(recording)] = recording
-                found = cut_windows(recording, footage[trial.stimulus], options)
-                for part, kept in zip(parts, own, strict=True):
-                    kept += found if trial.stimulus in part else []
+                own_windows = cut_windows(recording, footage[trial.stimulus], options)
+                for part, windows_of_part in zip(parts, own, strict=True):
+                    windows_of_part += own_windows if trial.stimulus in part else []
             _check_parts(person, [len(part) for part in own], "windows of videos with gaze")
             cut += own
         opened_by = {key: footage[r.video or Path()] for key, r in recorded.items()}
@@ -424,8 +426,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                 own = [trial for trial in trials if trial.person == person]
                 shown = sum(int(trial.shown.sum()) for trial in own)
                 total = sum(len(trial.rows) for trial in own)
-                said = f"{shown:,} of {total:,} on {len(own)} stimuli"
-                out.append(Check(f"{person}: valid gaze", said, "1 or more", shown > 0))
+                summary = f"{shown:,} of {total:,} on {len(own)} stimuli"
+                out.append(Check(f"{person}: valid gaze", summary, "1 or more", shown > 0))
             with out.reading("stimuli"):
                 files = sorted({trial.stimulus for trial in trials})
                 for path in files:
@@ -458,16 +460,16 @@ class _StimulusFiles:
 
     def __call__(self, name: str) -> Path | None:
         whole = PureWindowsPath(name.lower())
-        found = self.named.get(whole.name) or self.named.get(whole.stem) or []
-        if len(found) > 1:
-            below = {path: path.relative_to(self.folder).as_posix().lower() for path in found}
-            found = [p for p in found if f"/{whole.as_posix()}".endswith(f"/{below[p]}")] or found
-        if len(found) > 1:
+        files = self.named.get(whole.name) or self.named.get(whole.stem) or []
+        if len(files) > 1:
+            below = {path: path.relative_to(self.folder).as_posix().lower() for path in files}
+            files = [p for p in files if f"/{whole.as_posix()}".endswith(f"/{below[p]}")] or files
+        if len(files) > 1:
             raise DataError(
-                f"{self.folder}: stimulus '{name}' may be {found[0].relative_to(self.folder)} or "
-                f"{found[1].relative_to(self.folder)}: give them different names"
+                f"{self.folder}: stimulus '{name}' may be {files[0].relative_to(self.folder)} or "
+                f"{files[1].relative_to(self.folder)}: give them different names"
             )
-        return found[0] if found else None
+        return files[0] if files else None
 
 
 @lru_cache(maxsize=4096)
@@ -503,8 +505,8 @@ def _picture_samples(
     rows: Sequence[int], points: Sequence[NDArray[np.float32]], most: int, frames: SharedRows
 ) -> Samples:
     padded = np.full((len(rows), 1, most, 2), np.nan, np.float32)
-    for row, found in zip(padded, points, strict=True):
-        row[0, : len(found)] = found
+    for row, xy in zip(padded, points, strict=True):
+        row[0, : len(xy)] = xy
     numbers = torch.tensor(rows, dtype=torch.int64)
     columns = {
         "frame_ids": numbers[:, None],

@@ -82,13 +82,13 @@ class ClipSynthetic(Dataset):
         rng = RandomStream("clip_synthetic", self.seed, number).numpy()
         groups = [(number + clip % self.classes) % len(kinds) for clip in range(self.clips)]
         clips = [
-            rated(drawn(rng, *kinds[group], self.features), self._wanted(group), rng)
+            rate_clip(draw_clip(rng, *kinds[group], self.features), self._interests(group), rng)
             for group in groups
         ]
         a, b = self.clips * 6 // 10, self.clips * 8 // 10
         return {"train": clips[:a], "val": clips[a:b], "test": clips[b:]}
 
-    def _wanted(self, group: int) -> Float[np.ndarray, " d"]:
+    def _interests(self, group: int) -> Float[np.ndarray, " d"]:
         return self._direction("common") + self.strength * self._direction(str(group))
 
     def _direction(self, whose: str) -> Float[np.ndarray, " d"]:
@@ -97,7 +97,7 @@ class ClipSynthetic(Dataset):
         )
 
 
-def drawn(
+def draw_clip(
     rng: np.random.Generator, speed: float, frames: int, mean: float, features: int = 4
 ) -> Float[np.ndarray, "frames d"]:
     """Return a clip of 0.95 to 1.05 times `frames`: sines of random phase, and noise of 0.3."""
@@ -108,7 +108,7 @@ def drawn(
     return x
 
 
-def rated(
+def rate_clip(
     x: Float[np.ndarray, "frames d"], wanted: Float[np.ndarray, " d"], rng: np.random.Generator
 ) -> RatedClip:
     """Return a clip as people rate it who find `wanted` . x[1:] important."""

@@ -27,7 +27,14 @@ from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, Checks, compare, data_folder
 from vergence.data.owner import ClassNames, OwnerOptions, RowLists, Rows, split_unseen
 from vergence.data.zero_shot.semantics import meanings
-from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
+from vergence.data.zero_shot.splits import (
+    AUTHORS,
+    BASE,
+    WHERE,
+    ClassSplits,
+    check_counts,
+    read_split,
+)
 from vergence.errors import ConfigError, nearest
 
 WORDS = (
@@ -78,8 +85,12 @@ class ZslSynthetic(OwnerOptions, Dataset):
 
     def made(self, root: str | None = None) -> tuple[Federation, Float[Tensor, "classes d"]]:
         """Return the data and the class means that they were drawn around."""
-        drawn = self._bare() if root is None else self._of(data_folder(root, self.name, WHERE))
-        attributes, kinds, y, lists, told = drawn
+        parts = (
+            self._word_classes()
+            if root is None
+            else self._published_classes(data_folder(root, self.name, WHERE))
+        )
+        attributes, kinds, y, lists, details = parts
         means = self._means(attributes, self.features or (64 if root is None else 2048))
         shape = 1 / self.noise**2
         noise = RandomStream(self.name, self.seed, "noise").numpy()
@@ -91,7 +102,7 @@ class ZslSynthetic(OwnerOptions, Dataset):
             "licence": "generated",
             "citation": "none",
             "features": f"generated, {x.shape[1]}-d, noise {self.noise:g}",
-            **told,
+            **details,
         }
         return self.federation(columns, lists, kinds, about), torch.from_numpy(means / top)
 
@@ -102,7 +113,9 @@ class ZslSynthetic(OwnerOptions, Dataset):
         means = np.clip(attributes, 0, None) @ weights
         return np.maximum(means, LEAST * means.mean()).astype(np.float32)
 
-    def _bare(self) -> tuple[NDArray[np.float64], ClassNames, Rows, RowLists, dict[str, str]]:
+    def _word_classes(
+        self,
+    ) -> tuple[NDArray[np.float64], ClassNames, Rows, RowLists, dict[str, str]]:
         names = self.unseen or UNSEEN
         if unknown := set(names) - set(NAMES):
             name = min(unknown)
@@ -116,13 +129,13 @@ class ZslSynthetic(OwnerOptions, Dataset):
         lists = RowLists(
             train, test, rows[hidden], *split_unseen(rows[hidden], y, self.draw("unseen"))
         )
-        told = {
+        details = {
             "split": "of every seen class 80 % for training, 20 % for test",
             "semantics": "words",
         }
-        return meanings(NAMES, "words").vectors.numpy(), kinds, y, lists, told
+        return meanings(NAMES, "words").vectors.numpy(), kinds, y, lists, details
 
-    def _of(
+    def _published_classes(
         self, folder: Path
     ) -> tuple[NDArray[np.float64], ClassNames, Rows, RowLists, dict[str, str]]:
         split = read_split(folder)
@@ -132,34 +145,34 @@ class ZslSynthetic(OwnerOptions, Dataset):
         for name, rows in split.lists.items():
             among = kinds.unseen if "unseen" in name else kinds.seen
             y[rows] = self.draw(name).permutation(np.resize(among, len(rows)))
-        lists, drawn = split.of_teacher(y, self.draw("given"))
-        told = {
-            "split": f"published lists, {self.share:g} of each; {drawn}; {self.val:g} of it for "
-            "validation; which class an image is of is drawn, in equal shares: real labels lie in "
-            "res101.mat",
+        lists, teacher_sentence = split.of_teacher(y, self.draw("given"))
+        details = {
+            "split": f"published lists, {self.share:g} of each; {teacher_sentence}; "
+            f"{self.val:g} of it for validation; which class an image is of is drawn, in equal "
+            "shares: real labels lie in res101.mat",
             "semantics": str(split.path),
         }
-        return split.attributes, kinds, y, lists, told
+        return split.attributes, kinds, y, lists, details
 
 
 def thinned(split: ClassSplits, share: float, draw: np.random.Generator) -> ClassSplits:
     """Return a split with a share of the images of every list, drawn and numbered anew."""
     within = {"test_unseen"} & split.lists.keys() if AUTHORS[0] in split.lists else set()
-    kept = {
+    subsets = {
         name: draw.permutation(rows)[: max(1, round(share * len(rows)))]
         for name, rows in split.lists.items()
         if name not in within
     }
     if within:
-        kept["test_unseen"] = np.concatenate([kept[name] for name in AUTHORS])
-    numbers = np.sort(np.concatenate([kept[name] for name in BASE]))
-    lists = {name: np.searchsorted(numbers, np.sort(kept[name])) for name in split.lists}
+        subsets["test_unseen"] = np.concatenate([subsets[name] for name in AUTHORS])
+    numbers = np.sort(np.concatenate([subsets[name] for name in BASE]))
+    lists = {name: np.searchsorted(numbers, np.sort(subsets[name])) for name in split.lists}
     return replace(split, lists=lists)
 
 
 def check(root: Path | None = None) -> list[Check]:
     """Compare the lists of a folder with Table 5.1, and what is made of them with the lists."""
-    lines = Checks() if root is None else counted(root)
+    lines = Checks() if root is None else check_counts(root)
     with lines.reading("samples", ConfigError):
         data = ZslSynthetic(features=1)
         (owner,) = data.load(root and str(root)).people.values()

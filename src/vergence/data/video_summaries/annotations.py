@@ -57,12 +57,12 @@ def originals(path: Path) -> list[Original]:
         DataError: it is missing, damaged or of another layout, or holds no videos.
     """
     if path.is_dir():
-        found = [_summe(file) for file in sorted(path.glob("*.mat"))]
+        videos = [_summe(file) for file in sorted(path.glob("*.mat"))]
     else:
-        found = list(_lines(path) if path.suffix == ".tsv" else _struct(path))
-    if not found:
+        videos = list(_lines(path) if path.suffix == ".tsv" else _struct(path))
+    if not videos:
         raise DataError(f"{path} holds no videos: {HINT}")
-    return found
+    return videos
 
 
 def _summe(path: Path) -> Original:
@@ -88,17 +88,17 @@ def _lines(path: Path) -> Iterator[Original]:
 
 
 def _struct(path: Path) -> Iterator[Original]:
-    with open_hdf5(path, "reading annotations", HINT) as held:
-        whole = held.group(held.file, "tvsum50")
+    with open_hdf5(path, "reading annotations", HINT) as reader:
+        whole = reader.group(reader.file, "tvsum50")
         if whole is None:
-            raise held.fault("it lacks tvsum50")
+            raise reader.fault("it lacks tvsum50")
         cells = {
-            field: held.dataset(held.child(whole, field), field, "O")[()]
+            field: reader.dataset(reader.child(whole, field), field, "O")[()]
             for field in ("video", "category", "user_anno")
         }
 
         def cell(field: str, row: int) -> np.ndarray:
-            return np.asarray(held.dataset(held.file[cells[field][row, 0]], field)[()])
+            return np.asarray(reader.dataset(reader.file[cells[field][row, 0]], field)[()])
 
         for row in range(len(cells["video"])):
             name, category = (

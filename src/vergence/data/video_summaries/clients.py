@@ -16,7 +16,7 @@ from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import (
     PARTS,
     RatedClip,
-    dealt,
+    deal_items,
     fragments,
     samples_of,
     urns,
@@ -62,13 +62,13 @@ class Deal:
             ConfigError: too few videos or fragments for so many samples, classes or people.
         """
         kinds = sorted({kind for _, kind in videos.values()})
-        self._possible(videos, kinds)
+        self._check_counts(videos, kinds)
         rng = RandomStream(self.name, self.seed, "deal").numpy()
-        held = rng.permutation(len(kinds))
-        holders: dict[int, list[int]] = {int(kind): [] for kind in held}
+        order = rng.permutation(len(kinds))
+        holders: dict[int, list[int]] = {int(kind): [] for kind in order}
         for person in range(self.people):
             for place in range(self.classes):
-                holders[int(held[(person + place) % len(kinds)])].append(person)
+                holders[int(order[(person + place) % len(kinds)])].append(person)
         counts = self._fragments(list(videos), rng)
         hands: dict[str, list[list[RatedClip]]] = {}
         for part, keys in self._parts(videos, kinds, rng).items():
@@ -78,9 +78,9 @@ class Deal:
                 if holders[kinds.index(videos[key][1])]
                 for fragment in self._cut(videos[key][0], counts[key], rng)
             ]
-            owned = dealt([kind for kind, _ in cuts], holders, self.people)
-            hands[part] = [[cuts[item][1] for item in items] for items in owned]
-            short = next((person for person, own in enumerate(owned) if not own), None)
+            items_by_person = deal_items([kind for kind, _ in cuts], holders, self.people)
+            hands[part] = [[cuts[item][1] for item in items] for items in items_by_person]
+            short = next((person for person, own in enumerate(items_by_person) if not own), None)
             if short is not None:
                 raise ConfigError(
                     f"{self.name}: person {short} gets nothing for {part} of {len(cuts)} "
@@ -94,7 +94,7 @@ class Deal:
             }
         )
 
-    def _possible(self, videos: Labelled, kinds: Sequence[str]) -> None:
+    def _check_counts(self, videos: Labelled, kinds: Sequence[str]) -> None:
         if self.classes > len(kinds):
             raise ConfigError(
                 f"{self.name}: {self.classes} classes for each person, there are {len(kinds)}; set "
@@ -114,16 +114,16 @@ class Deal:
 
     def _fragments(self, keys: Sequence[str], rng: np.random.Generator) -> dict[str, int]:
         """Return into how many fragments each video is cut, equal numbers as far as they go."""
-        each, more = divmod(self.samples, len(keys))
+        share, extra = divmod(self.samples, len(keys))
         order = rng.permutation(len(keys)).tolist()
-        return {key: each + (place < more) for key, place in zip(keys, order, strict=True)}
+        return {key: share + (place < extra) for key, place in zip(keys, order, strict=True)}
 
     def _parts(
         self, videos: Labelled, kinds: Sequence[str], rng: np.random.Generator
     ) -> dict[str, list[str]]:
         parts: dict[str, list[str]] = {part: [] for part in PARTS}
         for kind in kinds:
-            own = [key for key, (_, its) in videos.items() if its == kind]
+            own = [key for key, (_, class_name) in videos.items() if class_name == kind]
             own = [own[place] for place in rng.permutation(len(own))]
             few = max(1, len(own) // 5)
             parts["train"] += own[2 * few :]

@@ -66,13 +66,13 @@ def favourites(
 ) -> Bool[np.ndarray, "people frames"]:
     """Return the frames in every person's summary: their best shots, as long as they fit."""
     lengths = shots[:, 1] - shots[:, 0] + 1
-    chosen = np.zeros(ratings.shape, bool)
-    for row, rating in zip(chosen, ratings, strict=True):
+    summaries = np.zeros(ratings.shape, bool)
+    for row, rating in zip(summaries, ratings, strict=True):
         values = np.add.reduceat(rating, shots[:, 0]) / lengths
         for shot in np.argsort(-values, kind="stable"):
             if row.sum() + lengths[shot] <= int(SHARE * len(row)):
                 row[shots[shot, 0] : shots[shot, 1] + 1] = True
-    return chosen
+    return summaries
 
 
 def fragments(clip: RatedClip, lengths: Sequence[int]) -> list[RatedClip]:
@@ -101,7 +101,7 @@ def urns(balls: int, count: int, least: int, rng: np.random.Generator) -> list[i
     return (np.diff(edges) - 1 + least).tolist()
 
 
-def dealt(
+def deal_items(
     kinds: Sequence[int], holders: Mapping[int, Sequence[int]], people: int
 ) -> list[list[int]]:
     """Return the items of each person: an item goes to who holds its kind and has fewest so far."""

@@ -92,10 +92,10 @@ def read_videos(path: Path) -> dict[str, Summarised]:
         DataError: the file is missing, damaged, or a video lacks an array or disagrees with itself.
     """
     if path.is_dir() or path.suffix in (".tsv", ".mat"):
-        return {f"video_{i}": _sampled(one) for i, one in enumerate(originals(path), 1)}
-    with open_hdf5(path, "reading annotations", WHERE) as held:
-        found = {key: held.group(held.file, key) for key in sorted(held.file, key=_number)}
-        videos = {key: _video(held, key, group) for key, group in found.items() if group}
+        return {f"video_{i}": _sampled(video) for i, video in enumerate(originals(path), 1)}
+    with open_hdf5(path, "reading annotations", WHERE) as reader:
+        groups = {key: reader.group(reader.file, key) for key in sorted(reader.file, key=_number)}
+        videos = {key: _video(reader, key, group) for key, group in groups.items() if group}
     if not videos:
         raise DataError(f"{path} holds no videos (groups such as video_1): {WHERE}")
     return videos
@@ -108,7 +108,7 @@ def file_of(root: Path, name: str) -> Path:
         DataError: there is none.
     """
     names = [f"{name}_annotations.h5", f"eccv16_dataset_{name}_google_pool5.h5", *PLACES[name]]
-    for path in (root / each for each in names):
+    for path in (root / file for file in names):
         if path.exists():
             return path
     raise DataError(f"{root} has neither {' nor '.join(names[:3])}: {WHERE}")
@@ -139,36 +139,38 @@ def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
     return splits
 
 
-def _sampled(one: Original) -> Summarised:
-    low, high = RATINGS if one.rated else (0, 1)
-    picks = np.arange(0, one.users.shape[1], EVERY)
-    mean = (one.users[:, picks].mean(0) - low) / (high - low)
-    return Summarised(one.name, picks, mean, one.users, one.rated, None, None, one.category)
+def _sampled(original: Original) -> Summarised:
+    low, high = RATINGS if original.rated else (0, 1)
+    picks = np.arange(0, original.users.shape[1], EVERY)
+    mean = (original.users[:, picks].mean(0) - low) / (high - low)
+    return Summarised(
+        original.name, picks, mean, original.users, original.rated, None, None, original.category
+    )
 
 
-def _video(held: Hdf5Reader, key: str, group: Any) -> Summarised:
+def _video(reader: Hdf5Reader, key: str, group: Any) -> Summarised:
     there = set(group)
     lacking = [name for name in ("n_frames", "picks", "gtscore") if name not in there]
     kinds = [name for name in ("user_summary", "user_anno") if name in there]
     if lacking or not kinds:
         missing = ", ".join([*lacking, *([] if kinds else ["user_summary or user_anno"])])
-        raise held.fault(f"{key} lacks {missing}")
+        raise reader.fault(f"{key} lacks {missing}")
     shots, features = (
-        np.asarray(held.array(group, name), kind) if name in there else None
+        np.asarray(reader.array(group, name), kind) if name in there else None
         for name, kind in (("change_points", np.int64), ("features", np.float32))
     )
-    found = Summarised(
-        held.text(group, "video_name") or key,
-        np.asarray(held.array(group, "picks"), np.int64),
-        np.asarray(held.array(group, "gtscore"), np.float64).ravel(),
-        np.asarray(held.array(group, kinds[0]), np.uint8),
+    video = Summarised(
+        reader.text(group, "video_name") or key,
+        np.asarray(reader.array(group, "picks"), np.int64),
+        np.asarray(reader.array(group, "gtscore"), np.float64).ravel(),
+        np.asarray(reader.array(group, kinds[0]), np.uint8),
         kinds[0] == "user_anno",
         shots,
         features,
-        held.text(group, "category"),
+        reader.text(group, "category"),
     )
-    _agree(f"{held.path}: {key}", found, int(held.array(group, "n_frames")))
-    return found
+    _agree(f"{reader.path}: {key}", video, int(reader.array(group, "n_frames")))
+    return video
 
 
 def _agree(where: str, video: Summarised, frames: int) -> None:

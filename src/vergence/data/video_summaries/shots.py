@@ -46,21 +46,21 @@ def segments(
     # best[j] is the least scatter of the first j samples; chosen[m][j] the last segment's length.
     best = np.full(n + 1, math.inf)
     best[0] = 0.0
-    chosen: list[NDArray[np.integer]] = []
+    last_lengths: list[NDArray[np.integer]] = []
     least, changes = math.inf, 0
-    while len(chosen) < n and _penalty(len(chosen), n) < least:
+    while len(last_lengths) < n and _penalty(len(last_lengths), n) < least:
         before = np.lib.stride_tricks.sliding_window_view(
             np.concatenate([np.full(longest, math.inf), best[:-1]]), longest
         )[1:, ::-1]
         totals = before + scatter
         lengths = totals.argmin(1)
-        chosen.append((lengths + 1).astype(np.min_scalar_type(longest)))
+        last_lengths.append((lengths + 1).astype(np.min_scalar_type(longest)))
         best = np.concatenate([[math.inf], totals[np.arange(n), lengths]])
-        value = best[n] / n + _penalty(len(chosen) - 1, n)
+        value = best[n] / n + _penalty(len(last_lengths) - 1, n)
         if value < least:
-            least, changes = value, len(chosen) - 1
+            least, changes = value, len(last_lengths) - 1
     starts, end = [], n
-    for lengths in chosen[changes::-1]:
+    for lengths in last_lengths[changes::-1]:
         end -= int(lengths[end - 1])
         starts.append(end)
     return np.array(starts[::-1], np.int64)

@@ -17,7 +17,7 @@ RATE = 48_000
 Block = Float32[np.ndarray, "2 samples"]
 
 
-def heard(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[Block] | None:
+def sound_blocks(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[Block] | None:
     """Return the sound of `spans` one after the other, as blocks; None where a file has no sound.
 
     Spans are (start, length) in seconds, ascending and apart; start counts as the times of frames

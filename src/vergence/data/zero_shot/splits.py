@@ -82,12 +82,12 @@ class ClassSplits:
         """
         trainval, seen, unseen = (self.lists[name] for name in BASE)
         if AUTHORS[0] in self.lists:
-            given, withheld = (self.lists[name] for name in AUTHORS)
-            told = "unseen images of an omniscient teacher by the authors' lists"
+            teacher_rows, test_rows = (self.lists[name] for name in AUTHORS)
+            sentence = "unseen images of an omniscient teacher by the authors' lists"
         else:
-            given, withheld = split_unseen(unseen, y, draw)
-            told = "80 % of each unseen class, drawn, for an omniscient teacher"
-        return RowLists(trainval, seen, unseen, given, withheld), told
+            teacher_rows, test_rows = split_unseen(unseen, y, draw)
+            sentence = "80 % of each unseen class, drawn, for an omniscient teacher"
+        return RowLists(trainval, seen, unseen, teacher_rows, test_rows), sentence
 
     def kinds(self, unseen: tuple[str, ...] = ()) -> ClassNames:
         """Return all classes and the unseen ones: those named, or those published for this set.
@@ -95,18 +95,18 @@ class ClassSplits:
         Raises:
             ConfigError: none is named and the set is not AWA1, AWA2 or aPY, or a name is no class.
         """
-        given = tuple(map(plain, unseen)) or next(
+        names = tuple(map(plain, unseen)) or next(
             (tuple(u) for u in UNSEEN if u <= set(self.names)), ()
         )
-        if not given:
+        if not names:
             raise ConfigError(
                 f"{self.path} does not say which of its {len(self.names)} classes are unseen, and "
                 "they are known for AWA1, AWA2 and aPY only; name them with unseen = [...]"
             )
-        for name in given:
+        for name in names:
             if name not in self.names:
                 raise ConfigError(f"unseen: no class '{name}'{nearest(name, self.names)}")
-        return ClassNames(self.names, tuple(sorted(self.names.index(name) for name in given)))
+        return ClassNames(self.names, tuple(sorted(self.names.index(name) for name in names)))
 
 
 def read_split(folder: Path) -> ClassSplits:
@@ -135,45 +135,51 @@ def read_split(folder: Path) -> ClassSplits:
             f"from 1; they name {len(np.unique(whole)):,} of {len(whole):,}, from {first} to "
             f"{last:,}{' (do they count from 0?)' if first == 0 else ''}: {WHERE}"
         )
-    lists |= _authors(path, lists)
+    lists |= _teacher_lists(path, lists)
     return ClassSplits(path, names, attributes, lists)
 
 
 def _list(path: Path, name: str) -> Rows:
-    found = read_mat(path, f"{name}_loc", WHERE).ravel()
-    if found.dtype.kind not in "iuf" or (found != np.round(found)).any():
+    numbers = read_mat(path, f"{name}_loc", WHERE).ravel()
+    if numbers.dtype.kind not in "iuf" or (numbers != np.round(numbers)).any():
         raise DataError(f"{path}: {name}_loc must hold whole numbers: {WHERE}")
-    return found.astype(np.int64) - 1
+    return numbers.astype(np.int64) - 1
 
 
-def _authors(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
+def _teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
     """Return the lists of an omniscient teacher where the file has them."""
     there = {name for name, _, _ in whosmat(path)}
     if not there & {f"{name}_loc" for name in (*AUTHORS, "train_allclass")}:
         return {}
-    found = {name: _list(path, name) for name in AUTHORS}
-    parted = np.sort(np.concatenate(list(found.values())))
-    given = np.sort(np.concatenate([lists["trainval"], found[AUTHORS[0]]]))
-    if not np.array_equal(parted, np.sort(lists["test_unseen"])):
+    halves = {name: _list(path, name) for name in AUTHORS}
+    union = np.sort(np.concatenate(list(halves.values())))
+    teacher = np.sort(np.concatenate([lists["trainval"], halves[AUTHORS[0]]]))
+    if not np.array_equal(union, np.sort(lists["test_unseen"])):
         raise DataError(f"{path}: tunseen_*_loc must be the two parts of test_unseen_loc: {WHERE}")
-    if not np.array_equal(given, np.sort(_list(path, "train_allclass"))):
+    if not np.array_equal(teacher, np.sort(_list(path, "train_allclass"))):
         raise DataError(
             f"{path}: train_allclass_loc must be trainval_loc and tunseen_train_loc: {WHERE}"
         )
-    return found
+    return halves
 
 
-def counted(root: Path) -> Checks:
+def check_counts(root: Path) -> Checks:
     """Compare a split with Table 5.1 where it is one of its sets, by folder name or size."""
     lines = Checks()
     with lines.reading(FILE, ConfigError):
         split = read_split(root)
         hidden = len(split.kinds().unseen)
         sizes = (len(split.lists[name]) if name in split.lists else 0 for name in (*BASE, *AUTHORS))
-        found = (len(split.names) - hidden, hidden, split.attributes.shape[1], split.images, *sizes)
+        counts = (
+            len(split.names) - hidden,
+            hidden,
+            split.attributes.shape[1],
+            split.images,
+            *sizes,
+        )
         named = COUNTS.get(root.name.upper())
-        wanted = named or next((row for row in COUNTS.values() if row[3] == split.images), found)
-        lines += [compare(*line, WHERE) for line in zip(COLUMNS, found, wanted, strict=True)]
+        wanted = named or next((row for row in COUNTS.values() if row[3] == split.images), counts)
+        lines += [compare(*line, WHERE) for line in zip(COLUMNS, counts, wanted, strict=True)]
     return lines
 
 
@@ -184,14 +190,14 @@ def features_of(folder: Path, file: str, hint: str) -> tuple[NDArray[np.float32]
         DataError: the file is missing or damaged, or features and labels do not agree.
     """
     path = need_file(folder / file, hint)
-    labels, found = (read_mat(path, name, hint) for name in ("labels", "features"))
-    for name, values in (("labels", labels), ("features", found)):
+    labels, features = (read_mat(path, name, hint) for name in ("labels", "features"))
+    for name, values in (("labels", labels), ("features", features)):
         need_numbers(values, name, path, hint)
     refuse_nan(labels, "labels", path)
     labels = labels.ravel().astype(np.int64) - 1
-    if found.ndim != 2 or found.shape[1] != len(labels) or not len(labels):
+    if features.ndim != 2 or features.shape[1] != len(labels) or not len(labels):
         raise DataError(
             f"{path}: features must have one column for each of {len(labels):,} labels, their "
-            f"shape is {found.shape}: {hint}"
+            f"shape is {features.shape}: {hint}"
         )
-    return np.ascontiguousarray(found.T, np.float32), labels
+    return np.ascontiguousarray(features.T, np.float32), labels

@@ -18,7 +18,7 @@ import torch
 from vergence.core.federation import Dataset, Federation
 from vergence.data.io.checks import Check, compare, data_folder, refuse_nan
 from vergence.data.owner import ClassNames, OwnerOptions, scale_features
-from vergence.data.zero_shot.splits import ClassSplits, counted, features_of, read_split
+from vergence.data.zero_shot.splits import ClassSplits, check_counts, features_of, read_split
 from vergence.errors import DataError
 
 FEATURES = "res101.mat"
@@ -53,12 +53,13 @@ class Xlsa17(OwnerOptions, Dataset):
         x, y = features_of(folder, FEATURES, WHERE)
         refuse_nan(x, "features", folder / FEATURES)
         kinds = labelled(split, y)
-        lists, drawn = split.of_teacher(y, self.draw("unseen"))
+        lists, teacher_sentence = split.of_teacher(y, self.draw("unseen"))
         columns = {"x": scale_features(x, lists.trainval), "y": torch.from_numpy(y)}
         about = {
             **ABOUT,
             "features": f"ResNet-101, {x.shape[1]}-d, scaled by trainval",
-            "split": f"published lists; {drawn}; {self.val:g} of trainval for validation",
+            "split": f"published lists; {teacher_sentence}; {self.val:g} of trainval for "
+            "validation",
             "semantics": str(split.path),
         }
         return self.federation(columns, lists, kinds, about)
@@ -89,7 +90,7 @@ def labelled(split: ClassSplits, y: np.ndarray) -> ClassNames:
 
 def check(root: Path) -> list[Check]:
     """Compare the lists with Table 5.1, and the features with the lists."""
-    lines = counted(root)
+    lines = check_counts(root)
     with lines.reading(FEATURES):
         split = read_split(root)
         x, y = features_of(root, FEATURES, WHERE)

@@ -145,8 +145,8 @@ class EgoSynthetic(Dataset):
 
     def render_clip(self, index: int, clip: int) -> tuple[NDArray, ClipGaze]:
         """Return every frame of one clip, uint8 `[frames, size, size, 3]`, and its gaze."""
-        found = self.simulate(index, clip)
-        return found.draw(np.arange(len(found.gaze.event))), found.gaze
+        recording = self.simulate(index, clip)
+        return recording.draw(np.arange(len(recording.gaze.event))), recording.gaze
 
     def _windows(self, frames: int) -> NDArray:
         """Return the frame numbers of a clip's samples, `[windows, window]`."""
@@ -161,13 +161,13 @@ class EgoSynthetic(Dataset):
     def _generate(self, index: int) -> Arrays:
         """Return person `index`'s frames, `[clips, windows * window, ...]`, and gaze points."""
         frames = round(self.seconds * self.fps)
-        chosen = self._windows(frames).ravel()
+        frame_numbers = self._windows(frames).ravel()
         pictures, points = [], []
         for number in range(self.clip_count(index)):
             clip = self.simulate(index, number)
-            pictures.append(clip.draw(chosen))
+            pictures.append(clip.draw(frame_numbers))
             seen = np.where(clip.scored[:, None], clip.gaze.point, np.nan)
-            points.append(seen[chosen].astype(np.float32))
+            points.append(seen[frame_numbers].astype(np.float32))
         return {"frames": np.stack(pictures), "points": np.stack(points)}
 
     def _splits(self, index: int) -> Splits:

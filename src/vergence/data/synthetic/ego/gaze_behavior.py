@@ -104,13 +104,13 @@ def look(
     eye = place + lens.unproject(habits.rest)
     seen = habits.rest
     path, base, miss = np.repeat(eye[None], frames, 0), eye, np.zeros(2)
-    left = saccade = 0
+    remaining = saccade = 0
     for t in range(frames):
         step = sway[t] - sway[t - 1] if t else np.zeros(2)
         place = place + step + pull * (seen - habits.rest)
-        if saccade == 0 and left <= 0:
+        if saccade == 0 and remaining <= 0:
             path = _choose(habits, lens, scene, hand, place, t, rng, fps)
-            left = max(round(rng.gamma(2.2, habits.fixation / 2.2) * fps), 2)
+            remaining = max(round(rng.gamma(2.2, habits.fixation / 2.2) * fps), 2)
             saccade, base, miss = _jump(lens, looks, path[t], eye, fps)
         elif saccade == 0 and _gap(lens, path[t], base) > CATCH_UP:
             saccade, base, miss = _jump(lens, looks, path[t], eye, fps)
@@ -124,7 +124,7 @@ def look(
             base, miss = base + PURSUIT_GAIN * velocity, 0.4 * miss
             eye = base + miss
             pursuit[t] = math.hypot(*velocity.tolist()) * fps > PURSUIT_SPEED
-            left -= 1
+            remaining -= 1
         seen = lens.project(eye - place)
         head[t], true[t], goal[t] = place, seen, path[t]
     point, event = _track(habits, rng, fps, true, event)
@@ -197,8 +197,8 @@ def _track(
     """Report gaze as an eye tracker does: noise, offset, blinks, dropouts, wild samples."""
     frames = len(true)
     point = true + habits.offset + rng.normal(0, 0.01, (frames, 2))
-    thrown = rng.random(frames) < 0.01
-    point[thrown] += np.where(point[thrown] < 0.5, -1, 1) * rng.uniform(0.6, 1.0, (1, 2))
+    wild = rng.random(frames) < 0.01
+    point[wild] += np.where(point[wild] < 0.5, -1, 1) * rng.uniform(0.6, 1.0, (1, 2))
     outside = ((point < 0) | (point >= 1)).any(1)
     event = np.where(outside, Event.OUT_OF_RANGE, event)
     lost = np.zeros(frames, bool)

@@ -125,8 +125,8 @@ def person(seed: int, index: int, preset: Preset) -> SyntheticWearer:
     if preset.looks == "light":
         looks = replace(common, exposure=own.exposure, warmth=own.warmth, gamma=own.gamma)
     if preset.groups > 1:
-        each = len(CLASSES) // preset.groups
-        members = np.arange(len(CLASSES)) // each == index % preset.groups
+        group_size = len(CLASSES) // preset.groups
+        members = np.arange(len(CLASSES)) // group_size == index % preset.groups
         share = (looks.classes + 0.05) * members
         looks = replace(looks, classes=share / share.sum())
     return SyntheticWearer(

@@ -300,8 +300,8 @@ def _ends(
     whole[axis] = slice(start, stop)
     edge = [slice(None)] * picture.ndim
     edge[axis] = slice(-1, None) if last else slice(0, 1)
-    kept, repeated = picture[tuple(whole)], picture[tuple(edge)]
-    return [kept, repeated] if last else [repeated, kept]
+    inner, repeated = picture[tuple(whole)], picture[tuple(edge)]
+    return [inner, repeated] if last else [repeated, inner]
 
 
 def _expose(picture: NDArray, looks: Looks, exposure: float, rng: Generator) -> NDArray:

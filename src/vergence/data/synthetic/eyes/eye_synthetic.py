@@ -157,14 +157,14 @@ class EyeSynthetic(Dataset):
         return glances(who, self.seed, index, variety, self.count(index) // len(sides), sides)
 
     def _generate(self, index: int) -> Arrays:
-        found, rng = self._glances(index)
+        batch, rng = self._glances(index)
         return {
-            "image": equalise(render(found.eyes, rng)),
-            "gaze": found.gaze,
-            "pose": found.pose,
-            "kappa": found.eyes.kappa,
-            "day": found.day.astype(np.int64),
-            "side": found.side.astype(np.int64),
+            "image": equalise(render(batch.eyes, rng)),
+            "gaze": batch.gaze,
+            "pose": batch.pose,
+            "kappa": batch.eyes.kappa,
+            "day": batch.day.astype(np.int64),
+            "side": batch.side.astype(np.int64),
         }
 
     def _splits(self, index: int) -> Splits:
@@ -178,14 +178,14 @@ class EyeSynthetic(Dataset):
         stop = 0
         for part, size in zip(("train", "val", "test"), sizes, strict=True):
             start, stop = stop, stop + size
-            chosen = (made["day"] >= start) & (made["day"] < stop)
-            image = np.ascontiguousarray(made["image"][chosen][:, None, rows, columns])
+            in_part = (made["day"] >= start) & (made["day"] < stop)
+            image = np.ascontiguousarray(made["image"][in_part][:, None, rows, columns])
             arrays = {
                 "image": image,
-                "gaze": made["gaze"][chosen],
-                "pose": made["pose"][chosen],
-                "day": made["day"][chosen],
-                "side": made["side"][chosen],
-                "glasses": np.full(int(chosen.sum()), int(glasses)),
+                "gaze": made["gaze"][in_part],
+                "pose": made["pose"][in_part],
+                "day": made["day"][in_part],
+                "side": made["side"][in_part],
+                "glasses": np.full(int(in_part.sum()), int(glasses)),
             }
             yield part, Samples({name: torch.from_numpy(a) for name, a in arrays.items()})

@@ -157,19 +157,19 @@ def glances(
         "blink": 1 - 0.35 * (rng.random(count) < 0.06) * variety.nuisance,
         "pupil": rng.uniform(0.85, 1.15, count),
     }
-    each = [_one_side(who, rng, variety, target, turn, light, shared, side) for side in sides]
-    eyes, gaze, pose = zip(*each, strict=True)
+    views = [_one_side(who, rng, variety, target, turn, light, shared, side) for side in sides]
+    eyes, gaze, pose = zip(*views, strict=True)
     # Both eyes of one glance follow each other.
-    noted = np.stack(gaze, 1).reshape(-1, 2)
-    noted = noted + np.deg2rad(rng.normal(0, 0.6, noted.shape)) * variety.nuisance
-    found = GlanceBatch(
+    labels = np.stack(gaze, 1).reshape(-1, 2)
+    labels = labels + np.deg2rad(rng.normal(0, 0.6, labels.shape)) * variety.nuisance
+    batch = GlanceBatch(
         eyes=_interleave(eyes),
-        gaze=noted.astype(np.float32),
+        gaze=labels.astype(np.float32),
         pose=np.stack(pose, 1).reshape(-1, 2).astype(np.float32),
         day=np.repeat(day, len(sides)),
         side=np.tile(sides, count),
     )
-    return found, rng
+    return batch, rng
 
 
 def _day_values(rng: Generator, variety: Variety, days: int, day: NDArray) -> Callable:
@@ -229,7 +229,7 @@ def _capture(
 ) -> dict[str, NDArray]:
     """Draw light, crop error, glasses' glare and sensor."""
     # Uniform numbers by way of normal ones: their range does not depend on who has what share.
-    u = ndtr(_held(light(6), who.device[:6], variety.device_share))
+    u = ndtr(_mix_with_own(light(6), who.device[:6], variety.device_share))
 
     def between(column: int, low: float, high: float) -> NDArray:
         return low + (high - low) * u[:, column]
@@ -260,10 +260,10 @@ def _blur(who: Identity, rng: Generator, variety: Variety, count: int) -> NDArra
     soft = rng.uniform(0, 1.1, count)
     if not variety.device_share:  # the way through normal numbers rounds
         return soft
-    return 1.1 * ndtr(_held(ndtri(soft / 1.1), who.device[6], variety.device_share))
+    return 1.1 * ndtr(_mix_with_own(ndtri(soft / 1.1), who.device[6], variety.device_share))
 
 
-def _held(scores: NDArray, own: NDArray, share: float) -> NDArray:
+def _mix_with_own(scores: NDArray, own: NDArray, share: float) -> NDArray:
     """Return standard normal scores, `share` of whose variance is the person's `own`."""
     return np.sqrt(share) * own + np.sqrt(1 - share) * scores
 
