@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from vergence.core.files import parse_json
 from vergence.errors import DataError
 
+# Each step gains about a digit on ordinary lenses.
 ROUNDS = 30
-"""Fixed-point steps that undo the lens; each gains about a digit on ordinary lenses."""
+"""Fixed-point steps that undo the lens distortion."""
 FORM = (
     'a camera is {"matrix": 3x3, "size": [width, height], "distortion": [k1, k2, p1, p2, k3]}, as '
     "OpenCV calibrates it; distortion may be left out"
@@ -33,7 +34,7 @@ class Camera:
 
     @staticmethod
     def guessed(width: int, height: int) -> Camera:
-        """Return the camera to take where none was calibrated: focal length max(width, height).
+        """Return a guess where no camera was calibrated: focal length max(width, height).
 
         The depth of everything scales with the error of the focal length, angles are off by a few
         degrees. Source: eyeimages design note, 3.5.
@@ -51,11 +52,13 @@ class Camera:
             DataError: the picture has another shape, so it was cropped or turned.
         """
         scale = width / self.size[0]
+        # One pixel of slack: resized heights are rounded.
         if abs(self.size[1] * scale - height) > 1:
             raise DataError(
                 f"the camera was calibrated for {self.size[0]} x {self.size[1]} pixels, a picture "
                 f"has {width} x {height}: give pictures of that shape, or calibrate for these"
             )
+        # Pixel centres are at whole numbers, so resizing moves the origin by (scale - 1) / 2.
         shift = np.array([[scale, 0, (scale - 1) / 2], [0, scale, (scale - 1) / 2], [0, 0, 1]])
         return replace(self, matrix=shift @ self.matrix, size=(width, height))
 
@@ -67,6 +70,7 @@ class Camera:
     def rays(self, pixels: NDArray) -> NDArray:
         """Return the directions `[*, 3]`, z = 1, of pixels `[*, 2]`, the lens undone."""
         seen = (pixels - self.matrix[:2, 2]) @ np.linalg.inv(self.matrix[:2, :2]).T
+        # Distortion has no closed inverse: subtract the error of the last guess again and again.
         plane = seen
         for _ in range(ROUNDS if self.distortion.any() else 0):
             plane = plane + seen - _distorted(plane, self.distortion)
@@ -74,7 +78,7 @@ class Camera:
 
 
 def _distorted(plane: NDArray, coefficients: NDArray) -> NDArray:
-    """Images by a lens of points `[*, 2]` of the plane z = 1 (Brown-Conrady, five terms)."""
+    """Return where a lens images points `[*, 2]` of the plane z = 1 (Brown-Conrady, five terms)."""
     k1, k2, p1, p2, k3 = coefficients
     x, y = plane[..., 0], plane[..., 1]
     square = x * x + y * y

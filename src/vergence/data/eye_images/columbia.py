@@ -83,6 +83,7 @@ class Columbia(PeopleOptions, Dataset):
     def _split(self, person: str, photos: list[Photo], columns: dict[str, NDArray]) -> Splits:
         poses = np.array([photo.degrees[0] for photo in photos])
         blocks = [np.flatnonzero(poses == pose) for pose in np.unique(poses)]
+        # Keyed by the person, so that loading fewer people does not change anybody's split.
         rng = np.random.default_rng([self.split_seed, int(person)])
         parts = deal_at_random(blocks, self.shares, rng, f"photos per head pose of {person}")
         return Splits(*(frame_samples(columns, part) for part in parts))
@@ -90,7 +91,7 @@ class Columbia(PeopleOptions, Dataset):
 
 @dataclass(frozen=True)
 class Photo:
-    """Both patches of one photo, and P, V and H of its name in degrees."""
+    """Both patches of one photo, and the degrees P, V and H in its name."""
 
     left: Path
     right: Path
@@ -103,6 +104,7 @@ def angles(degrees: NDArray) -> tuple[NDArray, NDArray]:
     Pitch is V, yaw -H and the head's yaw -P; the head's pitch is 0.
     """
     p, v, h = np.deg2rad(np.asarray(degrees, float)).T
+    # Positive H and P point to the image right, positive yaw to the image left.
     return np.stack([v, -h], 1), np.stack([np.zeros_like(p), -p], 1)
 
 
@@ -114,6 +116,7 @@ def _pairs(folder: Path) -> dict[str, list[Photo]]:
         name = NAME.fullmatch(path.name)
         if name is None:
             raise DataError(f"cannot understand the name of {path}: {WHERE}")
+        # Whole photos may lie beside the patches; they are counted for the error message only.
         if name[5] is None:
             whole += 1
             continue

@@ -17,16 +17,16 @@ from vergence.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """Left eyes of the frames where both eyes were found, then as many right ones, mirrored.
+    """Eye patches of the frames that show both eyes: all left eyes, then all right ones, mirrored.
 
     Attributes:
         columns: `image` uint8 `[n, 1, 36, 60]`; `pose` float32 `[n, 2]` of the head, radians;
             `side` int64 `[n]` (0 left, 1 right); `frame` int64 `[n]`, the number of the picture;
             `centre` float32 `[n, 3]`, the eye, mm in the camera frame, and `rotation` float32
             `[n, 3, 3]`, camera frame to patch; where targets are known, `gaze` float32 `[n, 2]`.
-        frames: how many pictures were looked at.
-        no_face: their numbers where no face was found.
-        cut_off: their numbers where an eye leaves the picture.
+        frames: number of pictures read.
+        no_face: numbers of the pictures without a face.
+        cut_off: numbers of the pictures where an eye lies partly outside.
         error_px: median distance between landmarks and the face model that was fitted to them.
     """
 
@@ -51,11 +51,12 @@ def patches_of(
 
     Args:
         frames: pictures or frames of a video, RGB.
-        camera: what took them; None guesses one of each picture's size (`Camera.guessed`).
+        camera: the camera that took them; None guesses one from each picture's size
+            (`Camera.guessed`).
         find: function that returns the landmarks of a picture, as `landmarks.open_landmarker`
             yields it.
-        targets: points looked at, mm in the camera frame, by number of the picture; pictures
-            without one are left out of the patches.
+        targets: points looked at, mm in the camera frame, by picture number; pictures without a
+            point are left out.
 
     Raises:
         DataError: no picture shows a face with both eyes, or a picture has another shape than the
@@ -72,6 +73,7 @@ def patches_of(
         if landmarks is None:
             no_face.append(number)
             continue
+        # Pictures of one folder may differ in size, so the camera is scaled to each of them.
         size = picture.shape[1], picture.shape[0]
         picture_camera = Camera.guessed(*size) if camera is None else camera.of_size(*size)
         head = head_pose(landmarks, picture_camera)

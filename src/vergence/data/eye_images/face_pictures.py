@@ -1,4 +1,4 @@
-"""One's own pictures of faces, or patches of eyes, with a table of where people looked.
+"""The user's own pictures of faces, or patches of eyes, with a table of where people looked.
 
 `root` holds a table and the pictures that it names, by paths below root. Of faces it has the point
 looked at, mm in the camera frame; eyes are cut by the pipeline of `vergence data patches`
@@ -64,8 +64,8 @@ class PictureColumns(NamedOptions, label="columns"):
         gaze: pitch (up) and yaw (to the image left) of the gaze, with `left` and `right`.
         pose: the same of the head; default: zeros.
         unit: of gaze and pose: deg or rad.
-        person: whose row it is; default: the first folder of the file's path, or the first that
-            differs, where all files lie in one.
+        person: name of the person; default: the first folder of the file's path in which the
+            files differ.
         session: a recording session or day; whole sessions are then dealt in order.
     """
 
@@ -106,7 +106,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
 
     Attributes:
         table: the table's file name, below root.
-        columns: what is where in it.
+        columns: names of the table's columns.
         camera: JSON of the calibrated camera, below root; default: one is guessed.
         landmarker: MediaPipe's face landmarker, a .task file, for tables without landmarks.
     """
@@ -193,7 +193,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
     def _eyes(
         self, root: Path, table: DelimitedTable, rows: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
-        """Columns of both eyes of these rows, and the places in `rows` of those that have them."""
+        """Return the columns of both eyes of these rows, and which of the rows show both eyes."""
         if self.columns.left:
             gaze = self._angles(table, self.columns.gaze)[rows]
             pose = self._angles(table, self.columns.pose)[rows] if self.columns.pose else 0 * gaze
@@ -228,6 +228,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
     ) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
         if self.columns.landmarks:
             points = np.stack([table.floats(name) for name in self.columns.landmarks], 1)[rows]
+            # The pictures come in the order of the rows, so the next landmarks are the picture's.
             known = iter(points.reshape(-1, POINTS, 2))
 
             def listed_landmarks(_: NDArray[np.uint8]) -> NDArray[np.float64] | None:
@@ -247,6 +248,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         angles = np.stack([table.floats(name) for name in names], 1)
         refuse_nan(angles, ", ".join(names), table.path)
         angles = np.radians(angles) if self.columns.unit == "deg" else angles
+        # Radians read as degrees stay small and pass; degrees read as radians are caught here.
         if np.abs(angles).max() > np.pi / 2:
             row = int(np.abs(angles).max(1).argmax())
             raise DataError(
@@ -265,6 +267,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             dealt = deal_in_order(counts, self.shares, f"sessions of {person}")
             parts = tuple(np.flatnonzero(np.isin(number, part)) for part in dealt)
         else:
+            # Keyed by the name, so that further people do not change this person's split.
             rng = np.random.default_rng([self.split_seed, *person.encode()])
             whole = [np.arange(frames)]
             parts = deal_at_random(whole, self.shares, rng, f"pictures of {person}")
@@ -280,14 +283,17 @@ def _cut(
     patches = patches_of(pictures, camera, find, targets)
     names = ("image", "gaze", "pose")
     columns = {name: patches.columns[name] for name in names}
+    # `frame_samples` adds the channel axis again.
     columns["image"] = columns["image"][:, 0]
     return columns, patches.columns["frame"][: len(columns["gaze"]) // 2]
 
 
 def _find_file(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[Path, str]:
     text = table.text(name)[row]
-    below = PureWindowsPath(text)  # takes both / and \
+    # A Windows path takes both / and \, whichever system wrote the table.
+    below = PureWindowsPath(text)
     file = root / below.as_posix()
+    # A table from elsewhere must not make us read files outside root.
     if not file.is_file() or below.is_absolute() or below.drive or ".." in below.parts:
         raise DataError(
             f"{table.path}: row {table.line(row)}: '{name}' is '{text}', and there is no such file "
@@ -311,6 +317,7 @@ def _patch(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np
         grey = stored.convert("L")
         small = grey.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
         pixels = np.asarray(grey if (width, height) == (WIDTH, HEIGHT) else small)
+    # The slack is one pixel of rounding in either side.
     if abs(width * HEIGHT - height * WIDTH) > max(WIDTH, HEIGHT):
         raise DataError(
             f"{what} has {width} x {height} pixels: patches are {WIDTH} x {HEIGHT}, or larger in "

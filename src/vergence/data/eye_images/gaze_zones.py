@@ -1,7 +1,7 @@
 """Synthetic eye patches labelled by the screen zone looked into; some zones are unseen classes.
 
-The zones are those of a 3 x 3 grid, and what is known of one is where it lies: its name says so
-(semantics `directions`). Pictures are those of `vergence.data.synthetic.eyes.eye_synthetic`.
+The zones form a 3 x 3 grid. A zone is described by its direction, which its name holds (semantics
+`directions`). Pictures are those of `vergence.data.synthetic.eyes.eye_synthetic`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from vergence.data.owner import ClassNames, OwnerOptions, RowLists
 from vergence.data.synthetic.eyes.eye_synthetic import FEWEST, MOST, EyeSynthetic
 from vergence.errors import ConfigError
 
+# So cut, each cell holds about a ninth of the pictures.
 EDGES = ((-11.0, -6.0), (-5.0, 5.0))
-"""Inner edges of the grid in degrees of pitch and of yaw; of pictures a ninth lies in each cell."""
+"""Inner edges of the grid in degrees of pitch and of yaw."""
 PLACES = tuple((pitch, yaw) for pitch in (-13.5, -8.5, -3.5) for yaw in (-10.0, 0.0, 10.0))
 """Where the middles of the zones lie, (pitch, yaw) in degrees, row by row."""
 NAMES = tuple(f"pitch {pitch:.1f} yaw {yaw:.1f}" for pitch, yaw in PLACES)
+# The diagonal leaves seen zones in every row and every column.
 UNSEEN = (0, 4, 8)
-"""A diagonal: of every row and every column some zones are seen."""
+"""Zones that are unseen by default."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class GazeZones(OwnerOptions, Dataset):
         y = zones(patches["gaze"])
         columns = {"x": patches["image"].flatten(1).float() / 255, "y": y, "gaze": patches["gaze"]}
         rows = np.arange(len(y))
+        # Samples of early days come first in the concatenation above.
         first = rows < sum(map(len, early))
         hidden = np.isin(y.numpy(), self.unseen)
         lists = RowLists(
@@ -99,7 +102,7 @@ class GazeZones(OwnerOptions, Dataset):
 
 
 def zones(gaze: Float[Tensor, "n 2"]) -> Int[Tensor, " n"]:
-    """Return the zone of every gaze (pitch, yaw) in radians; the outer ones have no end."""
+    """Return the zone of every gaze (pitch, yaw) in radians; the outer zones are unbounded."""
     pitch, yaw = (
         torch.bucketize(torch.rad2deg(gaze[:, i]).contiguous(), torch.tensor(edges))
         for i, edges in enumerate(EDGES)

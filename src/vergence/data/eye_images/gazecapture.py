@@ -85,6 +85,7 @@ class Gazecapture(PeopleOptions, Dataset):
             try:
                 people[folder.name] = self._split(folder.name, columns, dots)
             except DataError:
+                # A subject that the user names must not disappear silently.
                 if self.people is not None:
                     raise
                 left_out.append(folder.name)
@@ -97,6 +98,7 @@ class Gazecapture(PeopleOptions, Dataset):
         return Federation("gazecapture", people, self._about(published, left_out))
 
     def _split(self, person: str, columns: dict[str, NDArray], dots: NDArray) -> Splits:
+        # Frames of one dot are nearly the same picture: whole dots go to one part.
         rng = np.random.default_rng([self.split_seed, int(person)])
         what = f"dots of subject {person} with both eyes"
         parts = deal_at_random([np.unique(dots)], self.shares, rng, what)
@@ -139,7 +141,7 @@ class GazeCaptureSubject:
     target_cm: NDArray
 
     def thinned(self, most: int | None) -> GazeCaptureSubject:
-        """Return at most so many frames, evenly spaced."""
+        """Return the subject with at most `most` frames, evenly spaced."""
         count = len(self.pictures)
         if most is None or count <= most:
             return self
@@ -182,8 +184,10 @@ def read_subject(folder: Path) -> GazeCaptureSubject:
     dots = _lists(folder / "dotInfo.json", ("DotNum", "XCam", "YCam"), len(names))
     valid = np.all([boxes[:, 4] == 1 for boxes in (face, *eyes)], axis=0)
     box = np.stack([boxes[valid, :4] for boxes in eyes], 1)
+    # Eye boxes are stored relative to the corner of the face box.
     box[:, :, :2] += face[valid, None, :2]
     rows = np.flatnonzero(valid)
+    # Frames without a detection may hold null, so only the others are checked.
     if len(rows):
         refuse_nan(box, "an eye box", folder)
         refuse_nan(dots[rows], "dotInfo", folder)

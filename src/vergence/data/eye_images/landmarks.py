@@ -20,7 +20,7 @@ from vergence.errors import ConfigError, DataError, first_line
 MESH = (33, 133, 362, 263, 61, 291, 1)
 """Points of MediaPipe's mesh: eye corners from the image left to right, mouth corners, nose."""
 Find = Callable[[NDArray[np.uint8]], NDArray[np.float64] | None]
-"""What finds the landmarks `[7, 2]`, in pixels, of a picture uint8 `[H, W, 3]`; None: no face."""
+"""Function from a picture uint8 `[H, W, 3]` to its landmarks `[7, 2]` in pixels, or None."""
 WHERE = (
     "give MediaPipe's face landmarker (face_landmarker.task, from the page of its Face Landmarker) "
     "with --landmarker PATH"
@@ -29,8 +29,6 @@ WHERE = (
 
 def points_of(result: Any, width: int, height: int) -> NDArray[np.float64] | None:
     """Return the landmarks `[7, 2]` in pixels of the first face of a detector's result, or None.
-
-    MediaPipe counts from the corner of the picture, cameras from the middle of its first pixel.
 
     Raises:
         DataError: the model's mesh lacks one of the points.
@@ -42,12 +40,13 @@ def points_of(result: Any, width: int, height: int) -> NDArray[np.float64] | Non
         raise DataError(
             f"the landmarker finds {len(mesh)} points of a face, 468 are needed: {WHERE}"
         )
+    # MediaPipe counts from the corner of the picture, cameras from the middle of the first pixel.
     return np.array([(mesh[i].x * width - 0.5, mesh[i].y * height - 0.5) for i in MESH])
 
 
 @contextmanager
 def open_landmarker(path: Path) -> Iterator[Find]:
-    """Open a `.task` file and yield what finds the landmarks of one face per picture.
+    """Open a `.task` file and yield the function that finds one face's landmarks per picture.
 
     Raises:
         ConfigError: MediaPipe is not installed.

@@ -45,8 +45,10 @@ from vergence.data.splits import PeopleOptions, deal_at_random
 from vergence.errors import DataError
 
 PEOPLE, FRAMES, SIDE, COLUMNS = 15, 3000, 448, 16
+# A face has 3.2 pixels per mm; 120 of them in 60 columns make 1.6 per mm, as MPIIGaze has.
 EYE_WIDTH = 120.0
-"""Pixels of the face under one patch."""
+"""Width in pixels of the face that one patch covers."""
+# A file has 1.8 GB: faces are read a few at a time.
 CHUNK = 16
 """Faces in memory at once."""
 ENOUGH, WRONG = 200, -0.2
@@ -74,7 +76,7 @@ class Mpiifacegaze(PeopleOptions, Dataset):
 
         Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
         `side` int64 `[n]` (0 left, 1 right).
-        Patches are kept in the cache folder: a file has 1.8 GB or more.
+        Patches are stored in the cache folder, as a file has 1.8 GB or more.
 
         Raises:
             DataError: a file is missing, truncated or of another version, has NaN or degrees in
@@ -117,6 +119,7 @@ def _files(folder: Path) -> dict[str, Path]:
 def _patches(path: Path) -> Arrays:
     """Return the columns of both eyes of a person, and the number of frames `lost`."""
     stat = path.stat()
+    # Hashing 1.8 GB would cost as much as reading them: size and time stand for the content.
     key = {"version": VERSION, "person": path.stem, "size": stat.st_size, "time": stat.st_mtime_ns}
     return cached("mpiifacegaze", key, lambda: _cut_all(path))
 
@@ -143,6 +146,7 @@ def _cut_all(path: Path) -> Arrays:
             f"{path}: the landmarks of every face lie outside its {SIDE} x {SIDE} pixels: {WHERE}"
         )
     left, right = map(np.stack, eyes)
+    # Some conversions store pixels in [0, 1]; as whole numbers they would all be black.
     if left.max() <= 1:
         raise DataError(f"{path}: pixels of Data/data reach 1, 0 to 255 are needed: {WHERE}")
     columns = both_eyes(left, right, labels[rows, :2], labels[rows, 2:4])
@@ -159,11 +163,9 @@ def _grey(faces: NDArray) -> Iterator[Image.Image]:
 
 
 def eye_corners(landmarks: NDArray) -> NDArray:
-    """Return eye corners `[n, eye, corner, xy]` from `[n, 8]`, both from the image left on.
-
-    The release mirrors some of its faces; where an eye lies tells which it is, not its number.
-    """
+    """Return eye corners `[n, eye, corner, xy]` from `[n, 8]`, both from the image left on."""
     points = landmarks.reshape(-1, 2, 2, 2)
+    # The release mirrors some faces: sort by place, as the numbers do not tell left from right.
     points = np.take_along_axis(points, points[..., :1].argsort(2), 2)
     return np.take_along_axis(points, points[..., :1].mean(2, keepdims=True).argsort(1), 1)
 

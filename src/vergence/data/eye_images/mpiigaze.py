@@ -52,8 +52,9 @@ PEOPLE, LISTED, FRAMES, FEWEST, MOST = 15, 3000, 213_659, 1_498, 34_745
 NORMALIZED = Path("Data") / "Normalized"
 LISTS = Path("Evaluation Subset") / "sample list for eye image"
 SIDES = ("left", "right")
+# With fewer frames the correlation of the two eyes would say nothing.
 FLIP_FRAMES = 20
-"""The sign test of the two eyes needs this many frames to mean anything."""
+"""Frames that the sign test of the two eyes needs."""
 WHERE = (
     "root must hold Data/Normalized/pXX/dayYY.mat and 'Evaluation Subset' (get MPIIGaze, "
     "CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics), or one npz per person"
@@ -130,6 +131,7 @@ class Mpiigaze(PeopleOptions, Dataset):
 
     def _by_day(self, person: str, folder: Path) -> Splits:
         days = _read_days(folder)
+        # The lists lie beside Data, three folders up from Data/Normalized/pXX.
         listed = folder.parents[2] / LISTS / f"{person}.txt"
         if self.rows == "frames":
             named = set(listed_eyes(days, listed)) if self.subset == "evaluation" else None
@@ -232,6 +234,7 @@ def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
     right = np.concatenate([day.right.gaze[:, 1] for day in days.values()])
     if len(left) < FLIP_FRAMES or min(left.std(), right.std()) < 1e-6:
         return
+    # Both eyes look at one target and right yaws were flipped on reading, so they must disagree.
     if np.corrcoef(left, right)[0, 1] > 0:
         raise DataError(
             f"{folder}: the yaws of left and right eye have opposite signs in the files, so right "
@@ -240,7 +243,7 @@ def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
 
 
 def listed_eyes(days: Mapping[str, Day], path: Path) -> Iterator[tuple[str, int, str]]:
-    """Day, frame number within it and side of every listed sample, in the order of the list.
+    """Yield day, frame number within it and side of every listed sample, in the list's order.
 
     Raises:
         DataError: the list is missing or empty, or a line names no frame of these days.
@@ -286,7 +289,8 @@ def _frames(
         for row in range(len(day.names))
         if listed is None or any((name, row, side) in listed for side in SIDES)
     ]
-    back = np.array([1, -1], np.float32)  # a right eye was mirrored when it was read
+    # A right eye was mirrored when it was read: undo it.
+    back = np.array([1, -1], np.float32)
     pairs = [(days[name].left, days[name].right, row) for name, row in places]
     columns = {
         "eyes": np.stack([np.stack([a.image[i], b.image[i][:, ::-1]]) for a, b, i in pairs]),
@@ -344,6 +348,7 @@ def _read_person_npz(path: Path, person: str) -> dict[str, np.ndarray]:
 
 
 def _text(name: np.ndarray | str) -> str:
+    # MATLAB's cells arrive as arrays within arrays.
     while isinstance(name, np.ndarray):
         name = name.ravel()[0]
     return str(name).strip()

@@ -66,6 +66,7 @@ class MpiigazeCrops(SplitOptions, Dataset):
         people = {}
         for number, person in enumerate(table["person"][: self.people]):
             columns = {name: table[name][number] for name in ("image", "gaze", "pose")}
+            # Keyed by the row, so that loading fewer people does not change anybody's split.
             rng = np.random.default_rng([self.split_seed, number])
             people[str(person)] = split_eyes(columns, self.shares, rng, str(person))
         about = {
@@ -79,7 +80,7 @@ class MpiigazeCrops(SplitOptions, Dataset):
 
 
 def split_sentence(options: SplitOptions) -> str:
-    """Description of the split by `split_eyes`, for `Federation.about`."""
+    """Return a description of the split by `split_eyes`, for `Federation.about`."""
     return (
         f"within each person, {options.percent} % of either eye at random (seed "
         f"{options.split_seed}); the days of the samples are not known, so one day may be in "
@@ -98,6 +99,7 @@ def split_eyes(
         DataError: the person has too few samples for the shares.
     """
     rows = np.arange(len(columns["image"]))
+    # Either eye is dealt by itself, so that no part has one eye more often than the other.
     left, right = np.split(rows, [len(rows) // 2])
     parts = deal_at_random([left, right], shares, rng, f"samples per eye of {person}")
     columns = {**columns, "side": rows >= len(left)}

@@ -26,14 +26,15 @@ from vergence.data.eye_images.camera import Camera
 from vergence.data.eye_images.crop import equalise
 from vergence.errors import DataError
 
+# Another face model shifts the head's pitch by degrees: all people of a study, and all users of
+# its networks, must share this one.
 FACE = np.array(
     [
         *[(-45.0, -32.4, 39.8), (-19.2, -31.0, 33.6), (19.2, -31.0, 33.6), (45.0, -32.4, 39.8)],
         *[(-28.5, 33.3, 36.7), (28.5, 33.3, 36.7), (0.0, 0.0, 0.0)],
     ]
 )
-"""A face's landmarks in mm. Another model shifts the head's pitch by degrees: people of one study,
-and whoever uses its networks, must share it."""
+"""A face's landmarks in mm."""
 CORNERS = {"left": slice(2, 4), "right": slice(0, 2)}
 """Landmarks of each eye; the keys are in the order of the column `side`."""
 
@@ -49,11 +50,9 @@ class CameraView:
 
     @property
     def matrix(self) -> NDArray:
-        """Its camera matrix `[3, 3]`; the centre is the middle of the picture.
-
-        Others put it at (width / 2, height / 2), half a pixel off, where mirrored eyes would differ
-        from unmirrored ones.
-        """
+        """The camera matrix `[3, 3]`; the centre is the middle of the picture."""
+        # Others put it at (width / 2, height / 2), half a pixel off, where mirrored eyes would
+        # differ from unmirrored ones.
         x, y = (self.width - 1) / 2, (self.height - 1) / 2
         return np.array([[self.focal, 0, x], [0, self.focal, y], [0, 0, 1]])
 
@@ -109,6 +108,7 @@ def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head
     depth = np.linalg.norm(model[2:4].mean(0) - model[:2].mean(0)) / np.linalg.norm(across)
     there = depth * (right + left) / 2 - start.apply(model[:4].mean(0))
 
+    # Translations count in units of the depth, so that all six numbers are of similar size.
     def miss(pose: NDArray) -> NDArray:
         points = Rotation.from_rotvec(pose[:3]).apply(model) + depth * pose[3:]
         return (points[:, :2] / points[:, 2:] - seen[:, :2]).ravel()
@@ -118,6 +118,7 @@ def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head
         return least_squares(miss, guess, method="lm", xtol=1e-12, ftol=1e-12)
 
     first = nearest(start, there / depth)
+    # A face tilted to the other side of the line of sight looks nearly the same: try both.
     sight = Rotation.from_rotvec(np.pi * first.x[3:] / np.linalg.norm(first.x[3:]))
     other_side = sight * Rotation.from_rotvec(first.x[:3]) * Rotation.from_rotvec([0, 0, np.pi])
     solution = min(first, nearest(other_side, first.x[3:]), key=lambda fit: fit.cost).x
@@ -179,7 +180,8 @@ class Normalised:
         return camera.project(places @ np.linalg.inv(self.warp(camera) @ camera.matrix).T)
 
     def inside(self, camera: Camera) -> bool:
-        """True if the patch shows nothing from beyond the edges of the picture."""
+        """Whether the whole patch lies inside the picture."""
+        # Half a pixel beyond the centres are the outer edges of the patch.
         x, y = np.array([-0.5, self.view.width - 0.5]), np.array([[-0.5], [self.view.height - 0.5]])
         corners = self._sources(camera, x, y)
         return bool((corners >= -0.5).all() and (corners <= np.array(camera.size) - 0.5).all())
@@ -192,6 +194,7 @@ class Normalised:
         """
         corners = self._sources(camera, np.array([0, self.view.width - 1]), np.zeros(1))
         density = np.linalg.norm(corners[1] - corners[0]) / (self.view.width - 1)
+        # Averaging keeps patches of near faces free of aliasing.
         times = max(1, int(np.ceil(density)))
         x, y = (
             (np.arange(n * times) + 0.5) / times - 0.5 for n in (self.view.width, self.view.height)

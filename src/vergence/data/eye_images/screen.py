@@ -19,8 +19,9 @@ from scipy.spatial.transform import Rotation
 from vergence.data.eye_images.normalization import gaze_angles
 from vergence.errors import DataError
 
+# The quadratic has six numbers per axis, and one point is left out in turn.
 FEWEST = 7
-"""Points that both models need so that one can be left out: each has six numbers per axis."""
+"""Points that a calibration needs."""
 
 Fit = Callable[[NDArray, NDArray, NDArray], "GazePoint"]
 
@@ -46,6 +47,7 @@ class Screen:
 
         A camera 8 mm above the middle of a screen 344 mm wide is at (172, -8).
         """
+        # The camera looks at the person: its x and z axes run against the screen's.
         return Screen(np.diag([-1.0, 1.0, -1.0]), np.array([x, y, 0.0]))
 
     def place(self, points: NDArray) -> NDArray:
@@ -65,7 +67,7 @@ class Screen:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """Points as a quadratic of (pitch, yaw): for a head that stays, whatever bends the gaze."""
+    """Points as a quadratic function of (pitch, yaw), for a head that does not move."""
 
     weights: NDArray
 
@@ -108,6 +110,7 @@ def fit_plane(
 
     def screen(change: NDArray) -> Screen:
         turn = Rotation.from_rotvec(change[:3]).as_matrix()
+        # 100 mm count as one, so that the solver gets numbers of a size similar to the rotation's.
         return Screen(turn @ begin.rotation, begin.offset + 100 * change[3:])
 
     def miss(change: NDArray) -> NDArray:
@@ -156,6 +159,7 @@ def _cross_validate(fit: Fit, arrays: tuple[NDArray, ...], plane: Screen) -> Pos
         model = fit(origins[others], directions[others], targets[others])
         hits[row] = model.points(origins[[row]], directions[[row]])[0]
     seen, wanted = plane.place(hits) - origins, plane.place(targets) - origins
+    # The arctangent of sine and cosine is exact for small angles, the arccosine is not.
     sine = np.linalg.norm(np.cross(seen, wanted), axis=1)
     errors = (
         np.linalg.norm(hits - targets, axis=1).mean() / 10,

@@ -77,7 +77,7 @@ class Cifar10(Dealt, Dataset):
 
 
 def find_reader(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:
-    """Reader of a part, description of the files, and numbers of images they must hold.
+    """Return a reader of a part, a description of the files, and how many images each part has.
 
     Raises:
         DataError: none of the layouts is there.
@@ -110,6 +110,7 @@ def _jpegs(paths: list[Path]) -> PartitionPart:
     Raises:
         DataError: an image is in two of the files, as when one is a subset of the other.
     """
+    # Subsets may overlap; an image in two files would be in the data twice.
     parts, first_in = [], dict[bytes, Path]()
     for path in paths:
         part, hashes = _npz(path)
@@ -137,6 +138,7 @@ def _npz(path: Path) -> tuple[PartitionPart, list[bytes]]:
     cut = cut and (offsets[0], offsets[-1]) == (0, len(arrays["blob"]))
     if not cut or (np.diff(offsets) <= 0).any():
         raise DataError(f"{path}: offsets do not cut blob into {len(labels):,} images: {WHERE}")
+    # The key of the cache: other bytes or other cuts give other images.
     sha = hashlib.sha256(arrays["blob"].tobytes() + offsets.tobytes()).hexdigest()
 
     files = [arrays["blob"][a:b].tobytes() for a, b in pairwise(offsets)]

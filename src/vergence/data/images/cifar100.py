@@ -74,7 +74,7 @@ class Cifar100(Dealt, Dataset):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Of these labels."""
+        """Names of the classes that `labels` names."""
         return CLASSES[self.labels]
 
     def load(self, root: str | None = None) -> Federation:
@@ -89,7 +89,7 @@ class Cifar100(Dealt, Dataset):
 
 
 def find_reader(folder: Path, labels: str) -> Callable[[str], PartitionPart]:
-    """Reader of a part.
+    """Return a reader of a part.
 
     Raises:
         DataError: neither layout is there.

@@ -29,7 +29,7 @@ from vergence.errors import ConfigError
 
 NAMES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "boat", "truck")
 SHARED = ("aeroplane", "car", "bird", "cat", "dog", "horse", "boat")
-"""Those that aPY has."""
+"""Classes that aPY has too, and describes by attributes."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Cifar10Unseen(Pictured, Dataset):
         """Return `count` rows of each class, and the classes' numbers."""
         draw, rows = self.draw(part), []
         for name in names:
+            # aPY's names stand in the order of CIFAR's labels.
             own = np.flatnonzero(source.labels == NAMES.index(name))
             if len(own) < count:
                 raise ConfigError(

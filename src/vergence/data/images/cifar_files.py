@@ -60,10 +60,11 @@ OPCODES = frozenset(
         "BUILD",
     ]
 )
-"""What lists, dicts, text, whole numbers and arrays are pickled with."""
+"""Steps of a pickle that lists, dicts, text, whole numbers and arrays need; no other is run."""
+# Two arrays are pickled with twelve tuples. Hashing a hundred thousand nested ones would overrun
+# the stack.
 TUPLES = 40
-"""Two arrays are pickled with twelve tuples; the hash of a hundred thousand, one in the other,
-overruns the stack."""
+"""Most tuples that a pickle may have."""
 ORDERS = {"u1": ("|",), "i8": ("<", ">")}
 """The numbers of an array, as their type is spelt, and their orders of bytes."""
 
@@ -85,7 +86,7 @@ class _Kind:
     def __init__(self, code: str) -> None:
         self.code, self.order = code, ""
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         # What follows the order are fields, sizes and flags, of which a number has none.
         if type(state) is not tuple or state[2:] != (None, None, None, -1, -1, 0) or state[0] != 3:
             raise pickle.UnpicklingError("a type of numbers has fields or flags")
@@ -121,7 +122,7 @@ class _Kinds(_Name):
 
     __slots__ = ()
 
-    def __call__(self, code: Any, align: Any, copy: Any) -> _Kind:
+    def __call__(self, code: object, align: object, copy: object) -> _Kind:
         if _decode_text(code) not in ORDERS or (align, copy) != (0, 1):
             raise pickle.UnpicklingError(
                 f"it holds numbers of type {_decode_text(code)[:20]!a}, not u1 or i8"
@@ -134,7 +135,7 @@ class _Arrays(_Name):
 
     __slots__ = ()
 
-    def __call__(self, kind: Any, shape: Any, code: Any) -> _Array:
+    def __call__(self, kind: object, shape: object, code: object) -> _Array:
         if kind is not NDARRAY or shape != (0,) or _decode_text(code) != "b":
             raise pickle.UnpicklingError("an array is not made as numpy makes one")
         return _Array()
@@ -153,14 +154,15 @@ class _CifarReader(pickle.Unpickler):
     """Reads arrays, lists, numbers and text; a pickle that names anything else is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
+        # A pickle can name any function and have it called: only three stand-ins are known.
         if (module, name) not in KNOWN:
             named = ascii(f"{module}.{name}"[:80])[1:-1]
             raise pickle.UnpicklingError(f"it names {named}, which no image needs")
         return KNOWN[module, name]
 
 
-def _decode_text(text: Any) -> str:
-    """Return text that Python 2 or 3 wrote; "" for what is no text."""
+def _decode_text(text: object) -> str:
+    """Return text that Python 2 or 3 wrote, or "" for any other value."""
     if isinstance(text, bytes):
         return text.decode("latin-1")
     return text if isinstance(text, str) else ""
@@ -172,6 +174,7 @@ def _unpickled(raw: bytes) -> Any:
     Raises:
         UnpicklingError: a step that no published file has, or one that would fill the memory.
     """
+    # Check every step before any of them runs: a pickle is a program.
     tuples = 0
     for number, (step, argument, _) in enumerate(pickletools.genops(raw)):
         tuples += "TUPLE" in step.name
@@ -179,7 +182,7 @@ def _unpickled(raw: bytes) -> Any:
             raise pickle.UnpicklingError(f"its step {step.name} is none that images need")
         if tuples > TUPLES:
             raise pickle.UnpicklingError(f"it has {tuples} tuples, images need fewer")
-        # A memo is as long as the largest number in it, whatever it holds.
+        # The memo grows to the largest number in it: one step could fill the memory.
         if "BINPUT" in step.name and int(argument or 0) > number:
             raise pickle.UnpicklingError(f"step {number} is kept as number {argument}")
     return _CifarReader(io.BytesIO(raw), encoding="bytes").load()
@@ -223,7 +226,8 @@ def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np
         content = _unpickled(path.read_bytes())
         there = [key for key in keys if key in content]
         arrays = [_array_of(content[key]) for key in there]
-    except Exception as fault:  # a damaged pickle may raise anything
+    # A damaged pickle may raise anything.
+    except Exception as fault:
         reason = first_line(fault)
         raise DataError(f"cannot read {path} ({reason}): copy it anew; {where}") from fault
     if there != keys:
@@ -236,7 +240,7 @@ def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np
     return own, pixels
 
 
-def _array_of(value: Any) -> NDArray:
+def _array_of(value: object) -> NDArray:
     """Return an array, or a list of whole numbers as one.
 
     Raises:

@@ -44,7 +44,9 @@ def _files(kind: str, train: int, test: int, classes: str, first: int = 0) -> Id
 
 
 FILES = {
+    # Labels of the letters begin at 1.
     "letters": _files("letters", 124_800, 20_800, ascii_uppercase, first=1),
+    # Small letters that look like their capitals are merged with them: 47 classes.
     "balanced": _files("balanced", 112_800, 18_800, digits + ascii_uppercase + "abdefghnqrt"),
     "digits": _files("digits", 240_000, 40_000, digits),
 }

@@ -99,6 +99,7 @@ def read_idx(path: Path, inner: tuple[int, ...], expected: int, where: str) -> N
         raw = zlib.decompress(path.read_bytes(), zlib.MAX_WBITS | 16, head + expected * width)
     except (OSError, zlib.error) as fault:
         raise DataError(f"cannot read {path} ({fault}): copy it anew; {where}") from fault
+    # Type 8 is unsigned bytes; the last byte counts the dimensions.
     magic = 0x0800 + 1 + len(inner)
     fields = np.frombuffer(raw[:head], ">u4").tolist() if len(raw) >= head else []
     if not fields or fields[0] != magic or tuple(fields[2:]) != inner:
@@ -111,4 +112,5 @@ def read_idx(path: Path, inner: tuple[int, ...], expected: int, where: str) -> N
             f"{path} holds {len(raw) - head:,} bytes, its header says {fields[1] * width:,}: copy "
             f"it anew; {where}"
         )
+    # A copy, as torch takes writable arrays only.
     return np.frombuffer(bytearray(raw), np.uint8, offset=head).reshape(-1, *inner)

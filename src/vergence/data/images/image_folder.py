@@ -28,8 +28,9 @@ from vergence.data.zero_shot.semantics import plain
 from vergence.errors import DataError
 
 ENDINGS = {".jpg", ".jpeg", ".png"}
+# One of five is for testing.
 LEAST = 5
-"""Pictures of a class: one of five is for testing."""
+"""Pictures that a class needs."""
 WHERE = "root must hold a folder of .jpg or .png pictures for each class"
 
 
@@ -78,6 +79,7 @@ def classes_of(folder: Path) -> dict[str, list[Path]]:
             for path in home.iterdir()
             if path.suffix.lower() in ENDINGS and not NOT_DATA.fullmatch(path.name)
         )
+        # Two folders may differ in + and _ only, which both stand for a space.
         name = plain(home.name)
         if name in classes:
             raise DataError(f"{folder}: two folders are called '{name}': rename one; {WHERE}")
@@ -101,6 +103,7 @@ def squares(paths: Sequence[Path], side: int) -> Tensor:
     rows = np.empty((len(paths), side, side, 3), np.uint8)
     for row, path in zip(rows, with_progress(paths, "pictures"), strict=True):
         with open_image(path, str(path), "replace it or take it away") as image:
+            # Phones store many pictures on their side and note it in the EXIF header.
             upright = ImageOps.exif_transpose(image).convert("RGB")
         row[:] = np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS))
     return torch.from_numpy(rows.transpose(0, 3, 1, 2).copy())

@@ -72,6 +72,7 @@ class Pictured(OwnerOptions):
             kinds: the classes.
             about: licence, citation and split.
         """
+        # Unseen rows of the training list are those that an omniscient teacher learns from.
         hidden = np.isin(y, kinds.unseen)
         trained, tested = hidden[train], hidden[test]
         lists = RowLists(

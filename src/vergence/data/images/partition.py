@@ -24,7 +24,8 @@ from vergence.errors import ConfigError
 Rows = NDArray[np.int64]
 Table = tuple[tuple[int, ...], ...]
 TABLE_3_1: Table = ((0, 1), (2, 3), (6, 7), (4, 5), (2, 4), (2, 3), (6, 7), (4, 5), (8, 9), (0, 1))
-"""Who has which classes in the AP-FL chapter; person 8 alone has the last two."""
+"""Classes of each person in the AP-FL chapter; person 8 alone has the last two."""
+# Resizing works on floats: in chunks, they need little memory beside the bytes.
 CHUNK = 4096
 
 
@@ -97,6 +98,7 @@ class Dealt(NamedOptions):
         self._refuse_more_people(min(len(labels["train"]) // 2, len(labels["test"]) // shards))
         owners = self._owners(labels, len(self.classes))
         sizes = {part: np.bincount(own, minlength=self.people) for part, own in owners.items()}
+        # A person needs two training images (one for validation) and a test image.
         fed = int((np.minimum(sizes["train"] // 2, sizes["test"]) > 0).sum())
         self._refuse_more_people(self.people if fed == self.people else fed)
         train, test = (
@@ -126,6 +128,7 @@ class Dealt(NamedOptions):
             np.lexsort((draw.random(len(data.labels)), data.labels)),
             np.bincount(data.labels).cumsum()[:-1],
         )
+        # Sorted, so that the images of the file stay in their order.
         rows = np.sort(np.concatenate([own[: round(self.take * len(own))] for own in by_class]))
         return PartitionPart(data.labels[rows], lambda: data.images()[torch.from_numpy(rows)])
 
@@ -178,6 +181,7 @@ class Dealt(NamedOptions):
         draw = RandomStream(self.name, self.split_seed, part).numpy()
         order = np.lexsort((draw.random(len(owner)), owner))
         if part == "train":
+            # At least one image for validation, and one for training.
             val = np.clip(np.rint(self.val * sizes).astype(np.int64), 1, sizes - 1)
             sizes = np.stack([sizes - val, val], 1).reshape(-1)
         rows, cuts = torch.from_numpy(order), sizes.tolist()
@@ -245,7 +249,8 @@ def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
         if room[person] > 0 and remaining[kind] > 0:
             quota[person, kind] += 1
             room[person], remaining[kind] = room[person] - 1, remaining[kind] - 1
-    for kind in np.repeat(np.arange(classes), remaining):  # several of one class for one person
+    # What is left goes to whoever has most room, even if a person gets several of one class.
+    for kind in np.repeat(np.arange(classes), remaining):
         person = int(room.argmax())
         quota[person, kind] += 1
         room[person] -= 1
@@ -265,7 +270,7 @@ def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) 
     for kind in range(has.shape[1]):
         rows = draw.permutation(np.flatnonzero(labels == kind))
         owners = np.flatnonzero(has[:, kind])
-        # What is left over goes to another of them with every class.
+        # The shift by `kind` gives the images left over to another owner in every class.
         owner[rows] = owners[(np.arange(len(rows)) + kind) % len(owners)]
     return owner
 
@@ -273,7 +278,7 @@ def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) 
 def kinds_of(
     name: str, people: int, kinds: int, classes: int, draw: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Draw `kinds` classes for each person, so that all are had by equally many, give or take one.
+    """Draw `kinds` classes for each person; owners of two classes differ by at most one in number.
 
     Raises:
         ConfigError: more classes a person than there are, or too few people to have all of them.
@@ -286,13 +291,14 @@ def kinds_of(
         )
     has, used = np.zeros((people, classes), bool), np.zeros(classes, np.int64)
     for own in has:
+        # The classes with fewest owners so far come first; ties are drawn.
         own[np.lexsort((draw.random(classes), used))[:kinds]] = True
         used += own
     return has
 
 
 def tabled(name: str, table: Table, people: int, classes: int) -> NDArray[np.bool_]:
-    """Classes of each person, bool `[people, classes]`, by a table of numbers from 0.
+    """Return the classes of each person, bool `[people, classes]`, by a table of numbers from 0.
 
     Raises:
         ConfigError: another number of people, or numbers that are no runs of the classes.

@@ -36,9 +36,10 @@ PICTURE_NAMES = ("image", "img", "picture", "pic", "stimulus", "stim", "video", 
 OWN_SIZE = {"CENTER": 0.0, "TOP_LEFT": -1.0}
 """In place of the width of a picture loaded in its own size, by its middle or its corner."""
 NOWHERE = (np.nan, np.nan, np.nan, np.nan)
+# Pictures loaded so near to one another are on the screen together; a screen cleared so near to a
+# loading was cleared to draw that picture.
 AT_ONCE_MS = 20.0
-"""Pictures loaded so near to one another are on the screen together; what is cleared so near to
-its loading was drawn with it."""
+"""Time within which messages count as simultaneous, in ms."""
 Fixation = tuple[int, float, float, float, float]
 """A fixation of one eye: its line, start and end in ms, and its mean place in pixels."""
 NOT_GAZE = {
@@ -76,7 +77,7 @@ class _AscTrial:
 
     @property
     def of_one_eye(self) -> list[Fixation]:
-        """Fixations of the eye with more of them; of the left one, where both have as many."""
+        """Fixations of the eye that has more of them, or of the left eye if both have as many."""
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
     def load(self, picture: _AscPicture) -> None:
@@ -109,7 +110,7 @@ class _AscTrial:
         return [row for row in rows if picture.onset_ms <= row[1] < picture.end_ms]
 
     def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
-        """The pictures that gaze is read on, one after another.
+        """Return the pictures on which gaze is read, one after another.
 
         Where a trial variable names the picture, those of that name, else the last one under it.
 
@@ -147,7 +148,8 @@ class _AscReader:
             return
         try:
             if len(text) > LONGEST and {"TRIALID", "!V"} & set(words):
-                raise ValueError  # a name in it would stand in every row of its trial
+                # A name in it would be repeated in every row of its trial and fill the memory.
+                raise ValueError
             if NUMBER.match(words[0]):
                 self.trial.samples.append((number, *self.sample(words)))
             elif words[0] == "MSG":
@@ -198,7 +200,8 @@ class _AscReader:
         return float(words[0]), float(x[both].mean()), float(y[both].mean())
 
     def message(self, time_ms: float, words: list[str]) -> None:
-        if words and re.fullmatch(r"-?\d+", words[0]):  # how long ago it happened
+        # A number before the message tells how long ago the event happened.
+        if words and re.fullmatch(r"-?\d+", words[0]):
             time_ms, words = time_ms - float(words[0]), words[1:]
         if not words:
             return
@@ -208,6 +211,7 @@ class _AscReader:
         elif words[0] == "TRIAL_RESULT":
             self.end()
         elif words[0] == "GAZE_COORDS":
+            # The coordinates are those of the first and last pixel, hence + 1.
             left, top, right, bottom = map(float, words[1:5])
             self.screen = right - left + 1, bottom - top + 1
         elif words[0] == "SYNCTIME" and not np.isfinite(self.trial.onset_ms):
@@ -243,7 +247,7 @@ class _AscReader:
 
 
 def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, float] | None]:
-    """Samples of the trials that showed a picture, from its onset on; and the screen in pixels.
+    """Return the samples of trials that showed a picture, from its onset, and the screen size.
 
     Args:
         path: the file.

@@ -88,6 +88,7 @@ class Osie(SplitOptions, Dataset):
         numbers, parts = self._split(np.unique(table["image"]))
         files = [folder / "stimuli" / f"{number}.jpg" for number in numbers]
         frames = SharedRows(read_pictures(files, self.size, "images", WHERE), "frame_ids")
+        # The first fixation is where the fixation cross was, not where the viewer chose to look.
         scored = (table["order"] > 0) & np.isin(table["image"], numbers)
         table = {name: column[scored] for name, column in table.items()}
         points = _points(table, numbers)
@@ -124,6 +125,8 @@ class Osie(SplitOptions, Dataset):
             raise DataError(
                 f"images = {self.images}, but the data hold {len(known)}: lower the option images"
             )
+        # Permute all 700 numbers and then leave out those that are missing: so a sample, or fewer
+        # images, never trains on images that the whole set tests on.
         order = FIRST + np.random.default_rng(self.split_seed).permutation(IMAGES)
         order = order[np.isin(order, known)]
         _, val, test = part_sizes(len(order), self.shares, "images")

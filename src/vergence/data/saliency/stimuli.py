@@ -61,8 +61,9 @@ from vergence.errors import ConfigError, DataError
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
 FIRST_FRAME = 100_000
 """Scenes of videos are numbered by the stimulus times this, and the window's first frame."""
+# People look off a picture now and then, but not most of the time: then its place is wrong.
 MOSTLY = 0.9
-"""Where more than this share of gaze lies outside the pictures, their place is wrong."""
+"""Share of gaze outside the pictures above which the data are refused."""
 ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
@@ -182,6 +183,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         known = sorted({trial.person for trial in trials})
         persons = self.people_to_load(known, "person")
         names = sorted({trial.stimulus for trial in trials})
+        # One order for all people: nobody trains on a picture that others are tested on.
         order = np.random.default_rng(self.split_seed).permutation(len(names))
         _, val, test = part_sizes(len(names), self.shares, "stimuli")
         test_stimuli, val_stimuli, train_stimuli = np.split(order, [test, test + val])
@@ -474,7 +476,7 @@ class _StimulusFiles:
 
 @lru_cache(maxsize=4096)
 def _size(path: Path) -> tuple[int, int]:
-    """Width and height of a picture or video, in pixels."""
+    """Return width and height of a picture or video, in pixels."""
     if path.suffix.lower() in VIDEOS:
         footage = open_video(path)
         return footage.width, footage.height
@@ -483,7 +485,7 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
-    """Places of a picture with the size that it has, where they say `OWN_SIZE`."""
+    """Return places of a picture, with the file's own size where they hold a mark of `OWN_SIZE`."""
     own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
     if not own.any():
         return media

@@ -1,8 +1,8 @@
-"""Generated clips, as frame features, of people in three communities that nobody is told of.
+"""Generated clips, as frame features, of people in three communities that methods must discover.
 
-A clip's features are sines of one speed, with random phases and noise, of which the first has a
-mean of its own. Speed, length and mean are a community's; a fourth one's clips are the proxies that
-people are compared with. What people of a community find important is one direction in the others.
+A clip's features are sines of one speed, with random phases and noise; the first feature has a mean
+of its own. A community sets speed, length and mean. Clips of a fourth community serve as proxies
+with which people are compared. A community finds one direction in the other features important.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMUNITIES = {
     "lengths": ((0.4, 60, 0.0), (0.4, 120, 0.0), (0.4, 240, 0.0)),
 }
 PROXY = (0.2, 90, -1.0)
-"""Radians a frame, frames, mean of the first feature; the last is nobody's."""
+"""Radians per frame, frames, and mean of the first feature of clips of nobody's community."""
 RATERS, DOUBT = 5, 0.3
 """People who rate a clip, and how far each is off, in units of what they rate."""
 SHOT = 4
@@ -111,7 +111,7 @@ def draw_clip(
 def rate_clip(
     x: Float[np.ndarray, "frames d"], wanted: Float[np.ndarray, " d"], rng: np.random.Generator
 ) -> RatedClip:
-    """Return a clip as people rate it who find `wanted` . x[1:] important."""
+    """Return a clip with the ratings of people who find `wanted` . x[1:] important."""
     liked = x[:, 1:] @ wanted
     ratings = liked + DOUBT * liked.std() * rng.normal(size=(RATERS, len(x)))
     mean = ratings.mean(0)

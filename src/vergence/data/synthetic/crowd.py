@@ -16,14 +16,15 @@ from vergence.core.tags import spelled, tagged
 from vergence.data.io.checks import Check, compare
 from vergence.data.synthetic.toy import person
 
+# Ids have seven digits; with more people their order would not be that of the numbers.
 MOST = 10_000_000
-"""People whose ids, of seven digits, are in the order of their numbers."""
+"""Most people of a crowd."""
 
 
 @tagged("Crowd")
 @dataclass(frozen=True)
 class Crowd(Dataset):
-    """People like those of `toy`, any number of them: a person that nobody asks for costs nothing.
+    """People like those of `toy` in any number; a person is made only when asked for.
 
     Args:
         people: how many.

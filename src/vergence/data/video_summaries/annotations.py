@@ -33,7 +33,7 @@ PLACES = {
         for folder in ("", "data/", "matlab/")
     ),
 }
-"""Where they lie below a folder."""
+"""Places of the annotations below a folder."""
 HINT = (
     "give the annotations as published, or the h5 file in the usual layout "
     "(docs/how-to/summaries.md)"
@@ -41,7 +41,7 @@ HINT = (
 
 
 class Original(NamedTuple):
-    """A video: its name and category, and what every person said of every frame."""
+    """A video: its name and category, and every person's choice or rating of every frame."""
 
     name: str
     category: str
@@ -102,6 +102,7 @@ def _struct(path: Path) -> Iterator[Original]:
 
         for row in range(len(cells["video"])):
             name, category = (
+                # MATLAB stores text as numbers of characters.
                 "".join(map(chr, cell(field, row).ravel().tolist()))
                 for field in ("video", "category")
             )

@@ -1,4 +1,4 @@
-"""Rated videos cut into fragments and dealt to made-up people, few classes each.
+"""Rated videos cut into fragments and dealt to artificial people with few classes each.
 
 Source: the Durham thesis, section 4.4.1 (ball and urn, then the pathological split of Zhao et al.,
 "Federated learning with non-iid data", arXiv:1806.00582, 2018).
@@ -25,8 +25,9 @@ from vergence.data.video_summaries.h5_files import Summarised
 from vergence.data.video_summaries.shots import segments
 from vergence.errors import ConfigError, DataError
 
+# 1.5 to 5 seconds at two steps a second.
 SHORTEST, LONGEST = 3, 10
-"""Steps of a shot where a file has none: 1.5 to 5 s at two steps a second."""
+"""Steps of a shot, for files without shots."""
 Labelled = Mapping[str, tuple[RatedClip, str]]
 """Videos by key, each with its class."""
 
@@ -35,17 +36,18 @@ Labelled = Mapping[str, tuple[RatedClip, str]]
 class Deal:
     """Assignment of videos to people, as samples.
 
-    Whole videos go to training, validation or test, of each class a fifth, at least one, to either
-    of the last two; each is then cut into fragments, every cut as likely, and a fragment goes to
-    who has its class and fewest fragments so far. Classes that nobody has are left out.
+    Whole videos go to training, validation or test; a fifth of each class, at least one, goes to
+    each of the last two. Each video is then cut at random, every cut equally likely. A fragment
+    goes to the person with its class and fewest fragments so far. Classes without a person are
+    left out.
 
     Attributes:
         name: of the data set; keys the random numbers.
         samples: fragments of all videos together.
-        people: who get them.
-        classes: of each person, those of the next person overlapping.
-        least: steps of a fragment.
-        seed: of the cuts and of who gets what.
+        people: number of people.
+        classes: number of classes of each person; neighbours overlap.
+        least: fewest steps of a fragment.
+        seed: seed of the cuts and of the deal.
     """
 
     name: str

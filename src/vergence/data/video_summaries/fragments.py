@@ -19,7 +19,7 @@ from vergence.errors import ConfigError
 
 PARTS = ("train", "val", "test")
 SHARE = 0.15
-"""Of a clip's frames, in a person's summary."""
+"""Share of a clip's frames in a person's summary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def fragments(clip: RatedClip, lengths: Sequence[int]) -> list[RatedClip]:
 
 
 def urns(balls: int, count: int, least: int, rng: np.random.Generator) -> list[int]:
-    """Number of balls in each urn, every way with at least `least` in each equally likely.
+    """Draw numbers of balls in urns; all ways with at least `least` in each are equally likely.
 
     Raises:
         ConfigError: there are too few balls.
@@ -104,7 +104,7 @@ def urns(balls: int, count: int, least: int, rng: np.random.Generator) -> list[i
 def deal_items(
     kinds: Sequence[int], holders: Mapping[int, Sequence[int]], people: int
 ) -> list[list[int]]:
-    """Return the items of each person: an item goes to who holds its kind and has fewest so far."""
+    """Deal each item to the person who holds its kind and has fewest items so far."""
     hands: list[list[int]] = [[] for _ in range(people)]
     for item, kind in enumerate(kinds):
         hands[min(holders[kind], key=lambda person: (len(hands[person]), person))].append(item)

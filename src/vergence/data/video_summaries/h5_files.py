@@ -39,8 +39,9 @@ from vergence.data.io.hdf5_files import Hdf5Reader, open_hdf5
 from vergence.data.video_summaries.annotations import PLACES, Original, originals
 from vergence.errors import DataError
 
+# Two sampled frames a second of videos with about 30 frames a second.
 EVERY, RATINGS = 15, (1, 5)
-"""The usual step between sampled frames; the range of TVSum's ratings."""
+"""The usual step between sampled frames, and the range of TVSum's ratings."""
 WHERE = "give the h5 of SumMe or TVSum in the usual layout (docs/how-to/summaries.md)"
 
 

@@ -69,7 +69,7 @@ def segments(
 def coverage(
     features: Float[np.ndarray, "samples d"], starts: Int[np.ndarray, " shots"]
 ) -> Float[np.ndarray, " shots"]:
-    """Share of the video that each shot adds to what better ones show, summing to at most 1.
+    """Return the share of the video that each shot adds to better ones; the sum is at most 1.
 
     A shot stands for a sample as far as its mean and the sample are alike: their cosine, of what
     differs from the video's mean, 0 where negative. Shots are taken greedily; what a shot adds to
@@ -90,6 +90,7 @@ def coverage(
     while waiting:
         _, shot = heapq.heappop(waiting)
         gain = float(np.maximum(alike[shot] - covered, 0).mean())
+        # Gains only shrink: a stale gain that still leads is the greatest (lazy evaluation).
         if waiting and -gain > waiting[0][0]:
             heapq.heappush(waiting, (-gain, shot))
             continue
@@ -116,6 +117,7 @@ def _scatter(x: Floats, longest: int) -> Floats:
     squares = np.concatenate([[0.0], np.cumsum((x**2).sum(1))])
     out = np.full((len(x), longest), math.inf)
     for length in range(1, longest + 1):
+        # Sum of squares minus squared sum over length: a segment's scatter from running sums.
         inside = ((sums[length:] - sums[:-length]) ** 2).sum(1) / length
         out[length - 1 :, length - 1] = np.maximum(squares[length:] - squares[:-length] - inside, 0)
     return out

@@ -32,6 +32,7 @@ def sound_blocks(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[B
                 return None
     except FFmpegError as error:
         raise _unreadable(path, error) from None
+    # Round the running ends, not the lengths: rounding errors would add up.
     ends = np.cumsum([0.0, *(length for _, length in spans)]) * RATE
     counts = np.diff(ends.round().astype(int))
     firsts = [round(start * RATE) for start, _ in spans]
@@ -44,6 +45,7 @@ def _cut(path: Path, wanted: list[tuple[int, int]]) -> Iterator[Block]:
     at, stop = next(ranges, (0, 0))
     for begin, block in _blocks(path):
         while at < stop and begin + block.shape[1] > at:
+            # A gap between blocks is silence, so that sound stays in step with the picture.
             if begin > at:
                 part = np.zeros((2, min(begin, stop) - at), np.float32)
             else:

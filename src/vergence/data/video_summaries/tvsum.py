@@ -24,8 +24,9 @@ from vergence.data.video_summaries.fragments import RatedClip, favourites
 from vergence.data.video_summaries.h5_files import WHERE, Summarised, file_of, read_videos
 
 CATEGORIES = ("VT", "VU", "GA", "MS", "PK", "PR", "FM", "BK", "BT", "DS")
+# The usual files do not name the category, but its videos follow each other.
 EACH = 5
-"""Videos of a category; they follow each other in the usual files, which do not name it."""
+"""Videos of a category."""
 KEYFRAMES = "tvsum_keyframes_effnetlite0.npz"
 KEYFRAME_FEATURES = "efficientnet-lite0 head, 128 px"
 

@@ -38,7 +38,7 @@ WHERE = (
     "names one of several arrays"
 )
 USUAL = {".npz": ("vectors", "mean_all"), ".mat": ("att",)}
-"""What is taken of a file of names and several arrays where none is named: the first there is."""
+"""Arrays to read from a file with several, if the source names none: the first that exists."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def meanings(
     prompt: str = "{}",
     places: tuple[tuple[float, ...], ...] = (),
 ) -> Meanings:
-    """Meanings of class names.
+    """Return the semantic vectors of class names.
 
     Args:
         names: of the classes, in their order.
@@ -72,8 +72,8 @@ def meanings(
             `directions`: where zones lie that are named so; `minilm`, `glove`; or a file of
             vectors, absolute or as `root` is, with `#ARRAY` behind it where it has several
             (`bert_class_embeddings.npz#cls`, `att_splits.mat#wv`).
-        prompt: what a text model is given, a name in place of {}.
-        places: where classes lie that have a place, as gaze has; for `names` only.
+        prompt: text for a text model, with the name in place of {}.
+        places: coordinates of the classes, if they have some, as gaze has; for `names` only.
 
     Raises:
         ConfigError: another source, or a package that is not installed.
@@ -93,7 +93,7 @@ def meanings(
 
 
 def of_task(task: Task, source: str, prompt: str) -> Meanings:
-    """Meanings of the names of a task's classes; classes that have a place have it in them.
+    """Return the semantic vectors of a task's classes, with their places where they have one.
 
     Raises:
         ConfigError: the task names no classes; else as `meanings`.
@@ -147,6 +147,7 @@ def _direction_vectors(texts: Sequence[str]) -> Tensor:
             f"'{texts[matches.index(None)]}'"
         )
     at = torch.tensor([[float(part) for part in match.groups()] for match in matches if match])
+    # Sines and cosines of two wavelengths: near directions get alike vectors.
     turns = 2 * torch.pi * torch.cat([at / length for length in WAVES], 1)
     return torch.cat([turns.sin(), turns.cos()], 1)
 

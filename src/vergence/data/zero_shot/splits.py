@@ -34,19 +34,21 @@ from vergence.errors import ConfigError, DataError, nearest
 FILE = "att_splits.mat"
 WHERE = f"root must hold {FILE} of the data xlsa17 (Xian et al., MPI Informatik), or SG-ZSL's"
 BASE, AUTHORS = ("trainval", "test_seen", "test_unseen"), ("tunseen_train", "tunseen_test")
+# att_splits.mat does not say which classes are unseen; only the labels in res101.mat do.
 AWA = "sheep, seal, bat, giraffe, rat, bobcat, walrus, dolphin, horse, blue whale"
 APY = (
     "cow, horse, motorbike, person, pottedplant, sheep, train, tvmonitor, donkey, goat, jetski, "
     "statue"
 )
 UNSEEN = (frozenset(AWA.split(", ")), frozenset(APY.split(", ")))
-"""The file does not say which classes are unseen, labels do, which lie beside the features."""
+"""Unseen classes of AWA and aPY."""
+# Table 5.1 prints 15,539 images of aPY; its own columns add up to 15,339, as the file has.
 COUNTS = {
     "AWA1": (40, 10, 85, 30_475, 19_832, 4_958, 5_685, 4_542, 1_143),
     "AWA2": (40, 10, 85, 37_322, 23_527, 5_882, 7_913, 6_328, 1_585),
     "APY": (20, 12, 64, 15_339, 5_932, 1_483, 7_924, 6_333, 1_591),
 }
-"""Table 5.1 of the thesis, by name of the folder; aPY's images are printed there as 15,539."""
+"""Table 5.1 of the thesis, by name of the folder."""
 COLUMNS = (
     "seen classes",
     "unseen classes",
@@ -143,6 +145,7 @@ def _list(path: Path, name: str) -> Rows:
     numbers = read_mat(path, f"{name}_loc", WHERE).ravel()
     if numbers.dtype.kind not in "iuf" or (numbers != np.round(numbers)).any():
         raise DataError(f"{path}: {name}_loc must hold whole numbers: {WHERE}")
+    # MATLAB counts from 1.
     return numbers.astype(np.int64) - 1
 
 

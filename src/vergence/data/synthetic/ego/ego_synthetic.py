@@ -29,7 +29,7 @@ from vergence.errors import ConfigError
 VERSION = 1
 """Counts changes of what the generator makes; part of the cache's key."""
 GLC_WINDOW = 64
-"""Frames that a GLC clip spans, whatever the number of frames taken from it."""
+"""Frames that a GLC clip spans, however many of them are in a sample."""
 FEWEST_CLIPS = 10
 
 

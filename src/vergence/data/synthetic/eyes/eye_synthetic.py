@@ -115,7 +115,7 @@ class EyeSynthetic(Dataset):
         )
 
     def person(self, index: int) -> Arrays:
-        """Return everything about person `index`, in order of time.
+        """Return all arrays of person `index`, in order of time.
 
         `image` uint8 `[n, 36, 60]`; `gaze`, `pose` and the `kappa` that calibration has to find
         (with the label frame's error) float32 `[n, 2]`; `day`, `side` (0 left, 1 right) int64.
@@ -138,6 +138,7 @@ class EyeSynthetic(Dataset):
         else:
             sd = self.quantity * self.strength
             score = identity(self.seed, index, self._variety(), self.days).quantity
+            # Minus half the variance makes the mean of the log-normal factor 1.
             wanted = round(self.samples * float(np.exp(sd * score - sd * sd / 2)))
         wanted = min(max(wanted, FEWEST), MOST)
         return wanted // 2 * 2 if self.eyes == "both" else wanted
