@@ -8,7 +8,7 @@ from benchmarks.bench.mpc import Subject, subject
 from vergence.core.data import Samples
 from vergence.core.stages import Staged
 from vergence.errors import ConfigError
-from vergence.model_tools.onnx_export import chosen, opened
+from vergence.model_tools.onnx_export import opened, params_and_probe
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.pruning import built
 
@@ -21,7 +21,7 @@ def finished(folder: Path) -> Subject:
         StateError: the run is unfinished.
     """
     trained, run = opened(folder, None, None)
-    params, _ = chosen(trained, None)
+    params, _ = params_and_probe(trained, None)
     task = trained.task
     network = built(task.module(), params)
     if not isinstance(task, GazeAngle) or not isinstance(network, Staged):

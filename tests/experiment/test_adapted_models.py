@@ -9,7 +9,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
-from vergence.model_tools.onnx_export import chosen
+from vergence.model_tools.onnx_export import params_and_probe
 from vergence.results.read import read
 
 EYES = """
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 def test_a_newcomer_gets_the_model_that_is_sent_and_nobody_s_own(folder):
     trained = read_run(folder)
-    params, _ = chosen(trained, None)
+    params, _ = params_and_probe(trained, None)
     assert params.flat.equal(trained.server.model.flat)
     assert not params.flat.equal(trained.model("p00").flat)
 

@@ -35,7 +35,7 @@ from vergence.deployment.private_inference.agreement import (
 from vergence.deployment.private_inference.client import make_shares
 from vergence.deployment.private_inference.party_seed import PartySeed
 from vergence.errors import ConfigError, StateError
-from vergence.model_tools.onnx_export import chosen, opened
+from vergence.model_tools.onnx_export import opened, params_and_probe
 from vergence.privacy.inference.correlations import Holder, next_seed
 from vergence.privacy.inference.network import parts
 from vergence.privacy.inference.ring import FRACTION, Words, combined, decode, encode
@@ -103,7 +103,7 @@ def share(
     """
     check_arguments(parties, clients, out, images)
     trained, _ = opened(run, person, None)
-    params, samples = chosen(trained, person)
+    params, samples = params_and_probe(trained, person)
     network, image = network_of(trained.task, params, run), samples.columns["image"].shape[1:]
     return share_network(network, tuple(image), parties, clients, out, images)
 
