@@ -215,8 +215,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             for row in with_progress(rows.tolist(), "pictures")
         )
         looked_at = {i: targets[row] for i, row in enumerate(rows)}
-        columns, complete = self._patches(table, rows, pictures, camera, looked_at)
-        return columns, complete
+        return self._patches(table, rows, pictures, camera, looked_at)
 
     def _patches(
         self,

@@ -233,12 +233,14 @@ class _AscReader:
         count = 0
         while count < min(len(rest) - 1, 4) and re.fullmatch(r"-?\d+(\.\d+)?", rest[-1 - count]):
             count += 1
+        # A file name may hold spaces: numbers are counted from the end of the line.
         split = len(rest) - count
         numbers = tuple(map(float, rest[split:]))
         self.trial.load(_AscPicture(time_ms, " ".join(rest[:split]), how, numbers))
 
     def end(self) -> None:
         self.trial.eyes = self.eyes
+        # Without samples, gaze comes from fixations: their places must be on the screen.
         if self.trial.fixations and not self.trial.samples:
             self.check_kind(*self.events)
         if self.trial.samples or self.trial.fixations:

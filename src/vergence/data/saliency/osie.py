@@ -235,6 +235,7 @@ def _points(table: dict[str, np.ndarray], numbers: np.ndarray) -> np.ndarray:
     viewer = table["viewer"].astype(np.int64)
     image = np.searchsorted(numbers, table["image"])
     cell = viewer * len(numbers) + image
+    # Sort by viewer and image, and within each by time, so that each cell is one run of rows.
     by_time = np.lexsort((table["order"], cell))
     starts = np.flatnonzero(np.diff(cell[by_time], prepend=-1))
     lengths = np.diff(starts, append=len(cell))

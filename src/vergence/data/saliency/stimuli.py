@@ -189,10 +189,12 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         test_stimuli, val_stimuli, train_stimuli = np.split(order, [test, test + val])
         parts = [{names[i] for i in part} for part in (train_stimuli, val_stimuli, test_stimuli)]
         kinds = {path.suffix.lower() in VIDEOS for path in names}
+        # A sample has one frame of a picture or several of a video: columns would differ in shape.
         if len(kinds) > 1:
             raise DataError(
                 f"{folder}: pictures and videos together: give each a folder of its own"
             )
+        # The split covers the stimuli of all people, also where only some people are loaded.
         by_person: dict[str, list[StimulusTrial]] = {person: [] for person in persons}
         for trial in trials:
             if trial.person in by_person:
@@ -457,6 +459,7 @@ class _StimulusFiles:
         files = [p for p in files_below(folder) if p.suffix.lower() in PICTURES + VIDEOS]
         self.named: dict[str, list[Path]] = {}
         for path in files:
+            # Tables name a picture with or without its extension, in either case.
             for key in {path.name.lower(), path.stem.lower()}:
                 self.named.setdefault(key, []).append(path)
 

@@ -37,6 +37,7 @@ class Toy(Dataset):
         common = torch.randn(self.inputs, generator=RandomStream("toy", self.seed).torch())
         people = {f"p{i:02d}": self._person(i, common) for i in range(self.people)}
         about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
+        # Public data come from a person who shares nothing with the others.
         nobody = person(RandomStream("toy", self.seed, "nobody"), common * 0, 1.0, 100)
         proxies = PublicData(nobody.train, nobody.val)
         return Federation("toy", people, about, proxies)

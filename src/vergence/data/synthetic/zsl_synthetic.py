@@ -95,6 +95,7 @@ class ZslSynthetic(OwnerOptions, Dataset):
         shape = 1 / self.noise**2
         noise = RandomStream(self.name, self.seed, "noise").numpy()
         x = noise.standard_gamma(shape, (len(y), means.shape[1]), dtype=np.float32)
+        # Gamma noise of this shape has mean `shape`: dividing by it gives the class's mean.
         x *= (means / shape)[y]
         top = x[lists.trainval].max(0)
         columns = {"x": torch.from_numpy(x / top), "y": torch.from_numpy(y)}
@@ -111,6 +112,7 @@ class ZslSynthetic(OwnerOptions, Dataset):
         draw = RandomStream(self.name, self.seed, "map").numpy()
         weights = draw.gamma(0.2, size=(attributes.shape[1], d))
         means = np.clip(attributes, 0, None) @ weights
+        # A feature with mean 0 would be constant and have no likelihood.
         return np.maximum(means, LEAST * means.mean()).astype(np.float32)
 
     def _word_classes(
@@ -163,6 +165,7 @@ def thinned(split: ClassSplits, share: float, draw: np.random.Generator) -> Clas
         for name, rows in split.lists.items()
         if name not in within
     }
+    # The authors' two lists are the parts of test_unseen and must stay so after thinning.
     if within:
         subsets["test_unseen"] = np.concatenate([subsets[name] for name in AUTHORS])
     numbers = np.sort(np.concatenate([subsets[name] for name in BASE]))

@@ -66,6 +66,7 @@ class Deal:
         kinds = sorted({kind for _, kind in videos.values()})
         self._check_counts(videos, kinds)
         rng = RandomStream(self.name, self.seed, "deal").numpy()
+        # Which classes are neighbours is drawn anew for every seed.
         order = rng.permutation(len(kinds))
         holders: dict[int, list[int]] = {int(kind): [] for kind in order}
         for person in range(self.people):
@@ -127,6 +128,7 @@ class Deal:
         for kind in kinds:
             own = [key for key, (_, class_name) in videos.items() if class_name == kind]
             own = [own[place] for place in rng.permutation(len(own))]
+            # A class with few videos still needs one for validation and one for test.
             few = max(1, len(own) // 5)
             parts["train"] += own[2 * few :]
             parts["val"] += own[:few]

@@ -49,6 +49,7 @@ class RatedClip:
         """Return the fragment of these steps; a shot across its border is cut there."""
         first = int(self.picks[start])
         end = int(self.picks[stop]) if stop < len(self) else self.choices.shape[1]
+        # Shots that reach into the fragment; those across its border are clipped below.
         inside = self.shots[(self.shots[:, 1] >= first) & (self.shots[:, 0] < end)]
         return replace(
             self,
@@ -69,6 +70,7 @@ def favourites(
     summaries = np.zeros(ratings.shape, bool)
     for row, rating in zip(summaries, ratings, strict=True):
         values = np.add.reduceat(rating, shots[:, 0]) / lengths
+        # Stable, so that equal ratings give the same summary on every machine.
         for shot in np.argsort(-values, kind="stable"):
             if row.sum() + lengths[shot] <= int(SHARE * len(row)):
                 row[shots[shot, 0] : shots[shot, 1] + 1] = True
@@ -143,6 +145,7 @@ class _Room:
 
     def samples(self, clips: Sequence[RatedClip]) -> Samples:
         starts = np.cumsum([0, *map(len, clips)])
+        # Beyond a clip's end its first row is repeated, as an index must be valid.
         rows = np.stack(
             [
                 start + np.where(np.arange(self.steps) < len(clip), np.arange(self.steps), 0)

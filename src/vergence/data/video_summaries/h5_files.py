@@ -196,4 +196,5 @@ def _agree(where: str, video: Summarised, frames: int) -> None:
 
 def _number(key: str) -> tuple[int, str]:
     digits = key.rpartition("_")[2]
+    # By number, as video_10 follows video_9 and not video_1.
     return (int(digits) if digits.isdigit() else 0, key)

@@ -42,6 +42,7 @@ def segments(
             f"longest, which is at most the {n} samples there are"
         )
     scatter = _scatter(np.asarray(features, np.float64), longest)
+    # Segments that are too short cost infinitely much and are never the best.
     scatter[:, : shortest - 1] = math.inf
     # best[j] is the least scatter of the first j samples; chosen[m][j] the last segment's length.
     best = np.full(n + 1, math.inf)
@@ -81,6 +82,7 @@ def coverage(
     x = np.asarray(features, np.float64)
     x = _unit(x - x.mean(0))
     counts = np.diff(np.append(starts, len(x)))
+    # Row lengths are 1, so that the product below is the cosine.
     means = _unit(np.add.reduceat(x, starts, axis=0) / counts[:, None])
     alike = np.maximum(means @ x.T, 0)
     covered = np.zeros(len(x))

@@ -35,6 +35,7 @@ def sound_blocks(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[B
     # Round the running ends, not the lengths: rounding errors would add up.
     ends = np.cumsum([0.0, *(length for _, length in spans)]) * RATE
     counts = np.diff(ends.round().astype(int))
+    # The first sample follows the time of the frame, as sound and picture share one clock.
     firsts = [round(start * RATE) for start, _ in spans]
     return _cut(path, [(f, f + int(n)) for f, n in zip(firsts, counts, strict=True)])
 

@@ -104,6 +104,7 @@ def class_of(name: str) -> str:
     Raises:
         DataError: SumMe has no such video.
     """
+    # Copies of the file write names with underscores or with spaces.
     plain = name.lower().replace("_", " ").strip()
     for kind, names in CLASSES.items():
         if plain in names:

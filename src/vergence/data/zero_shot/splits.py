@@ -129,6 +129,7 @@ def read_split(folder: Path) -> ClassSplits:
             f"shape is {attributes.T.shape}: {WHERE}"
         )
     lists = {name: _list(path, name) for name in BASE}
+    # An image in two lists would be tested on after training on it.
     whole = np.sort(np.concatenate(list(lists.values())))
     if not np.array_equal(whole, np.arange(len(whole))):
         first, last = int(whole[0]) + 1, int(whole[-1]) + 1
@@ -180,6 +181,7 @@ def check_counts(root: Path) -> Checks:
             split.images,
             *sizes,
         )
+        # A folder may have any name: the number of images tells which set it is.
         named = COUNTS.get(root.name.upper())
         wanted = named or next((row for row in COUNTS.values() if row[3] == split.images), counts)
         lines += [compare(*line, WHERE) for line in zip(COLUMNS, counts, wanted, strict=True)]

@@ -78,6 +78,7 @@ def labelled(split: ClassSplits, y: np.ndarray) -> ClassNames:
             "take both files of one set"
         )
     unseen = np.unique(y[split.lists["test_unseen"]])
+    # A class on both sides shows that the two files belong to different sets.
     for name in ("trainval", "test_seen"):
         both = np.intersect1d(unseen, y[split.lists[name]])
         if len(both):

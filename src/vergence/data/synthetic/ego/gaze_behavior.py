@@ -97,6 +97,7 @@ def look(
     event = np.full(frames, Event.FIXATION, np.int8)
     pursuit = np.zeros(frames, bool)
     hand = _hand_path(habits, scene, fps)
+    # The eye follows a moving target 80 ms late.
     delay = round(PURSUIT_DELAY * fps)
     pull = habits.head_gain / (HEAD_TAU * fps) * lens.scale
     # The head has followed the eyes since before the clip: the work lies where the eyes rest.
@@ -136,6 +137,7 @@ def look(
 
 def _sway(looks: Looks, rng: Generator, frames: int, fps: float) -> NDArray:
     """Involuntary head movement: drift of Ornstein-Uhlenbeck velocity plus the bob of gait."""
+    # Drift per frame is given at 24 fps; other rates scale it, so that sway per second is alike.
     keep = np.exp(-1 / (SWAY_TAU * fps))
     kicks = rng.normal(0, SWAY_SD * 24 / fps * np.sqrt(1 - keep * keep), (frames, 2)).tolist()
     x = y = 0.0
@@ -200,6 +202,7 @@ def _track(
     point = true + habits.offset + rng.normal(0, 0.01, (frames, 2))
     wild = rng.random(frames) < 0.01
     point[wild] += np.where(point[wild] < 0.5, -1, 1) * rng.uniform(0.6, 1.0, (1, 2))
+    # The tracker reports no usable gaze outside the camera's frame.
     outside = ((point < 0) | (point >= 1)).any(1)
     event = np.where(outside, Event.OUT_OF_RANGE, event)
     lost = np.zeros(frames, bool)
@@ -220,6 +223,7 @@ def _record(
     times = np.arange(0, (frames - 1) / fps, 1 / RAW_RATE)
     nearest = np.minimum(np.rint(times * fps).astype(int), frames - 1)
     tracked = event[nearest] != Event.UNTRACKED
+    # Interpolation needs numbers everywhere; untracked samples are marked as such below.
     filled = np.where(np.isnan(point), true, point)
     jitter = rng.normal(0, 0.002, (2, len(times)))
     x, y = (np.interp(times, np.arange(frames) / fps, filled[:, i]) + jitter[i] for i in (0, 1))

@@ -118,6 +118,7 @@ def clip_stream(seed: int, index: int, clip: int) -> Generator:
 
 def person(seed: int, index: int, preset: Preset) -> SyntheticWearer:
     """Return wearer `index`; who that is does not depend on how many others there are."""
+    # Streams are keyed by the person, so that a person does not depend on how many there are.
     own_rng = np.random.default_rng([seed, _PERSON, index])
     common_rng = np.random.default_rng([seed, _SHARED])
     own, common = _looks(own_rng), _looks(common_rng)
@@ -191,5 +192,6 @@ def _habits(own: Generator, common: Generator, preset: Preset, index: int) -> Ha
 
 def _quantity(rng: Generator, sd: float) -> float:
     """Log-normal with mean 1, held within a range of 20:1."""
+    # Minus half the variance makes the mean of a log-normal number 1.
     factor = np.exp(rng.normal() * sd - sd * sd / 2)
     return float(np.clip(factor, 20**-0.5, 20**0.5))

@@ -69,6 +69,7 @@ def _draw(
     """Background, then objects in order of depth, then hands, `[3, frames, size, size]`."""
     largest = scene.sizes.max() / lens.scale * (1 + max(-lens.radial, 0)) * 1.15
     patch = int(np.ceil(largest * size)) + 2
+    # Objects may lie half outside: the canvas has a margin as wide as the largest of them.
     margin = patch
     axis = ((np.arange(size + 2 * margin) - margin + 0.5) / size).astype(np.float32)
     grid = np.stack(np.broadcast_arrays(axis[None, :], axis[:, None]), -1)
@@ -201,6 +202,7 @@ def _sprites() -> NDArray:
         shade = (light if name != "screen" else 1.0) * (1 - 0.5 * _soft(np.abs(outer), 0.03))
         layers.append([alpha, _soft(inner, 0.015), np.clip(shade, 0, 1.4)])
     sprites = np.array(layers, np.float32)
+    # Look-ups beyond the template end in its border, which must be transparent.
     sprites[:, 0, [0, -1]] = 0
     sprites[:, 0, :, [0, -1]] = 0
     return sprites.reshape(len(CLASSES), 3, -1)
@@ -285,6 +287,7 @@ def _shrink(picture: NDArray) -> NDArray:
 def _motion_blur(picture: NDArray, shift: NDArray) -> NDArray:
     """Blur with three taps that have the variance of a box as long as the shift in pixels."""
     for axis, pixels in ((3, shift[:, 0]), (2, shift[:, 1])):
+        # A box of length s has variance s^2 / 12, two taps of weight w have 2 w: so w = s^2 / 24.
         side = np.minimum(pixels**2 / 24, 1 / 3).astype(np.float32)[None, :, None, None]
         after = np.concatenate(_ends(picture, axis, 1, None, last=True), axis)
         before = np.concatenate(_ends(picture, axis, 0, -1, last=False), axis)

@@ -147,6 +147,7 @@ def _act(
     now, item, hand = 0, int(rng.integers(count)), dominant
     while now < frames:
         other = int(rng.integers(count - 1))
+        # Skipping the last item draws one of the others with equal chance.
         item = other + (other >= item)
         previous, hand = hand, dominant if rng.random() < 0.75 else 1 - dominant
         active[now:], acting[now:] = item, hand
@@ -168,6 +169,7 @@ def _distract(rng: Generator, fps: float, objects: NDArray, active: NDArray) -> 
     """Let something that nobody touches move by itself now and then."""
     frames, count = len(objects), objects.shape[1]
     for now in np.flatnonzero(rng.random(frames) < RATE_OF_DISTRACTION / fps):
+        # An object that the hands use must stay where they reach for it.
         free = np.setdiff1d(np.arange(count), active)
         if len(free):
             item = int(rng.choice(free))

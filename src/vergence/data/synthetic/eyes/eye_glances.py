@@ -61,6 +61,7 @@ def _glances(patches: Samples) -> Samples:
             "eyes": torch.stack([image[:, 0], image[:, 1].flip(-1)], 1),
             "gaze": _as_seen(columns["gaze"]),
             "pose": _as_seen(columns["pose"]),
+            # Both eyes of a glance were recorded on the same day.
             "day": columns["day"][::2].clone(),
         }
     )

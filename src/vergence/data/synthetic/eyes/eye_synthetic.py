@@ -120,6 +120,7 @@ class EyeSynthetic(Dataset):
         `image` uint8 `[n, 36, 60]`; `gaze`, `pose` and the `kappa` that calibration has to find
         (with the label frame's error) float32 `[n, 2]`; `day`, `side` (0 left, 1 right) int64.
         """
+        # Only what the pictures depend on is in the key: other people and shares are not.
         key = {
             "variety": vars(self._variety()),
             "days": self.days,
@@ -141,6 +142,7 @@ class EyeSynthetic(Dataset):
             # Minus half the variance makes the mean of the log-normal factor 1.
             wanted = round(self.samples * float(np.exp(sd * score - sd * sd / 2)))
         wanted = min(max(wanted, FEWEST), MOST)
+        # Both eyes of a glance stay together, so the number must be even.
         return wanted // 2 * 2 if self.eyes == "both" else wanted
 
     def glances(self, index: int) -> GlanceBatch:

@@ -134,6 +134,7 @@ def identity(seed: int, index: int, variety: Variety, days: tuple[int, int]) -> 
         range_centre=rng.random(2),
         days=int(rng.integers(days[0], days[1] + 1)),
         quantity=float(rng.normal()),
+        # A stream of its own, so that the option `device` changes none of the other draws.
         device=np.random.default_rng([seed, _DEVICE, index]).normal(size=7),
     )
 
@@ -143,6 +144,7 @@ def glances(
 ) -> tuple[GlanceBatch, Generator]:
     """Return `count` glances, with one patch per side each, and the stream for their noise."""
     rng = np.random.default_rng([seed, _GLANCES, index])
+    # Every day gets at least one glance.
     day = np.sort(np.r_[np.arange(who.days), rng.integers(who.days, size=count - who.days)])
     # Points looked at, mm from the middle between the eyes, `[count, 3]`.
     narrow = 0.7 * variety.label_range * min(variety.strength, 1.0)
@@ -258,7 +260,8 @@ def _capture(
 
 def _blur(who: Identity, rng: Generator, variety: Variety, count: int) -> NDArray:
     soft = rng.uniform(0, 1.1, count)
-    if not variety.device_share:  # the way through normal numbers rounds
+    # The way through normal numbers rounds: without a share the uniform number stays exact.
+    if not variety.device_share:
         return soft
     return 1.1 * ndtr(_mix_with_own(ndtri(soft / 1.1), who.device[6], variety.device_share))
 
