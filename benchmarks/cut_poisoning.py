@@ -36,7 +36,7 @@ from vergence.experiment.run import progress_bar
 from vergence.methods.split.base import BatchwiseSplit
 from vergence.methods.split.splitfed import SplitFed
 from vergence.methods.split.splitfed_v2 import SplitFedV2
-from vergence.privacy.poisoning.updates import chosen
+from vergence.privacy.poisoning.updates import malicious_clients
 from vergence.privacy.split.output_range import Span
 from vergence.training.steps import Trainer
 
@@ -89,7 +89,7 @@ def run(
 ) -> tuple[float, float, float]:
     """Return mean error, worst person, and the share of lying batches that a range notices."""
     plan, task, federation, made = ready(seed, rounds, cut, method)
-    liars = chosen(federation.clients, share, seed)
+    liars = malicious_clients(federation.clients, share, seed)
     if lie is not None:
         made = lying(made, liars, LIES[lie])
     with run_folder() as folder:

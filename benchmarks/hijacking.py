@@ -145,7 +145,7 @@ def trained(
         batch, false = data.take(rows), guard.lies
         gaze = guard.plan.falsified(batch["gaze"], lies) if false else batch["gaze"]
         pull = server(front.gives(batch), gaze)
-        guard.heard(pull)
+        guard.observe(pull)
         if not false:
             front.steps({**batch, PULL: pull})
         yield
@@ -176,7 +176,7 @@ def attacked(
 
 def seen(stage: Scene, hijacker: Hijacker, front: Half) -> list[float]:
     """Return MSE and SSIM of what the decoder makes of the client's images."""
-    return told(stage, hijacker.found(front.gives(stage.victim.take(slice(None)))))
+    return told(stage, hijacker.reconstruct(front.gives(stage.victim.take(slice(None)))))
 
 
 def told(stage: Scene, found: Tensor) -> list[float]:
@@ -194,11 +194,11 @@ def beside(stage: Scene, cut: str, batches: int, seed: int) -> dict[str, list[fl
     server = honest(Half(behind))
     for _ in trained(front, server, stage.victim, batches, guard_of(seed), seed):
         pass
-    network = InverseNetworkAttack(10).learned(front.gives(stage.shadow.take(slice(None))), shadow)
+    network = InverseNetworkAttack(10).train(front.gives(stage.shadow.take(slice(None))), shadow)
     smashed = front.gives(stage.victim.take(slice(None)))
     return {
-        "inverse network": told(stage, network.found(smashed)),
-        "decoder, honest server": told(stage, hijacker.found(smashed)),
+        "inverse network": told(stage, network.reconstruct(smashed)),
+        "decoder, honest server": told(stage, hijacker.reconstruct(smashed)),
     }
 
 

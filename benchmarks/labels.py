@@ -132,7 +132,7 @@ def read(task: GazeAngle, front: Params, federation: Federation, shadow: Samples
         batch = samples.take(slice(None))
         return trainer.forward(Forward(front, batch, lambda _: piece)).clone()
 
-    network = LabelInferenceAttack().learned(smashed(shadow), shadow.columns["gaze"])
+    network = LabelInferenceAttack().train(smashed(shadow), shadow.columns["gaze"])
     errors = []
     with torch.no_grad():
         for splits in federation.people.values():

@@ -24,7 +24,7 @@ from benchmarks.common.runs import people_scores, robust, run_folder
 from vergence.engine.round_loop import run_rounds
 from vergence.experiment import schema as config
 from vergence.experiment.run import progress_bar
-from vergence.privacy.poisoning.updates import chosen
+from vergence.privacy.poisoning.updates import malicious_clients
 from vergence.results.write import write_json
 
 ATTACKS: dict[str, dict[str, Any]] = {
@@ -68,7 +68,7 @@ def table_of(cell: Cell, rounds: int | None) -> dict[str, Any]:
             rule["attackers"] = share
         if defence == "fltrust":
             people = [f"p{i:02d}" for i in range(table["federation"]["people"])]
-            liars = chosen(people, 0.49, seed)
+            liars = malicious_clients(people, 0.49, seed)
             rule["root"] = next(person for person in people if person not in liars)
         table["privacy"] = {"robust": rule}
     return table

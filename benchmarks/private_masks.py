@@ -32,7 +32,7 @@ ROWS = {"no budget": PLAIN, "by lot": BLIND, "no masks": ['methods=["fedavg"]', 
 
 def measure(name: str, rounds: int) -> str:
     """Return the row of a run: score, share of the true choice that was drawn, and by chance."""
-    met, plain = [], Groups.drawn
+    met, plain = [], Groups.draw_entries
 
     def drawn(self, best, k, open, each, draws):
         found = plain(self, best, k, open, each, draws)
@@ -42,7 +42,7 @@ def measure(name: str, rounds: int) -> str:
             met.append((both / max(int(chosen.sum()), 1), best.count / open.count))
         return found
 
-    with tempfile.TemporaryDirectory() as folder, patch.object(Groups, "drawn", drawn):
+    with tempfile.TemporaryDirectory() as folder, patch.object(Groups, "draw_entries", drawn):
         start(load(EXPERIMENT, [*ROWS[name], f"run.rounds={rounds}"]), Path(folder) / "run")
         run = read(Path(folder) / "run").runs[0]
     told = run.estimates[run.headline]

@@ -286,7 +286,7 @@ def measured(
     asked: dict[str, Tensor] = {
         "original": victim.images,
         "mean image": score.mean_image(stage.shadow.images, len(victim.images)),
-        "chance (another eye)": score.another(victim.images),
+        "chance (another eye)": score.other_images(victim.images),
     }
     lines = [
         {"defence": name, "attacker": "", "model_deg": None, **judges.scores(victim, images)}

@@ -177,7 +177,7 @@ class Noisy(GlobalMemory):
         bound = power_of_two_above(float(kept.flat.sum()))
         policy = DisclosedStatistics(bound, of_counts(bound).person, EPSILON)
         noise = NoiseKey(bytes(32)).child(site.id, site.task.seed).draws()
-        hidden = policy.told(kept.flat, noise).clamp(min=0).float()
+        hidden = policy.privatize(kept.flat, noise).clamp(min=0).float()
         return c, Reply({**said.trees, "counts": kept.like(hidden)}, said.weight, said.metrics)
 
 

@@ -37,11 +37,11 @@ def found(stage: Scene, cut: str, people: int, epochs: int) -> Tensor:
     front, _ = parts(network(Row("frozen", cut), stage.size), cut)
     shadow = through(front, stage.shadow.images)
     attack = InverseNetworkAttack(epochs)
-    inverse = attack.learned(
+    inverse = attack.train(
         shadow, stage.shadow.images, lambda given, noise: averaged(given, shadow, people, noise)
     )
     seen = through(front, stage.victim.images)
-    return inverse.found(averaged(seen, shadow, people, torch.Generator().manual_seed(1)))
+    return inverse.reconstruct(averaged(seen, shadow, people, torch.Generator().manual_seed(1)))
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
         ("mean picture of the others", 0): score.mean_image(
             stage.shadow.images, len(victim.images)
         ),
-        ("another picture", 0): score.another(victim.images),
+        ("another picture", 0): score.other_images(victim.images),
     }
     for cut in CUTS if stage.size != (36, 60) else ("pool1",):
         for people in PEOPLE:

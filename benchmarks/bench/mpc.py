@@ -274,7 +274,9 @@ def work(case: Case, given: Subject, batches: int) -> Work:
     rows = torch.arange(batches * case.images) % len(given.x)
     x, beside = given.x[rows], given.beside[rows]
     made = parts(network, x[:1], case.after, columns)
-    inputs = {"x": head(network, x, case.after)} | ({"beside": beside} if made.beside else {})
+    inputs = {"x": head(network, x, case.after)} | (
+        {"beside": beside} if made.takes_side_inputs else {}
+    )
     with torch.no_grad():
         wanted = network.double()(x.double(), beside.double())
     cut = (batches, case.images)

@@ -6,7 +6,7 @@ import torch
 
 from vergence.attacks.gradient_inversion import (
     GradientInversion,
-    apart,
+    cosine_distance,
     of_update,
     softened,
     total_variation,
@@ -39,7 +39,9 @@ def test_an_eye_comes_back_from_its_gradient():
     image, mean = images[:1], mean_image(images[len(images) // 2 :], 1)
     loss, names, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
     change = Params.named(**{n: -0.01 * g for n, g in zip(names, gradient, strict=True)})
-    found = GradientInversion(steps=150).found(loss, parameters, of_update(change, names), mean)
+    found = GradientInversion(steps=150).reconstruct(
+        loss, parameters, of_update(change, names), mean
+    )
     assert float(mse(image, found)) < 0.3 * float(mse(image, mean))
     assert float(found.min()) >= 0
     assert float(found.max()) <= 1
@@ -52,7 +54,7 @@ def test_an_alien_gradient_gives_no_eye():
     loss, _, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
     rng = torch.Generator().manual_seed(1)
     alien = [torch.randn(g.shape, generator=rng) for g in gradient]
-    found = GradientInversion(steps=60).found(loss, parameters, alien, mean)
+    found = GradientInversion(steps=60).reconstruct(loss, parameters, alien, mean)
     assert float(mse(image, found)) > 0.7 * float(mse(image, mean))
 
 
@@ -65,7 +67,9 @@ def test_signs_are_enough():
     signs = [g.sign() for g in gradient]
     error = {
         read: float(
-            mse(image, GradientInversion(100, signs=read).found(loss, parameters, signs, mean))
+            mse(
+                image, GradientInversion(100, signs=read).reconstruct(loss, parameters, signs, mean)
+            )
         )
         for read in (True, False)
     }
@@ -84,9 +88,9 @@ def test_soft_signs_by_hand():
 def test_cosines_by_hand():
     a = [torch.tensor([3.0]), torch.tensor([0.0, 4.0])]
     b = [torch.tensor([4.0]), torch.tensor([0.0, 3.0])]
-    assert apart(a, a).item() == pytest.approx(0, abs=1e-6)
-    assert apart(a, b).item() == pytest.approx(1 - 24 / 25)
-    assert apart(a, [-t for t in a]).item() == pytest.approx(2)
+    assert cosine_distance(a, a).item() == pytest.approx(0, abs=1e-6)
+    assert cosine_distance(a, b).item() == pytest.approx(1 - 24 / 25)
+    assert cosine_distance(a, [-t for t in a]).item() == pytest.approx(2)
 
 
 def test_total_variation_by_hand():

@@ -63,7 +63,7 @@ def test_a_client_is_drawn_to_the_features_of_the_pilot():
     assert apart(*end) < 0.5
     server, client = end
     with torch.no_grad():
-        found = server.found(client(taken(VICTIM)))
+        found = server.reconstruct(client(taken(VICTIM)))
     baseline = float(mse(VICTIM, mean_image(SHADOW, len(VICTIM))).mean())
     assert float(mse(VICTIM, found).mean()) < 0.4 * baseline
 

@@ -106,7 +106,7 @@ def test_any_cut_of_a_lenet_has_an_inverse_of_the_right_shape(after):
     images = blobs(3, 0, 36, 60)
     smashed = through(network, images)
     inverse = InverseNet(smashed, images, width=4, rank=2)
-    assert inverse.found(smashed).shape == images.shape
+    assert inverse.reconstruct(smashed).shape == images.shape
     assert isinstance(inverse, nn.Module)
 
 

@@ -98,12 +98,12 @@ def test_a_reader_reads_what_is_linear_and_starts_at_the_mean():
     rng = torch.Generator().manual_seed(0)
     weight = 0.2 * torch.randn(6, 2, generator=rng)
     x, new = torch.randn(400, 6, generator=rng), torch.randn(200, 6, generator=rng)
-    network = LabelInferenceAttack(epochs=20).learned(x, x @ weight)
+    network = LabelInferenceAttack(epochs=20).train(x, x @ weight)
     with torch.no_grad():
         error = (network(new) - new @ weight).norm(dim=1).mean()
         baseline = ((x @ weight).mean(0) - new @ weight).norm(dim=1).mean()
         assert error < 0.2 * baseline
-    idle = LabelInferenceAttack(epochs=1).learned(
+    idle = LabelInferenceAttack(epochs=1).train(
         torch.randn(50, 6, generator=rng), torch.full((50, 2), 0.3)
     )
     with torch.no_grad():

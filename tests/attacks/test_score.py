@@ -116,7 +116,7 @@ def test_epsilon_of_randomised_response_is_not_overstated():
 
 def test_chance_is_another_image_and_never_the_same():
     images = torch.arange(5.0).view(5, 1, 1, 1)
-    assert bool((score.another(images) != images).all())
+    assert bool((score.other_images(images) != images).all())
     assert score.mean_image(images, 2).flatten().tolist() == [2.0, 2.0]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.shared_numbers import remembered
-from vergence.attacks.disclosed_statistics import closest, held, likeliest
+from vergence.attacks.disclosed_statistics import closest, has_class, likeliest
 from vergence.attacks.identity import in_place
 from vergence.errors import ConfigError
 from vergence.privacy.dp.disclosed_statistics import DisclosedStatistics
@@ -36,7 +36,7 @@ def test_counts_are_named_by_their_likelihood_and_not_by_how_many_there_are():
 
 
 def test_a_class_is_held_from_half_a_sample_on_and_remembered_by_shares():
-    assert held(torch.tensor([[0.4, 0.5, 3.0]])).tolist() == [[False, True, True]]
+    assert has_class(torch.tensor([[0.4, 0.5, 3.0]])).tolist() == [[False, True, True]]
     outputs = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
     found = remembered(outputs, torch.tensor([0, 0, 1]), 3)
     assert found.tolist() == [0.5, 1.0, 0.0]
@@ -55,5 +55,7 @@ def test_noise_for_a_person_leaves_little_more_than_chance_and_none_leaves_every
     assert in_place(closest(numbers, numbers)).value == 1
     draws = NoiseKey(bytes(32)).draws()
     policy = DisclosedStatistics(bound=100.0, change=100.0, epsilon=1.0)
-    hits = sum(in_place(closest(numbers, policy.told(numbers, draws))).hits for _ in range(300))
+    hits = sum(
+        in_place(closest(numbers, policy.privatize(numbers, draws))).hits for _ in range(300)
+    )
     assert 1.2 * 300 < hits < math.e * 300

@@ -154,7 +154,7 @@ def test_nobody_comes(tmp_path, monkeypatch):
 def test_liars_within_a_plain_sum_by_hand(tmp_path):
     """One of five: its update comes back with the other sign, and its weight as it was."""
     poison = Poison("sign_flip", share=0.2)
-    (liar,) = poison.chosen(IDS)
+    (liar,) = poison.malicious_clients(IDS)
     signed = {client: -v if client == liar else v for client, v in SAID.items()}
     found = moved(tmp_path, Told(), poison=poison)
     assert found == pytest.approx(sum(signed.values()) / 5, abs=1e-4)
@@ -162,7 +162,7 @@ def test_liars_within_a_plain_sum_by_hand(tmp_path):
 
 def test_a_lie_that_overflows_is_quarantined_and_its_state_goes_back(tmp_path):
     poison = Poison("scaling", share=0.2, factor=1e39)
-    (liar,) = poison.chosen(IDS)
+    (liar,) = poison.malicious_clients(IDS)
     method = Ditto(local=LOCAL)
     found = run_toy(tmp_path, method, people=5, rounds=2, poison=poison)
     assert set(found.clients) == set(IDS) - {liar}
@@ -327,7 +327,7 @@ def test_fltrust_wants_somebody_who_is_there_and_honest():
     refused(FedAvg(), "name one, as .*root = 'p00'", **protected(FLTrust()))
     refused(FedAvg(), "no client 'p77'", **protected(FLTrust(root="p77")))
     people = [f"p{i:02d}" for i in range(10)]
-    liar = Poison("alie", share=0.2).chosen(people)[0]
+    liar = Poison("alie", share=0.2).malicious_clients(people)[0]
     refused(
         FedAvg(),
         f"trusts '{liar}', whom poison.seed = 0 makes a liar",

@@ -130,14 +130,14 @@ def test_verdicts_are_those_of_the_guard_in_memory(tmp_path):
         if number % 4 == 0:
             guard.place = next(n for n in range(4) if watch.lies("p00", 0, number + n, 80))
         answer = torch.randn(2, 3, generator=rng).float()
-        watch.hear("p00", 0, number, 80, answer)
-        guard.heard(answer)
+        watch.observe("p00", 0, number, 80, answer)
+        guard.observe(answer)
     book = ReleaseLog(tmp_path / FOLDER / "seed0.guard.p00.csv")
     verdict, blocks, _ = plan.read(entry.steps for entry in book.entries)
     assert verdict == guard.verdict == "accused"
     assert blocks <= 20
     again = SplitGuardClient(plan, ("gaze",), tmp_path, 0)
-    again.hear("p00", 0, 79, 80, answer)  # a turn taken again adds nothing
+    again.observe("p00", 0, 79, 80, answer)  # a turn taken again adds nothing
     assert ReleaseLog(book.path).entries == book.entries
 
 
@@ -157,7 +157,7 @@ class Hearing:
         for number in range(self.batches if upto is None else upto):
             lie = self.watch.lies("p00", round, number, self.batches) and heed(number)
             answer = torch.randn(4, 3, generator=self.rng)
-            self.watch.hear("p00", round, number, self.batches, answer + 99.0 * lie)
+            self.watch.observe("p00", round, number, self.batches, answer + 99.0 * lie)
 
     @property
     def book(self):
@@ -246,8 +246,8 @@ def test_who_begins_again_knowing_the_place_gains_nothing(tmp_path):
 def test_answers_of_another_shape_are_no_answers(tmp_path):
     watch = SplitGuardClient(SplitGuardConfig(), ("gaze",), tmp_path, 0)
     for number in range(10):
-        watch.hear("p00", 0, number, 10, torch.ones(4, 3 if number < 9 else 2))
-    watch.hear("p00", 1, 0, 10, torch.ones(4, 0))
+        watch.observe("p00", 0, number, 10, torch.ones(4, 3 if number < 9 else 2))
+    watch.observe("p00", 1, 0, 10, torch.ones(4, 0))
     steps = [entry.steps for entry in ReleaseLog(watch.folder / "seed0.guard.p00.csv").entries]
     assert set(steps) == {0}
 

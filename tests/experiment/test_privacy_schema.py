@@ -51,7 +51,7 @@ def test_attacks_on_updates_and_on_data_share_a_table():
     noisy = build_poison({"attack": "noisy_data", "share": 0.1, "seed": 4, "std": 1.0})
     assert noisy == DataPoison("noisy_data", Noise(share=1.0, std=1.0, seed=4), 0.1, 4)
     people = [f"p{i:02d}" for i in range(10)]
-    assert turned.chosen(people) == Poison(share=0.1, seed=4).chosen(people)
+    assert turned.malicious_clients(people) == Poison(share=0.1, seed=4).malicious_clients(people)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_data_attacks_spoil_the_liars_training_data_alone():
     clean = toy(**base).federation()
     for attack, name in (("gaze_offset", "gaze"), ("noisy_data", "image")):
         lying = toy(**base, poison={"attack": attack, "share": 0.2}).federation()
-        (liar,) = build_poison({"attack": attack, "share": 0.2}).chosen(clean.clients)
+        (liar,) = build_poison({"attack": attack, "share": 0.2}).malicious_clients(clean.clients)
         assert lying.about["POISONED"] == f"{attack} by 1 of 5 people, on purpose: {liar}"
         for person, splits in lying.people.items():
             mine, theirs = splits.train.columns[name], clean.people[person].train.columns[name]

@@ -45,7 +45,7 @@ from vergence.privacy.secure_aggregation import pairwise_messages as pads
 from vergence.privacy.secure_aggregation.client_checkpoint import Pending
 from vergence.privacy.secure_aggregation.masking import derived
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout, ValueLimits
-from vergence.privacy.secure_aggregation.session import Invitation, given, statement
+from vergence.privacy.secure_aggregation.session import Invitation, statement, sum_digest
 from vergence.wire.encoding import encode
 
 STORED = Path(__file__).parent / "packed.json"
@@ -188,7 +188,7 @@ def keys() -> dict[str, bytes]:
         "secret": secret.words(8).tobytes() + secret.draws().words(8).tobytes(),
         "derived": derived(bytes(32), b"salt", "box"),
         "statement": statement("advert", bytes(32), "p00", b"one", b"two"),
-        "contribution": given(("p01", "p00"), bytes(32)).encode(),
+        "contribution": sum_digest(("p01", "p00"), bytes(32)).encode(),
         "recipe of a crowd": str(Crowd(people=9).load().recipe).encode(),
     }
 

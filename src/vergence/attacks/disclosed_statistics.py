@@ -17,14 +17,14 @@ from torch import Tensor
 from vergence.errors import ConfigError
 
 SMOOTH = 0.5
-"""Added to every known count: a class that somebody was not seen with may still be theirs."""
+"""Added to every known count: a person may have a class without a sample of it in known data."""
 
 
 def closest(known: Tensor, asked: Tensor) -> Tensor:
-    """Return for all that was told whose it is likeliest by L1 distance, int64 `[asked]`.
+    """Return the candidate that is nearest to each disclosure by L1 distance, int64 `[asked]`.
 
     Args:
-        known: `[candidates, numbers]`, what everybody would tell; of equals the first is named.
+        known: `[candidates, numbers]`, the numbers of each candidate; of equals the first is named.
         asked: `[asked, numbers]`, with noise or without. Laplace noise alike in all numbers makes
             the nearest by L1 the likeliest.
 
@@ -36,7 +36,7 @@ def closest(known: Tensor, asked: Tensor) -> Tensor:
 
 
 def likeliest(known: Tensor, asked: Tensor) -> Tensor:
-    """Return for all counts that were told whose classes make them likeliest, int64 `[asked]`.
+    """Return the candidate whose classes make the disclosed counts likeliest, int64 `[asked]`.
 
     Multinomial: sum_y asked_y log p_y, p the known counts' shares, half a sample added to each.
 
@@ -53,7 +53,7 @@ def likeliest(known: Tensor, asked: Tensor) -> Tensor:
     return (asked.double().clamp(min=0) @ shares.T).argmax(1)
 
 
-def held(counts: Tensor) -> Tensor:
+def has_class(counts: Tensor) -> Tensor:
     """True where a person has a class, by counts `[people, classes]`: half a sample or more."""
     return counts >= 0.5
 

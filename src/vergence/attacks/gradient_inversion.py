@@ -24,6 +24,7 @@ from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 
 SOFT = 0.5
+"""Share of the median gradient size below which a sign counts as unsure."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class GradientInversion(NamedOptions, label="inversion"):
     variation: Annotated[float, Ge(0)] = 1e-3
     signs: bool = False
 
-    def found(
+    def reconstruct(
         self,
         loss: Callable[[Tensor], Tensor],
         parameters: Sequence[Tensor],
@@ -65,11 +66,12 @@ class GradientInversion(NamedOptions, label="inversion"):
         best, least = image.detach().clone(), float("inf")
         for _ in range(self.steps):
             caused = torch.autograd.grad(loss(image), parameters, create_graph=True)
-            told = softened(caused) if self.signs else caused
-            price = apart(told, gradient) + self.variation * total_variation(image)
+            compared = softened(caused) if self.signs else caused
+            price = cosine_distance(compared, gradient) + self.variation * total_variation(image)
             if (now := price.item()) < least:
                 best, least = image.detach().clone(), now
             (slope,) = torch.autograd.grad(price, image)
+            # Signs alone, as in the source: lengths of gradients differ by orders of magnitude.
             image.grad = slope.sign()
             optimiser.step()
             falling.step()
@@ -78,7 +80,7 @@ class GradientInversion(NamedOptions, label="inversion"):
         return best
 
 
-def apart(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
+def cosine_distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
     """Return 1 minus the cosine between two gradients, all their tensors taken together."""
     dot = sum((a * b).sum() for a, b in zip(one, other, strict=True))
     lengths = [torch.stack([t.square().sum() for t in tensors]).sum() for tensors in (one, other)]
@@ -100,5 +102,5 @@ def total_variation(image: Tensor) -> Tensor:
 
 
 def of_update(change: Params, names: Sequence[str]) -> list[Tensor]:
-    """Return the gradient behind an update of one plain step: its direction turned round."""
+    """Return the gradient behind an update of one plain step: minus the change."""
     return [-change[name] for name in names]

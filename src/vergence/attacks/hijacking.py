@@ -54,7 +54,7 @@ class HijackSettings(NamedOptions, label="hijack"):
 
 
 class Hijacker:
-    """The server while it lies: give it what a client sent, return what it answers."""
+    """A malicious server: it answers a client's smashed data and reconstructs the pictures."""
 
     def __init__(
         self, images: Tensor, inputs: Tensor, pilot: nn.Module, how: HijackSettings | None = None
@@ -87,7 +87,7 @@ class Hijacker:
         self._train_on_shadows()
 
     def answer(self, smashed: Tensor) -> Tensor:
-        """Learn from a client's batch `[samples, ...]`; return what it is sent for a gradient.
+        """Train the critic on a client's batch `[samples, ...]`; return the gradient to send back.
 
         The client that follows it downhill makes features that the critic takes for the pilot's.
         """
@@ -95,13 +95,13 @@ class Hijacker:
         for _ in range(self.how.critic_steps):
             rows = torch.randint(len(self.features), (len(smashed),), generator=self.draws)
             self._judge(self.features[rows], smashed)
-        given = smashed.clone().requires_grad_(True)
-        (pull,) = torch.autograd.grad(-self.critic(given).mean(), given)
+        features = smashed.clone().requires_grad_(True)
+        (pull,) = torch.autograd.grad(-self.critic(features).mean(), features)
         return pull
 
-    def found(self, smashed: Tensor) -> Tensor:
+    def reconstruct(self, smashed: Tensor) -> Tensor:
         """Return the pictures behind smashed data, `[samples, 1, height, width]` in (0, 1)."""
-        return self.decoder.found(smashed)
+        return self.decoder.reconstruct(smashed)
 
     def _train_on_shadows(self) -> None:
         """Train pilot and decoder on shadow images; keep what the pilot makes of them."""
@@ -121,9 +121,9 @@ class Hijacker:
         between = (share * mine + (1 - share) * theirs).requires_grad_(True)
         (slope,) = torch.autograd.grad(self.critic(between).sum(), between, create_graph=True)
         steep = (slope.flatten(1).norm(dim=1) - 1).square().mean()
-        apart = self.critic(theirs).mean() - self.critic(mine).mean()
+        margin = self.critic(theirs).mean() - self.critic(mine).mean()
         self.judging.zero_grad()
-        (apart + self.how.penalty * steep).backward()
+        (margin + self.how.penalty * steep).backward()
         self.judging.step()
 
 

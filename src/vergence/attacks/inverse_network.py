@@ -50,9 +50,7 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
     rank: Annotated[int, Gt(0)] = 64
     seed: int = 0
 
-    def learned(
-        self, smashed: Tensor, images: Tensor, defence: Imitate | None = None
-    ) -> InverseNet:
+    def train(self, smashed: Tensor, images: Tensor, defence: Imitate | None = None) -> InverseNet:
         """Return the network trained on pairs of shadow people.
 
         Args:
@@ -60,7 +58,7 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
             images: `[samples, 1, height, width]` in [0, 1], the images they were made from.
             defence: what turns clean smashed data into what is seen; new in every batch.
         """
-        as_is: Imitate = defence or (lambda given, _: given)
+        as_is: Imitate = defence or (lambda clean, _: clean)
         generator = torch.Generator().manual_seed(self.seed)
         with own_randomness(), torch.no_grad():
             torch.manual_seed(self.seed)
@@ -88,12 +86,12 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
                 "inverse network: it needs images of shadow people; give them in Prior"
             )
         if prior.front is not None:
-            network = self.learned(through(prior.front, prior.images), prior.images, prior.defence)
+            network = self.train(through(prior.front, prior.images), prior.images, prior.defence)
         else:
             images, smashed = view.averaged(SHADOW)
-            network = self.learned(smashed, prior.images[images])
+            network = self.train(smashed, prior.images[images])
         numbers, seen = view.averaged(victim)
-        return numbers, network.found(seen)
+        return numbers, network.reconstruct(seen)
 
 
 SHADOW = "shadow"
@@ -141,6 +139,7 @@ class InverseNet(nn.Module):
             nn.Flatten(), nn.Linear(flat, rank), nn.Linear(rank, height * columns)
         )
         for last in (self.convolutions[-1], self.linear[-1]):
+            # With zeros in the last layers the untrained network gives the mean image.
             nn.init.zeros_(last.weight)  # pyright: ignore[reportArgumentType]
             nn.init.zeros_(last.bias)  # pyright: ignore[reportArgumentType]
 
@@ -161,7 +160,7 @@ class InverseNet(nn.Module):
             x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
         )
 
-    def found(self, smashed: Tensor, batch: int = 256) -> Tensor:
+    def reconstruct(self, smashed: Tensor, batch: int = 256) -> Tensor:
         """Return the images behind smashed data, without a graph."""
         self.eval()
         with torch.no_grad():

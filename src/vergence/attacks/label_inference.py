@@ -53,7 +53,7 @@ class LabelInferenceAttack(NamedOptions, label="reader"):
     hidden: Annotated[int, Gt(0)] = 64
     seed: int = 0
 
-    def learned(self, smashed: Tensor, gaze: Tensor) -> nn.Module:
+    def train(self, smashed: Tensor, gaze: Tensor) -> nn.Module:
         """Return a network from smashed data `[samples, ...]` to gaze `[samples, 2]`, radians."""
         flat = smashed.flatten(1)
         with own_randomness():
@@ -65,6 +65,7 @@ class LabelInferenceAttack(NamedOptions, label="reader"):
                 nn.ReLU(),
                 last := nn.Linear(self.hidden, gaze.shape[1]),
             )
+        # Untrained it gives the mean gaze: too little training cannot make it worse than that.
         with torch.no_grad():
             last.weight.zero_()
             last.bias.copy_(gaze.mean(0))

@@ -19,9 +19,9 @@ from vergence.core.method import Method
 T = TypeVar("T")
 M = TypeVar("M", bound=Method)
 Change = Callable[[Any, Any], Any]
-"""From what a conversation asked and was answered to the answer it gets in its place."""
-Told = Callable[[ClientContext, str, Reply], None]
-"""What is done with a client's place, the verb it was asked with, and its reply."""
+"""Function of a request and its answer that returns the answer for the conversation."""
+ReplyObserver = Callable[[ClientContext, str, Reply], None]
+"""Called with a client's context, the verb of its request, and its reply."""
 
 
 def tapped(talk: Conversation[T], change: Change) -> Conversation[T]:
@@ -39,14 +39,14 @@ def tapped(talk: Conversation[T], change: Change) -> Conversation[T]:
         return end.value
 
 
-def overheard(method: M, told: Told, answered: Change) -> M:
+def with_observers(method: M, on_reply: ReplyObserver, on_answer: Change) -> M:
     """Return the method with clients and a server whose messages are recorded, and not changed.
 
     Args:
-        method: any; what is said is as without.
-        told: called with every reply of a turn, before anything hides it.
-        answered: called with what a round asked and was answered, which is what its server learned;
-            what it returns takes the answer's place.
+        method: any method; its messages do not change.
+        on_reply: called with every reply of a turn, before anything hides it.
+        on_answer: called with a request of a round and its answer, which is what its server
+            learned; its result takes the answer's place.
     """
     kind = type(method)
 
@@ -55,14 +55,14 @@ def overheard(method: M, told: Told, answered: Change) -> M:
             _: Any, c: Any, msg: Message, site: ClientContext
         ) -> Conversation[tuple[Any, Reply]]:
             end = getattr(method, f"on_{verb}")(c, msg, site)
-            c, said = (yield from end) if isinstance(end, Generator) else end
-            told(site, verb, said)
-            return c, said
+            c, reply = (yield from end) if isinstance(end, Generator) else end
+            on_reply(site, verb, reply)
+            return c, reply
 
         return on
 
     def round(self: Any, s: Any, cohort: Sequence[ClientId]) -> Conversation[Any]:
-        return tapped(kind.round(self, s, cohort), answered)
+        return tapped(kind.round(self, s, cohort), on_answer)
 
     own = {f"on_{verb}": hearing(verb) for verb in method.exposure}
     return as_subclass(type(kind.__name__, (kind,), {**own, "round": round}), method)

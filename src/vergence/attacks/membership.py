@@ -23,7 +23,7 @@ from vergence.errors import ConfigError
 FLOOR = 1e-12
 """Added to losses before their logarithm."""
 FEW = 16
-"""Below so many models on either side, all samples share one variance, as in the source."""
+"""With fewer models on either side all samples share one variance, as in the source."""
 
 
 def statistic(losses: Tensor) -> Tensor:
@@ -83,6 +83,7 @@ def chance_without(observed: Tensor, outside: Tensor, unit: int) -> Tensor:
     if count < 3:
         raise ConfigError(f"membership: give at least 3 shadow models without them, got {count}")
     variances = outside.double().var(0)
+    # 1 + 1 / count: the mean of the shadow models has an error of its own.
     variance = (variances[unit] + variances.mean()) / 2 * (1 + 1 / count)
     below = (observed - outside[:, unit].mean()) / variance.sqrt().clamp(min=FLOOR)
     return torch.from_numpy(stdtr(2 * (count - 1), below.double().numpy()))

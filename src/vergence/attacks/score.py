@@ -1,8 +1,8 @@
-"""Scores of attacks, each beside what can be had without attacking.
+"""Scores of attacks, each next to scores that need no attack.
 
-A mean squared error alone says nothing: the mean of strangers' eyes has a small one. So every
-score stands beside two that need no smashed data: the mean image, and chance, which is somebody
-else's image or a guess.
+A mean squared error alone says nothing: the mean image of other people's eyes has a small one. So
+every score is reported with two that need no smashed data: the mean image, and chance, which is
+somebody else's image or a guess.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from vergence.attacks.training import learn
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
+# Constants of SSIM as Wang et al. (2004) chose them: a window of 11 x 11 pixels.
+# Constants of SSIM as Wang et al. (2004) chose them: a window of 11 x 11 pixels.
 SIGMA, RADIUS, K1, K2 = 1.5, 5, 0.01, 0.03
 
 
-def mse(images: Tensor, found: Tensor) -> Tensor:
+def mse(images: Tensor, reconstructions: Tensor) -> Tensor:
     """Return the mean squared error of each image, `[samples]`; both `[samples, ...]` in [0, 1]."""
-    return (images - found).square().flatten(1).mean(1)
+    return (images - reconstructions).square().flatten(1).mean(1)
 
 
-def ssim(images: Tensor, found: Tensor) -> Tensor:
+def ssim(images: Tensor, reconstructions: Tensor) -> Tensor:
     """Return the structural similarity of each image, `[samples]`: 1 for equal, about 0 for alien.
 
     A window of 11 x 11 pixels, weighed by a Gaussian of 1.5, at every pixel; images are mirrored at
@@ -37,12 +39,12 @@ def ssim(images: Tensor, found: Tensor) -> Tensor:
 
     Args:
         images: `[samples, 1, height, width]` in [0, 1].
-        found: the same.
+        reconstructions: the same.
 
     Source: Wang et al., "Image quality assessment: from error visibility to structural similarity",
     IEEE TIP 2004, equation 13.
     """
-    x, y = (given.squeeze(1).double().numpy() for given in (images, found))
+    x, y = (side.squeeze(1).double().numpy() for side in (images, reconstructions))
     c1, c2 = K1**2, K2**2
     mx, my = _window(x), _window(y)
     vx, vy = _window(x * x) - mx * mx, _window(y * y) - my * my
@@ -60,7 +62,7 @@ def mean_image(shadow: Tensor, count: int) -> Tensor:
     return shadow.mean(0, keepdim=True).expand(count, *shadow.shape[1:])
 
 
-def another(images: Tensor) -> Tensor:
+def other_images(images: Tensor) -> Tensor:
     """Return somebody's other image in the place of each: what chance would pick."""
     return images.roll(max(1, len(images) // 2), 0)
 
@@ -119,7 +121,7 @@ def tpr_at(member: ArrayLike, scores: ArrayLike, fpr: float) -> tuple[Rate, Rate
     if not len(inside) or not len(outside) or np.isnan(scores).any():
         raise ConfigError("a true positive rate needs members, others, and scores that are numbers")
     allowed = math.floor(fpr * len(outside) + 1e-9)
-    # Calling everything above the next non-member's score calls at most `allowed` of them.
+    # Above the score of non-member number `allowed` + 1 are at most `allowed` non-members.
     bar = outside[allowed] if allowed < len(outside) else -math.inf
     return (
         Rate(int((inside > bar).sum()), len(inside)),

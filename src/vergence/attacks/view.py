@@ -1,7 +1,7 @@
-"""Inputs of an attack: a view, which a run gave away, and knowledge the attacker had before.
+"""Inputs of an attack: data that one party saw in a run, and the attacker's prior knowledge.
 
-A view holds what one party saw and nothing else; an attack takes a view and `AttackerKnowledge`,
-and no other way in. Defences count only against the attacker who knows most.
+An attack takes a view and `AttackerKnowledge` and nothing else, so that it cannot use data that a
+real attacker would not have. A defence is judged against the attacker who knows most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vergence.errors import ConfigError
 
 Party = Literal["server", "network", "client"]
 Imitate = Callable[[Tensor, Generator], Tensor]
-"""What an attacker who knows a defence does to clean smashed data, so that they are as seen."""
+"""Imitation of a defence by an attacker: clean smashed data to data as a client sends them."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class AttackerView:
 
     def together(self, round: int) -> dict[str, ObservedUpdate]:
         """Return the updates of a round by sender, in the order of their names."""
-        found = {update.sender: update for update in self.updates if update.round == round}
-        return dict(sorted(found.items()))
+        updates = {update.sender: update for update in self.updates if update.round == round}
+        return dict(sorted(updates.items()))
 
     def averaged(self, sender: str) -> tuple[Tensor, Tensor]:
         """Return a sender's images by number, and the mean of all that was sent of each.

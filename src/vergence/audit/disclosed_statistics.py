@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vergence.attacks.disclosed_statistics import closest, held, likeliest
+from vergence.attacks.disclosed_statistics import closest, has_class, likeliest
 from vergence.attacks.identity import in_place
 from vergence.attacks.score import Rate
 from vergence.audit.identity import rate_record
@@ -82,7 +82,7 @@ class DisclosedNumbers:
                     [
                         torch.stack(
                             [
-                                policy.told(row, draws)
+                                policy.privatize(row, draws)
                                 for policy, row in zip(policies, numbers, strict=True)
                             ]
                         )
@@ -195,7 +195,7 @@ def video_rates(videos: tuple[Tensor, Tensor], bound: float) -> Iterator[Record]
 
 def class_rates(numbers: DisclosedNumbers) -> Iterator[Record]:
     """Yield records of the rates at which owners of counts, and their classes, are named."""
-    has = held(numbers.asked)
+    has = has_class(numbers.asked)
     share = float(has.double().mean())
     for name, noisy in numbers.levels():
         asked = noisy(numbers.asked)
@@ -204,7 +204,7 @@ def class_rates(numbers: DisclosedNumbers) -> Iterator[Record]:
         yield line(f"whose counts they are, by a copy; {name}", copied, 1 / len(has))
         finds = f"whose counts they are, by other samples of theirs; {name}"
         yield line(finds, linked, 1 / len(has))
-        same = held(asked) == has.repeat(len(asked) // len(has), 1)
+        same = has_class(asked) == has.repeat(len(asked) // len(has), 1)
         rate = Rate(int(same.sum()), same.numel())
         yield line(f"whether somebody has a class; {name}", rate, max(share, 1 - share))
 

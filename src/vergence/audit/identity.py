@@ -81,7 +81,7 @@ def gaze_record(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
     for who in range(min(READ, len(gaze[0]))):
         others = [i for i in range(len(gaze[0])) if i != who]
         labels = torch.cat([gaze[0][i] for i in others])
-        network = LabelInferenceAttack().learned(torch.cat([maps[0][i] for i in others]), labels)
+        network = LabelInferenceAttack().train(torch.cat([maps[0][i] for i in others]), labels)
         with torch.no_grad():
             errors.append(angular_error_deg(network(maps[1][who]), gaze[1][who]))
         mean = mean_direction(labels).expand(len(gaze[1][who]), GAZE)

@@ -68,7 +68,7 @@ def without_attack(eyes: Tensor, mean: Tensor) -> list[dict[str, object]]:
     """Records of the baselines that need no attack."""
     return [
         picture_record(MEAN, "", eyes, mean),
-        picture_record(ANOTHER, "", eyes, score.another(eyes)),
+        picture_record(ANOTHER, "", eyes, score.other_images(eyes)),
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vergence.attacks.malicious_parties import overheard
+from vergence.attacks.malicious_parties import with_observers
 from vergence.attacks.view import AttackerView, ObservedUpdate
 from vergence.core.aggregation import Aggregate
 from vergence.core.client import ClientContext
@@ -112,7 +112,7 @@ def replay_rounds(
         folder = RunDirectory(Path(scratch), {})
         folder.open()
         with suppress(_Enough):
-            run_rounds(overheard(method, record, learn), saved.task, data, quiet, folder, tick)
+            run_rounds(with_observers(method, record, learn), saved.task, data, quiet, folder, tick)
     return AttackerView("server", updates=tuple(updates), sums=sums)
 
 

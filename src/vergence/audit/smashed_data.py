@@ -43,7 +43,7 @@ from vergence.experiment.trained_run import TrainedRun
 from vergence.methods.split.base import Cutting
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.split.bottleneck import Bottleneck
-from vergence.privacy.split.defense import IMAGE, SplitDefense, gain, held
+from vergence.privacy.split.defense import IMAGE, SplitDefense, gain, stage_layers
 from vergence.privacy.split.pixel_dp import sensitivity
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import TextTable
@@ -190,7 +190,7 @@ def attack_setup(
     assert isinstance(piece.network, CutPoint)
     run = defence_of(saved, ready)
     if run is not None:
-        run.defence.keep(held(network, piece.network.of), *image.shape[2:])
+        run.defence.keep(stage_layers(network, piece.network.of), *image.shape[2:])
     layers = Params.of(network).only(piece.init().layout.names)
     labels = any("labels" in exposed.trees for exposed in _shown(method))
     halves = Halves(task, network, piece.network.of, layers, labels, run)
@@ -231,8 +231,10 @@ def reconstruct(
     defence, times = behind
     batches = sends(who, clean, defence, times, halves.layers, AUDIT_NOISE_KEY)
     _, seen = AttackerView("server", batches).averaged(who)
-    network = InverseNetworkAttack(epochs).learned(known, others, defence.imitation(times))
-    return torch.cat([batch.smashed for batch in batches if not batch.round]), network.found(seen)
+    network = InverseNetworkAttack(epochs).train(known, others, defence.imitation(times))
+    return torch.cat([batch.smashed for batch in batches if not batch.round]), network.reconstruct(
+        seen
+    )
 
 
 def reconstruction_errors(saved: TrainedRun, ready: Federation, who: str) -> tuple[float, float]:

@@ -281,7 +281,7 @@ def invert_update(
 
     # Adam's first step has the gradient's signs, but not its sizes.
     adam = saved.method.local.optimizer != "sgd"
-    return GradientInversion(steps, signs=adam).found(
+    return GradientInversion(steps, signs=adam).reconstruct(
         loss, parameters, of_update(change, names), start
     )
 

@@ -187,7 +187,7 @@ def under_pads(
         else:
             out |= _missing(clients, total.names, server.refused)
             return OpenedSum(of_rows(total.words, len(total.names)), out)
-        present = sorted(server.heard)
+        present = sorted(server.answers)
         out |= _missing(clients, present, server.refused)
         # After the last step some clients have unmasked words, and unmask none a second time. Where
         # nobody vanished, another attempt would fail in the same way.

@@ -1,4 +1,4 @@
-"""The table `privacy`: protection of people beyond what a run's method does."""
+"""Options of the table `privacy`: protections of people that a run adds to its method."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from vergence.privacy.split.split_guard import SplitGuardConfig
 
 @dataclass(frozen=True)
 class SecureAggregationConfig:
-    """Options to add up replies so that nobody sees one of them; numbers above a limit are refused.
+    """Options of secure aggregation: the server sees the sum of replies and no single reply.
+
+    A number above a limit is refused, never clipped.
 
     Args:
         name: `pairwise`: clients hide their replies under pads that cancel out; `additive`: they
@@ -62,6 +64,7 @@ class SecureAggregationConfig:
         check_ranges(self, "privacy.aggregation")
         least, names = self.min_contributors or FEWEST, self.aggregators
         for wrong, why in (
+            # An aggregator that is listed twice would hold two shares: of two, the whole reply.
             (
                 not 2 <= len(set(names)) == len(names) <= 4,
                 f"aggregators must be 2 to 4 different names; got {list(names)}",
@@ -80,32 +83,33 @@ class SecureAggregationConfig:
                 raise ConfigError(f"privacy.aggregation: {why}")
 
     def among(self, people: int) -> SecureAggregationConfig:
-        """The same with a number for `min_contributors`, for sums over so many people at most.
+        """Fill in `min_contributors`, where it is None, for sums over at most `people` people.
 
-        Of 0 people: the fewest in a sum, whoever takes part.
+        With 0 people it is the smallest number that any sum may have.
         """
         if self.min_contributors is not None:
             return self
+        # More than half: no two sums of a round can then be over disjoint sets of people.
         return replace(self, min_contributors=max(FEWEST, (self.groups or people) // 2 + 1))
 
     def most_of(self, people: int, asked: int) -> SecureAggregationConfig:
-        """The same with more than half of all `people` as the fewest in a sum, under pads.
+        """Require more than half of all `people` in every sum under pairwise pads.
 
-        A client helps to open one sum of its words. Who helps with two sums over different people
-        is somebody else where each takes half of the federation or less, and then a person who
-        helps with neither is in both: his words are charged once, and his noise is averaged away.
+        A client helps to open one sum of its words. If half of the federation sufficed, two
+        disjoint sets of helpers could open two sums that both contain a third person. That person
+        pays for one release, and the mean of the two sums has less noise than was promised.
 
         Raises:
             ConfigError: fewer are set, or `asked` at once.
         """
         least = max(FEWEST, people // 2 + 1) if people else FEWEST
-        if (given := self.min_contributors) is not None and given < least:
+        if (fewest := self.min_contributors) is not None and fewest < least:
             raise ConfigError(
-                f"privacy.aggregation: min_contributors = {given} of {people} people: with "
+                f"privacy.aggregation: min_contributors = {fewest} of {people} people: with "
                 f"privacy.user one person would be in several sums of a round; take {least} or "
                 "more, or name = 'additive'"
             )
-        needed = given or least
+        needed = fewest or least
         if people and asked < needed:
             raise ConfigError(
                 f"privacy.aggregation: {asked} of {people} people are asked at once, and with "
@@ -163,21 +167,26 @@ class UserLevelConfig(Budget):
         return squared(rounds, min(self.turns or 0, rounds), self.restart)
 
     def level(self, noise: float = 0.0, shares: int = 1, most: int = 1) -> UserLevel:
-        """Bound and noise that hide a person, or a lab; in one reply are `most` people at most."""
+        """Bound and noise that hide a person, or a lab, if a reply sums up to `most` people."""
         people = most if self.unit == "person" else 1
         return UserLevel(self.clip, noise, self.bits, shares, people)
 
     def leaving(self, answer: Reply, inside: int = 1) -> Reply:
-        """Reply whose trees are bounded together; metrics, which nothing hides, stay at home.
+        """Bound a reply's trees together and drop its metrics, to which no noise is added.
 
-        It is of one of so many people `inside` a lab.
+        Args:
+            answer: one person's reply.
+            inside: number of people in that person's lab, 1 without labs.
         """
         among = inside if self.unit == "lab" else 1
         return replace(self.level().bounded(answer, among), metrics={})
 
     def fault(self, sealed: SealedReply, most: int = 1) -> str | None:
-        """Reason not to count a reply of `most` people at most: it is longer than the bound."""
+        """Reason not to count a reply of at most `most` people, None if it keeps the bound."""
         level = self.level(most=most)
+        # The noise is scaled to the bound, and no robust rule need look at single replies: a longer
+        # update of a malicious client would move the sum without limit. Off the grid it would end
+        # the round with an error, as noise is drawn on integers.
         if level.unbounded({name: tree.total for name, tree in sealed.trees.items()}):
             each = f" for each of {level.people} people" if level.people > 1 else ""
             return f"bound: it is longer than privacy.user.clip = {self.clip:g}{each}, or off grid"
@@ -186,7 +195,7 @@ class UserLevelConfig(Budget):
 
 @dataclass(frozen=True)
 class DpSgd(Budget):
-    """Training on single samples whose gradients are bounded, with noise on their sum.
+    """Options of DP-SGD: every sample's gradient is clipped, and their sum gets noise.
 
     Args:
         name: `dp_sgd`.
@@ -202,13 +211,14 @@ class DpSgd(Budget):
     name: Literal["dp_sgd"] = "dp_sgd"
 
     def leaving(self, answer: Reply) -> Reply:
-        """Reply without metrics, which nothing hides."""
+        """Drop the metrics of a reply, to which no noise is added."""
+        # A loss is computed from the raw samples: sent as it is, it would bypass the guarantee.
         return replace(answer, metrics={})
 
 
 @dataclass(frozen=True)
 class Privacy(NamedOptions):
-    """One field for every means; nothing is done that is not asked for.
+    """All protections of a run, one field each; None means that the protection is off.
 
     Attributes:
         robust: stands in for the weighted sum of a round; None: the sum.
@@ -249,7 +259,7 @@ class Privacy(NamedOptions):
 
     @property
     def judged(self) -> str:
-        """Name of the rule that looks at replies in place of their sum, "" where none does."""
+        """Name of the robust rule that reads single replies, "" where the server only adds up."""
         return "" if self.robust is None else self.robust.name
 
     @property
@@ -259,12 +269,13 @@ class Privacy(NamedOptions):
 
     @property
     def aggregators(self) -> tuple[str, ...]:
-        """Names of the holders of shares of replies; empty if replies are not shared."""
+        """Names of the aggregators that get shares of replies; empty without additive sharing."""
         policy = self.aggregation
         return () if policy is None or policy.name != "additive" else policy.aggregators
 
     def leaving(self, answer: Reply) -> Reply:
         """Part of a reply that leaves a client: bounded, without metrics that nothing hides."""
+        # Clients do this on their own machine: a server cannot be asked to forget what it saw.
         for policy in (self.user, self.solver):
             answer = answer if policy is None else policy.leaving(answer)
         return answer

@@ -1,4 +1,4 @@
-"""Protections: their hooks in a client's turns and on the server, and what they tell of a run."""
+"""Base of protections: their hooks on clients and on the server, and their promises for a run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ClientHooks:
         return ask
 
     def computing(self, ask: Any, round: int, then: Callable[[Any], Any]) -> Any:
-        """Result of that request in this round, counted from 1: `then(ask)` is what it is else."""
+        """Result of that request in this round; `then(ask)` is the result without it."""
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
@@ -105,7 +105,7 @@ class ClientHooks:
         """Prepare for a measurement of what a client predicts with."""
 
     def scores(self, params: Params) -> Mapping[str, float]:
-        """Metrics of the parameters that a client predicts with, beside those of the task."""
+        """Additional metrics of the parameters that a client predicts with."""
         return {}
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
@@ -113,14 +113,14 @@ class ClientHooks:
         return None
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """True if a client's reply that does not count leaves as one of zeros, that counts.
+        """True if zeros are sent, and counted, in place of a client's faulty reply.
 
-        Then the server does not learn that it was faulty, which may tell of the client's data.
+        Then the server does not learn that it was faulty, which may depend on the client's data.
         """
         return False
 
     def noise_key(self, client: str) -> NoiseKey | None:
-        """Secret of the noise that a client adds to its part of a secure sum, if it adds any."""
+        """Key of the noise that a client adds to its part of a secure sum, None if it adds none."""
         return None
 
     def receiving(self) -> Check | None:
@@ -133,17 +133,17 @@ class SingleReplies(NamedTuple):
 
     Attributes:
         came: replies that passed the checks, in the order of the cohort.
-        messages: what everybody who was asked was sent.
-        held: trees of the shape that replies must have, where they are not sent.
-        exposed: what the verb may let out.
+        messages: the message to each client that was asked.
+        templates: trees of the shape that replies must have, for trees that are not in a message.
+        exposed: what replies to this verb may contain.
         shapes: the trees of the result where no reply came.
         stream: randomness of this round and request.
-        form: where replies are rows of words, of which only sums may be opened.
+        form: layout of replies as rows of words where only sums may be opened, else None.
     """
 
     came: Mapping[str, SealedReply]
     messages: Mapping[str, Message]
-    held: Mapping[str, Params]
+    templates: Mapping[str, Params]
     exposed: Exposure
     shapes: Mapping[str, Params]
     stream: RandomStream
@@ -161,7 +161,7 @@ class ServerHooks:
     """One protection on the server. Methods that are not overridden change nothing.
 
     Attributes:
-        hides_cohort: who was asked in a round is told to nobody, not even that nobody was.
+        hides_cohort: nobody learns which clients were asked in a round, nor whether any was.
     """
 
     hides_cohort: ClassVar[bool] = False
@@ -172,9 +172,9 @@ class ServerHooks:
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Clients that a round may ask: `draw(clients, round)` are those without this protection.
+        """Clients that a round may ask; `draw(clients, round)` is the cohort without it.
 
-        `draw` may be asked about earlier rounds, too.
+        `draw` may be called for earlier rounds, too.
         """
         return draw(clients, round)
 
@@ -186,14 +186,14 @@ class ServerHooks:
         return False
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
-        """Aggregate in place of the sum of replies; asked is the first hook that `looks_at` them.
+        """Aggregate single replies; only the first hook that `looks_at` them is called.
 
         A status that begins with `LEFT_OUT` lets the client keep its new state.
         """
         raise NotImplementedError
 
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
-        """Sum as the method sees it.
+        """Change a sum before the method sees it, for instance by adding noise.
 
         Args:
             whole: the sum of the replies that counted.
@@ -222,8 +222,8 @@ class ProtectedRun:
         federation: the people whose data are here.
         rounds: of the run.
         state: folder of states, where secrets and logs may lie.
-        here: whether people's data are at hand; false on the server of a deployment.
-        tell: is given lines for the operator of the clients' machine, and for nobody else.
+        here: whether people's data are on this machine; false on the server of a deployment.
+        tell: prints a line for the operator of the clients' machine, and for nobody else.
         hooks: of clients' turns, by the protections that come before this one.
     """
 
@@ -310,7 +310,7 @@ class Protection:
     `"package.module:Class"`. Methods that are not overridden change nothing and say nothing.
 
     Attributes:
-        refuses: settings that it does not go together with, in the words of the table in
+        refuses: settings that it cannot be combined with, in the words of the table in
             `vergence.engine.compatibility` (such as "secure sums"), each with the reason.
         forecasts: whether `forecast` says anything.
     """
@@ -344,6 +344,8 @@ def answered(
     hooks: Sequence[ClientHooks], ask: Any, turn: Turn, plain: Callable[[Any], Any]
 ) -> Any:
     """Result of what a turn asks for, through all hooks, the first of them outermost."""
+    # The first hook is the outermost: it sees the result of all later ones, and none of them can
+    # change what it returns.
     at = next((at for at, hook in enumerate(hooks) if isinstance(ask, hook.answers)), None)
     if at is None:
         return plain(ask)

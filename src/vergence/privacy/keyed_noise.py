@@ -1,13 +1,15 @@
-"""Noise from a secret: the same purpose gives the same noise, and nobody else can know it.
+"""Noise derived from a secret key: the same purpose always gives the same noise.
 
-A run's secret is 32 bytes of the system's randomness; what is drawn is bound to it and to a purpose
-(round, client, ...), so that a turn that is taken again after a resume draws the same noise: fresh
-noise for the same release would be averaged away. Training seeds never reach it.
+A run's secret is 32 bytes of the system's randomness. Each draw depends on it and on a purpose
+(round, client, ...), so that a turn that is repeated after a resume draws the same noise: fresh
+noise for the same release could be averaged away. Training seeds, which are published, play no
+part.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,10 +24,11 @@ CHUNK = 1 << 16
 """Entries that get their noise at a time."""
 ONE = np.uint64(0x3FF0000000000000)
 """The bits of 1.0."""
+NoiseKind = Literal["gaussian", "laplace"]
 
 
 class NoiseKey:
-    """A key in a tree of keys; its `repr` tells nothing."""
+    """A secret key from which keys for single purposes are derived; its `repr` hides the key."""
 
     __slots__ = ("_key",)
 
@@ -38,7 +41,9 @@ class NoiseKey:
         return cls(new_seed())
 
     def child(self, *purpose: str | int) -> NoiseKey:
-        """Return the secret for a purpose, which tells nothing about this one."""
+        """Return the secret for a purpose, from which this key cannot be computed."""
+        # The parts are spelled by `repr`: joined without quotes, ("1", "23") and ("12", "3") would
+        # share their noise, and the difference of two releases would be free of it.
         return NoiseKey(derived(self._key, bytes(SEED), repr(purpose)))
 
     def draws(self) -> NoiseStream:
@@ -50,6 +55,7 @@ class NoiseKey:
         return np.frombuffer(stream(self._key, 8 * count), dtype="<u8")
 
     def __repr__(self) -> str:
+        # A key in a log or a traceback would let a reader subtract the noise.
         return "Secret(...)"
 
 
@@ -80,6 +86,10 @@ class NoiseStream:
         one, other = np.log(self.uniform(2 * count)).reshape(2, count)
         return one - other
 
+    def standard(self, kind: NoiseKind, count: int) -> NDArray[np.float64]:
+        """Return numbers of one distribution with scale 1."""
+        return self.gaussian(count) if kind == "gaussian" else self.laplace(count)
+
     def gumbel(self, count: int) -> NDArray[np.float64]:
         """Return numbers of the Gumbel distribution of scale 1."""
         return -np.log(-np.log(self.uniform(count)))
@@ -101,6 +111,8 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
     Source of the attack: Mironov, "On significance of the least significant bits for differential
     privacy", CCS 2012.
     """
+    # The step depends on the scale alone, which is public: a step that followed the values would
+    # show their size.
     step = grid(scale)
     steps = torch.from_numpy(noise).mul(scale).view(values.shape).add_(values.detach())
     steps.div_(step).round_()
@@ -138,7 +150,7 @@ def _normal(draws: NoiseStream, count: int) -> Tensor:
     radius = torch.from_numpy(above).sub_(1 - 2.0**-53).log_().mul_(-2).sqrt_()
     turns = words[pairs:].view("<u4")[:pairs].astype(np.float64)
     angle = torch.from_numpy(turns).add_(0.5).mul_(2 * math.pi / 2**32)
-    found = torch.empty(2, pairs, dtype=torch.float64)
-    torch.cos(angle, out=found[0])
-    torch.sin(angle, out=found[1])
-    return found.mul_(radius).view(-1)[:count]
+    normal = torch.empty(2, pairs, dtype=torch.float64)
+    torch.cos(angle, out=normal[0])
+    torch.sin(angle, out=normal[1])
+    return normal.mul_(radius).view(-1)[:count]

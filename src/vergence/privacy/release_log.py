@@ -1,7 +1,8 @@
-"""Log of privacy releases, a file that only grows: a line is there before the release is.
+"""Append-only log of privacy releases: each is on disk before it leaves the machine.
 
-A state may be rolled back, by a resume or by whoever says which of a client's states counts; a book
-is not. The same release again (a turn that is taken again, with the same noise) is one line.
+A client's state may be rolled back, by a resume or by a server that chooses which state counts; the
+log never is. A release that is repeated with the same noise (a turn that is taken again) stays one
+line.
 """
 
 from __future__ import annotations
@@ -22,14 +23,22 @@ from vergence.privacy.secure_aggregation.masking import SEED, new_seed
 from vergence.system.file_access import is_open_to_others
 
 FOLDER = "privacy"
-"""Where a run's secret and books lie, in its folder of states."""
+"""Folder of a run's secret and logs, inside its folder of states."""
 NAME = "secret"
 BOOKS = "privacy.books"
-"""Beside that folder: the names of its secret and books, so that one that is gone is missed."""
+"""File next to that folder which lists the secret and the logs, so that a deletion is noticed."""
 
 
 class Release(NamedTuple):
-    """A release: which draw of people or frames it is of, what it is known by, and its noise."""
+    """One privacy release: its draw of people or frames, its identifier, and its noise.
+
+    Attributes:
+        draw: releases with the same draw are about the same people or frames.
+        mark: identifier; a second release with this mark costs nothing if its noise is the same.
+        noise: standard deviation as a multiple of the sensitivity.
+        rate: chance of a person or frame to be in the draw.
+        steps: number of equal releases that this line stands for.
+    """
 
     draw: str
     mark: str
@@ -39,13 +48,14 @@ class Release(NamedTuple):
 
 
 class ReleaseLog:
-    """The releases of one secret's holder.
+    """Log of all releases whose noise one secret gave.
 
     Raises:
-        StateError: the file is damaged, or gone.
+        StateError: the file is damaged or missing.
     """
 
     def __init__(self, path: Path) -> None:
+        # Who deletes the log would get the whole budget again: a missing log is not an empty one.
         if not path.exists() and path.name in noted(path.parent):
             raise _gone(path)
         self.path = path
@@ -56,6 +66,7 @@ class ReleaseLog:
         try:
             for draw, mark, noise, rate, steps in csv.reader(whole.decode().splitlines()):
                 entry = Release(draw, mark, float(noise), float(rate), int(steps))
+                # Its checks refuse numbers (NaN, a rate of 0) that would count as costing nothing.
                 Charge(*entry[2:])
                 self.entries.append(entry)
         except (ValueError, StateError) as error:
@@ -67,21 +78,22 @@ class ReleaseLog:
         return any(entry.mark == mark for entry in self.entries)
 
     def with_(self, entry: Release) -> Ledger:
-        """Return the account with one more release."""
+        """Return the ledger with one more release."""
         return account([*self.entries, entry])
 
     @property
     def ledger(self) -> Ledger:
-        """The account of all releases."""
+        """Ledger of all releases."""
         return account(self.entries)
 
     def charge(self, entry: Release, budget: Budget) -> None:
-        """Write a release down before it is one, once, if a budget allows it.
+        """Write down a release that is about to be made, if the budget allows it.
 
         Raises:
-            StateError: it would spend more than that, or was there with other noise.
+            StateError: it would exceed the budget, or it was made before with other noise.
         """
         if entry.mark in self:
+            # The same values with a second draw of noise: a server that gets both averages them.
             if entry not in self.entries:
                 raise StateError(
                     f"'{entry.mark}' was released before with other noise: nothing more is said of "
@@ -90,6 +102,8 @@ class ReleaseLog:
             return
         if budget.epsilon is not None:
             after = self.with_(entry).epsilon(budget.delta)
+            # `not <=` and not `>`: a NaN must not pass. 1e-9 is for rounding: noise
+            # that follows from this budget spends it exactly.
             if not after <= budget.epsilon * (1 + 1e-9):
                 raise StateError(
                     f"the privacy budget is spent: a sum of round {entry.draw} would make epsilon "
@@ -98,21 +112,23 @@ class ReleaseLog:
         self.enter(entry)
 
     def enter(self, entry: Release) -> None:
-        """Write a release down, before it is one."""
+        """Write down a release that is about to be made."""
         self.entries.append(entry)
-        # The line must outlast a blackout, as the release will.
+        # The line must survive a power failure, as the release will: it is flushed to the disk.
         add_line(self.path, csv_of([entry]).removesuffix("\n"))
         if len(self.entries) == 1:
             note(self.path)
 
 
 def account(entries: list[Release]) -> Ledger:
-    """Ledger of the privacy cost of releases.
+    """Return the ledger of the privacy cost of releases.
 
-    Those of one draw share who is in it: k of them with noise z are one with noise z / sqrt(k).
+    Releases of one draw are about the same people: k of them with noise z cost as much as one with
+    noise z / sqrt(k).
     """
     draws: dict[str, list[Release]] = defaultdict(list)
-    for entry in (each for each in entries if math.isfinite(each.noise)):  # others cost nothing
+    # Infinite noise marks a release that tells nothing: it costs nothing.
+    for entry in (entry for entry in entries if math.isfinite(entry.noise)):
         draws[entry.draw].append(entry)
     alike: Counter[tuple[float, float]] = Counter()
     for shared in draws.values():
@@ -123,7 +139,7 @@ def account(entries: list[Release]) -> Ledger:
 
 
 def noted(folder: Path) -> list[str]:
-    """Names of the secret and the books that were begun in a folder."""
+    """Names of the secret and the logs that were begun in a folder, as the register lists them."""
     register = folder.with_name(BOOKS)
     if folder.name != FOLDER or not register.exists():
         return []
@@ -131,7 +147,7 @@ def noted(folder: Path) -> list[str]:
 
 
 def note(path: Path) -> None:
-    """Note that a secret or a book was begun, so that it is missed where it is gone.
+    """Enter a new secret or log into the register, so that its deletion is noticed.
 
     Several processes may do so at once.
     """
@@ -139,17 +155,18 @@ def note(path: Path) -> None:
         return
     register = path.parent.with_name(BOOKS)
     with register.open("ab") as file:
-        file.write(f"\n{path.name}\n".encode())  # apart from a line that was torn
+        # The first line break keeps the name off a line that a dying process left unfinished.
+        file.write(f"\n{path.name}\n".encode())
         file.flush()
         os.fsync(file.fileno())
     settle(register.parent)
 
 
 def refuse_missing(folder: Path) -> None:
-    """Refuse to go on where the secret or a book that was begun is gone: none is not an empty one.
+    """Refuse to continue where the secret or a log that was begun is missing.
 
     Raises:
-        StateError: names it.
+        StateError: names the missing file.
     """
     for name in noted(folder):
         if name and not (folder / name).exists():
@@ -167,13 +184,15 @@ def secret_in(folder: Path) -> NoiseKey:
     """Return the secret of a folder, a fresh one if it has none; only its owner may read it.
 
     Raises:
-        StateError: it is damaged, or others may read it; it or a book that was begun is gone.
+        StateError: it is damaged, others may read it, or it or a log that was begun is missing.
     """
     path = folder / NAME
     refuse_missing(folder)
     make_folder(folder, 0o700)
     if not path.exists():
-        if book := next(folder.glob("seed*.csv"), None):  # other noise on what it says was released
+        # A fresh secret would put new noise on releases that are in the log: two of the same
+        # values with different noise can be averaged.
+        if book := next(folder.glob("seed*.csv"), None):
             raise StateError(
                 f"{path} is missing, and {book.name} lies there: restore it, or start a new run "
                 "elsewhere"

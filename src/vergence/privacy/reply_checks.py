@@ -35,6 +35,8 @@ def fault(
     for name, tree in sealed.trees.items():
         total, weight = tree.total, tree.weight
         if name in offered:
+            # A tree of another layout would end the aggregation for everybody, or be added to
+            # other entries than the method means.
             wanted = offered[name]
             if total.layout.names != wanted.layout.names:
                 return f"names: the tensors of '{name}' are not those that were sent"
@@ -46,8 +48,10 @@ def fault(
             return f"shape: '{name}' holds data without rows"
         if isinstance(weight, Mask | Params) and weight.layout != total.layout:
             return f"shape: '{name}' has weights for other entries than it holds"
+        # One NaN from one client would make the whole model NaN.
         if not is_finite(total.flat):
             return f"finite: '{name}' holds NaN or infinity"
+        # The mean is weighted: without a limit one malicious client could outweigh all others.
         low, high = span(weight)
         if not 0 <= low <= high <= HEAVIEST:
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
@@ -56,6 +60,7 @@ def fault(
         if not declared(tree, exposed):
             return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
     for name, value in sealed.metrics.items():
+        # A metric that the method does not declare could carry data past every protection.
         if name not in exposed.metrics:
             return f"names: metric '{name}' is not declared"
         if not isinstance(value, int | float) or not abs(value) <= LARGEST:
@@ -91,7 +96,7 @@ def declared(tree: SealedTree, exposed: Exposure) -> bool:
 def zeros_for(
     sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
 ) -> SealedReply | None:
-    """Reply of zeros in the place of another, None where nobody knows how long it would be."""
+    """Return a reply of zeros in place of another, None where the shape of a tree is not known."""
     like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
     if not set(exposed.trees) <= set(like):
         return None
@@ -102,9 +107,15 @@ def zeros_for(
 def reply_trees(
     method: Method, verb: str, sent: Mapping[str, Params], server: Callable[[], Any]
 ) -> dict[str, Params]:
-    """Trees of which a reply to a verb has the shapes, as far as anybody knows beforehand.
+    """Return trees with the shapes that a reply to a verb must have, as far as they are known.
 
-    Those are trees that were `sent`, or else those that a `server` of this state offers.
+    Shapes come from the trees that were `sent`, otherwise from those that the server offers.
+
+    Args:
+        method: of the run.
+        verb: of the request.
+        sent: trees of the message to the client.
+        server: returns the server's state; called only where `sent` does not suffice.
     """
     names = method.exposure[verb].trees
     if set(names) - set(sent):

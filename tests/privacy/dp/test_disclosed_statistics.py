@@ -33,12 +33,12 @@ def test_noise_is_laplace_of_the_change_over_epsilon_and_numbers_are_cut_first()
     policy = DisclosedStatistics(bound=50.0, change=20.0, epsilon=4.0)
     assert policy.scale == 5
     draws = NoiseKey(bytes(32)).draws()
-    told = policy.told(torch.full((20_000,), 1e9), draws)
+    told = policy.privatize(torch.full((20_000,), 1e9), draws)
     assert stats.kstest((told - 50).numpy(), stats.laplace(scale=5.0).cdf).pvalue > 1e-3
-    again = policy.told(torch.full((20_000,), 50.0), NoiseKey(bytes(32)).draws())
+    again = policy.privatize(torch.full((20_000,), 50.0), NoiseKey(bytes(32)).draws())
     assert torch.equal(told, again)
-    assert policy.told(torch.tensor([-7.0]), NoiseKey(bytes(32)).draws()).equal(
-        policy.told(torch.tensor([0.0]), NoiseKey(bytes(32)).draws())
+    assert policy.privatize(torch.tensor([-7.0]), NoiseKey(bytes(32)).draws()).equal(
+        policy.privatize(torch.tensor([0.0]), NoiseKey(bytes(32)).draws())
     )
 
 

@@ -40,12 +40,12 @@ def test_groups_are_open_that_fit_and_of_which_nothing_is_taken():
     """
     by, taken = groups(NETWORK, "filter"), Mask.none(NETWORK)
     taken.bits[3] = True
-    open = by.open(4, ~taken)
+    open = by.candidates(4, ~taken)
     assert open.bits.tolist() == [True, False, False, True]
     assert by.share(4, open) == 2
-    assert by.share(1, by.open(1, ~taken)) == 1
-    assert by.share(0, by.open(0, ~taken)) == 0
-    bits = by.drawn(open, 4, open, 1.0, NoiseKey(bytes(32)).draws())
+    assert by.share(1, by.candidates(1, ~taken)) == 1
+    assert by.share(0, by.candidates(0, ~taken)) == 0
+    bits = by.draw_entries(open, 4, open, 1.0, NoiseKey(bytes(32)).draws())
     assert sum(bits.tolist()) in (4, 1)  # together they are 5, and one is left out
 
 
@@ -55,15 +55,17 @@ def test_groups_are_ranked_by_their_mean_and_nan_is_nothing():
     score.flat[8:13] = 1.0  # the neuron: 5 of 5
     score.flat[3] = 4.1  # filter 1: 4.1 of 4
     score.flat[0] = math.nan
-    assert by.best(score, 1, by.open(14, free)).bits.tolist() == [False, True, False, False]
-    assert by.best(score, 2, by.open(14, free)).bits.tolist() == [False, True, True, False]
+    assert by.best(score, 1, by.candidates(14, free)).bits.tolist() == [False, True, False, False]
+    assert by.best(score, 2, by.candidates(14, free)).bits.tolist() == [False, True, True, False]
 
 
 def test_epsilon_of_draws_is_what_they_were_spread_over():
     for epsilon in (0.5, 8.0, 100.0):
         policy = MaskBudget(epsilon)
         for draws in (1, 30, 5000):
-            assert policy.amounts([(policy.each(draws), draws)]) == pytest.approx(epsilon)
+            assert policy.amounts([(policy.epsilon_per_draw(draws), draws)]) == pytest.approx(
+                epsilon
+            )
     rho = (2 * 0.1**2 + 3 * 0.2**2) / 8
     both = MaskBudget(8.0).amounts([(0.1, 2), (0.2, 3)])
     assert both == pytest.approx(min(0.8, rho + 2 * math.sqrt(rho * math.log(1e5))))
@@ -77,7 +79,7 @@ def test_what_belongs_in_the_mask_is_likelier_by_half_a_draws_epsilon():
     best, draws = mask(0, 1, 0, 0), NoiseKey(bytes(32)).draws()
     counts = torch.zeros(4)
     for _ in range(800):
-        counts += by.drawn(best, 1, open, 2.0, draws)
+        counts += by.draw_entries(best, 1, open, 2.0, draws)
     w = math.e
     chances = [800 * share / (w + 3) for share in (1, w, 1, 1)]
     assert chisquare(counts.tolist(), chances).pvalue > 0.01
@@ -85,7 +87,7 @@ def test_what_belongs_in_the_mask_is_likelier_by_half_a_draws_epsilon():
 
 def chooser(tmp_path, epsilon=8.0, draws=4):
     policy = MaskBudget(epsilon, of="entry")
-    return PrivateMaskSelector(policy, policy.each(draws), tmp_path, 0)
+    return PrivateMaskSelector(policy, policy.epsilon_per_draw(draws), tmp_path, 0)
 
 
 def choice(chooser, score, round=0, client="p00", k=2):

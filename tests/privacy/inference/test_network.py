@@ -29,7 +29,7 @@ def test_the_thesis_s_model_2_takes_15_297_004_products(model_2):
     assert made.products == 15_297_004
     assert sum(a.size for a in made.arrays.values()) == 2_922_106
     assert [layer.name for layer in made.layers if layer.relu] == ["fc1"]
-    assert [layer.name for layer in made.layers if layer.beside] == ["fc2"]
+    assert [layer.name for layer in made.layers if layer.takes_side_inputs] == ["fc2"]
 
 
 @pytest.mark.parametrize(

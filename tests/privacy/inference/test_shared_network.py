@@ -25,11 +25,11 @@ from vergence.privacy.inference.ring import (
 from vergence.privacy.inference.shared_network import (
     PartyShares,
     deal,
-    described,
     encoded,
     forward,
-    held,
     negative,
+    party_records,
+    public_part,
     relu,
     together,
     truncate,
@@ -41,7 +41,7 @@ def small():
     """A network, what all know of it, and its parameters."""
     network = plain_cnn()
     made = parts(network, torch.zeros(1, *IMAGE))
-    public = described(made, IMAGE, 2)
+    public = public_part(made, IMAGE, 2)
     return network, public, encoded(public, made.arrays)
 
 
@@ -64,7 +64,9 @@ def computing(small, parties, x, beside, unit=0, seeds=None):
     for i in range(parties):
         holders = [Holder(seeds[i], u, None if i else f) for u, f in zip(units, files, strict=True)]
         mine = {name: each[i] for name, each in of_weights.items()}
-        yield forward(public, PartyShares(i == 0, mine, held(public, holders)), x[i], beside[i])
+        yield forward(
+            public, PartyShares(i == 0, mine, party_records(public, holders)), x[i], beside[i]
+        )
 
 
 @pytest.mark.parametrize("parties", [2, 3, 5])
@@ -239,18 +241,18 @@ def test_damaged_material_is_refused(small):
     whole = deal(public, weights, seeds, 0)
     for file in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-8], b""):
         with pytest.raises(StateError, match="material of image 0 is damaged"):
-            held(public, [Holder(seeds[0], 0, file)])
+            party_records(public, [Holder(seeds[0], 0, file)])
 
 
 def test_material_of_another_network_is_refused(small):
     _, public, weights = small
     seeds = [os.urandom(32), os.urandom(32)]
     whole = parts(small[0], torch.zeros(1, *IMAGE))
-    shorter = described(NetworkParts(whole.layers[:-1], whole.arrays, {}), IMAGE, 2)
+    shorter = public_part(NetworkParts(whole.layers[:-1], whole.arrays, {}), IMAGE, 2)
     for dealt_for, used_for, said in ((public, shorter, "long"), (shorter, public, "short")):
         file = deal(dealt_for, weights, seeds, 0)
         with pytest.raises(StateError, match=f"too {said}: it was dealt for another"):
-            held(used_for, [Holder(seeds[0], 0, file)])
+            party_records(used_for, [Holder(seeds[0], 0, file)])
 
 
 def test_networks_that_cannot_be_computed(small):
@@ -258,11 +260,11 @@ def test_networks_that_cannot_be_computed(small):
     made = parts(small[0], torch.zeros(1, *IMAGE))
     pruned = NetworkParts(made.layers, made.arrays, {"fc1": np.zeros((6, 1), np.int32)})
     with pytest.raises(ConfigError, match="whole linear layers; got a pruned layer"):
-        described(pruned, IMAGE, 2)
+        public_part(pruned, IMAGE, 2)
     with pytest.raises(ConfigError, match="got product"):
-        described(NetworkParts((Layer("by", "product"),), {}, {}), IMAGE, 0)
+        public_part(NetworkParts((Layer("by", "product"),), {}, {}), IMAGE, 0)
     with pytest.raises(ConfigError, match="layer 'conv1' takes 1 inputs and gets 2"):
-        described(made, (2, *IMAGE[1:]), 2)
+        public_part(made, (2, *IMAGE[1:]), 2)
     large = {**made.arrays, "fc2.weight": made.arrays["fc2.weight"] * 1e6}
     with pytest.raises(ConfigError, match=r"layer 'fc2' can reach .* stay below 4.1943e"):
         encoded(public, large)

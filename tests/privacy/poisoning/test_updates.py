@@ -15,7 +15,7 @@ from vergence.core.messages import reply, seal
 from vergence.core.params import Layout, Params
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, DataError
-from vergence.privacy.poisoning.data import GazeOffset, on_chosen
+from vergence.privacy.poisoning.data import GazeOffset, change_clients
 from vergence.privacy.poisoning.updates import Poison, alie, alie_z, min_max, min_sum, towards
 
 
@@ -147,12 +147,12 @@ def test_masks_stay_and_what_a_client_keeps_stays_erased():
 
 def test_who_lies_depends_on_the_seed_alone_and_more_liars_hold_the_fewer():
     clients = [f"p{i:02d}" for i in range(14)]
-    few, many = (Poison(share=s).chosen(clients) for s in (0.1, 0.3))
+    few, many = (Poison(share=s).malicious_clients(clients) for s in (0.1, 0.3))
     assert (len(few), len(many)) == (2, 5)
     assert set(few) < set(many)
-    assert set(few) == set(Poison(share=0.1).chosen(clients[::-1]))
-    assert many != Poison(share=0.3, seed=1).chosen(clients)
-    assert Poison().chosen(clients) == ()
+    assert set(few) == set(Poison(share=0.1).malicious_clients(clients[::-1]))
+    assert many != Poison(share=0.3, seed=1).malicious_clients(clients)
+    assert Poison().malicious_clients(clients) == ()
     with pytest.raises(ConfigError, match=r"share must be >= 0 and < 0\.5"):
         Poison(share=0.5)
 
@@ -174,7 +174,7 @@ def direction(gaze):
 
 def test_a_pitch_offset_is_that_angle_for_every_sample():
     before = federation()
-    after = on_chosen(before, ["p1"], GazeOffset(pitch=10.0).apply)
+    after = change_clients(before, ["p1"], GazeOffset(pitch=10.0).apply)
     was, now = (f.people["p1"].train.columns["gaze"] for f in (before, after))
     angle = torch.rad2deg((direction(was) * direction(now)).sum(dim=1).acos())
     assert angle.tolist() == pytest.approx([10] * 4, abs=1e-4)
@@ -199,13 +199,13 @@ def test_a_yaw_offset_stays_a_direction_and_two_halves_make_the_whole():
 
 
 def test_spoiled_pictures_are_the_noise_on_the_liars_alone():
-    after = on_chosen(federation(), ["p2"], Noise(share=1.0, std=0.5).apply)
+    after = change_clients(federation(), ["p2"], Noise(share=1.0, std=0.5).apply)
     spoiled, clean = (after.people[p].train.columns["image"] for p in ("p2", "p0"))
     assert spoiled.float().std() > 30
     assert clean.unique().tolist() == [100]
     assert after.people["p2"].val.columns["image"].unique().tolist() == [102]
     same = federation()
-    assert on_chosen(same, [], Noise(share=1.0).apply) is same
+    assert change_clients(same, [], Noise(share=1.0).apply) is same
 
 
 def test_gaze_is_needed_to_turn_it():

@@ -363,7 +363,7 @@ def test_an_entry_that_was_opened_and_should_not_have_been_is_noticed():
     answers = talk.answers()
     lie = replace(answers["agg1"], bits=bytes([answers["agg1"].bits[0] ^ 0b01000000]))
     answers["agg1"] = replace(lie, signature=ends("agg1")[0](lie.signed))
-    talk.ends["agg1"].said = answers["agg1"]
+    talk.ends["agg1"].lookup = answers["agg1"]
     talk.send(answers)
     with pytest.raises(Aborted, match="gate: an entry was opened"):
         talk.rest()

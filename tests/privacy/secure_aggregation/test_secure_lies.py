@@ -45,7 +45,7 @@ def test_the_server_refuses_what_is_doubled_replayed_forged_or_out_of_order(step
     asked = server.open()
     for _ in range(step):
         for name, message in asked.items():
-            server.hear(talk.ends[name].answer(message))
+            server.receive(talk.ends[name].answer(message))
         asked = server.close()
     answers = {name: talk.ends[name].answer(message) for name, message in asked.items()}
     first = answers["p00"]
@@ -58,18 +58,18 @@ def test_the_server_refuses_what_is_doubled_replayed_forged_or_out_of_order(step
         (replace(first, sender="stranger"), "order: 'stranger' is not due"),
     ]:
         with pytest.raises(Refused, match=why):
-            server.hear(bad)
+            server.receive(bad)
     other = under_pads(pairwise(4, attempt=1), given).until(step)
     with pytest.raises(Refused, match="round: "):
-        server.hear(other.answers()["p00"])
-    server.hear(first)
+        server.receive(other.answers()["p00"])
+    server.receive(first)
     with pytest.raises(Refused, match="order: 'p00' answered before"):
-        server.hear(first)
+        server.receive(first)
     for name in ("p01", "p02", "p03"):
-        server.hear(answers[name])
+        server.receive(answers[name])
     server.close()
     with pytest.raises(Refused, match="order: "):
-        server.hear(first)
+        server.receive(first)
 
 
 def test_the_conversation_leaves_out_who_is_refused_and_says_why():
@@ -107,34 +107,34 @@ def test_the_server_refuses_what_has_another_size():
     advert = talk.ends["p00"].answer(asked["p00"])
     for key in (bytes(32), b"short"):  # zero gives every other end the same secret
         with pytest.raises(Refused, match="size: 'p00' sent no usable key"):
-            server.hear(signed("p00", replace(advert, pad_key=key)))
-    server.hear(advert)
+            server.receive(signed("p00", replace(advert, pad_key=key)))
+    server.receive(advert)
     for name in ("p01", "p02", "p03"):
-        server.hear(talk.ends[name].answer(asked[name]))
+        server.receive(talk.ends[name].answer(asked[name]))
     asked = server.close()
     shares = {name: talk.ends[name].answer(m) for name, m in asked.items()}
     boxes = {k: v for k, v in shares["p00"].boxes.items() if k != "p01"}
     with pytest.raises(Refused, match="size: 'p00' closed boxes"):
-        server.hear(signed("p00", replace(shares["p00"], boxes=boxes)))
+        server.receive(signed("p00", replace(shares["p00"], boxes=boxes)))
     for message in shares.values():
-        server.hear(message)
+        server.receive(message)
     asked = server.close()
     masked = {name: talk.ends[name].answer(m) for name, m in asked.items()}
     with pytest.raises(Refused, match="size: 'p00' sent 16 bytes"):
-        server.hear(signed("p00", replace(masked["p00"], words=bytes(16))))
+        server.receive(signed("p00", replace(masked["p00"], words=bytes(16))))
     for name in ("p00", "p01", "p02"):
-        server.hear(masked[name])
+        server.receive(masked[name])
     asked = server.close()
     for name, message in asked.items():
-        server.hear(talk.ends[name].answer(message))
+        server.receive(talk.ends[name].answer(message))
     asked = server.close()
     unmask = talk.ends["p00"].answer(asked["p00"])
     with pytest.raises(Refused, match="lists: "):
-        server.hear(signed("p00", replace(unmask, keys={})))
+        server.receive(signed("p00", replace(unmask, keys={})))
     with pytest.raises(Refused, match="lists: "):
-        server.hear(signed("p00", replace(unmask, keys={**unmask.keys, "p01": bytes(33)})))
+        server.receive(signed("p00", replace(unmask, keys={**unmask.keys, "p01": bytes(33)})))
     with pytest.raises(Refused, match="size: "):
-        server.hear(signed("p00", replace(unmask, keys={"p03": bytes(32)})))
+        server.receive(signed("p00", replace(unmask, keys={"p03": bytes(32)})))
 
 
 @pytest.mark.parametrize("which", ["seeds", "keys"])
@@ -305,7 +305,7 @@ def test_nobody_gives_both_secrets_of_anybody():
         assert set(answer.keys) == {"p01"}
         assert set(answer.seeds) == set(people(7)) - {"p01"}
     assert all(
-        client.held == {} for name, client in talk.ends.items() if name not in ("p01", "p02")
+        client.shares == {} for name, client in talk.ends.items() if name not in ("p01", "p02")
     )
 
 

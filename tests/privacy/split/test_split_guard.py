@@ -31,7 +31,7 @@ class Places:
 def led(guard, answer, blocks):
     """Give a guard whole blocks of answers, made of whether a batch lies; return the verdicts."""
     return [
-        [guard.heard(answer(guard.lies)) for _ in range(guard.plan.every)][-1]
+        [guard.observe(answer(guard.lies)) for _ in range(guard.plan.every)][-1]
         for _ in range(blocks)
     ]
 
@@ -89,7 +89,7 @@ def test_a_deaf_server_is_trusted_no_more_often_than_promised():
             torch.Generator().manual_seed(trial),
         )
         while guard.verdict == "open" and guard.batches < 400:
-            guard.heard(torch.randn(1, 3, generator=rng))
+            guard.observe(torch.randn(1, 3, generator=rng))
         ends.append(guard.verdict)
         batches.append(guard.batches)
     assert ends.count("trusted") <= 12

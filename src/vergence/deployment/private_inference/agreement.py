@@ -61,7 +61,11 @@ class PredictionAgreement:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the whole agreement; equal for everybody with folders of one dealing."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()
+
+    def record(self) -> dict[str, object]:
+        """Return the fields as a folder's file holds them."""
+        return {**asdict(self), "network": self.network.record()}
 
 
 @dataclass(frozen=True)

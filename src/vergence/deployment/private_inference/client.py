@@ -101,10 +101,10 @@ async def ask(
         StateError: a party cannot be reached, refuses, or sends another message than is due.
     """
     network, names = folder.agreement.network, list(folder.agreement.parties)
-    if x.shape[1:] != tuple(network.image) or side_inputs.shape != (len(x), network.beside):
+    if x.shape[1:] != tuple(network.image) or side_inputs.shape != (len(x), network.side_inputs):
         raise ConfigError(
-            f"private prediction: images {list(network.image)} and {network.beside} numbers beside "
-            f"each; got {list(x.shape[1:])} and {list(side_inputs.shape)}"
+            f"private prediction: images {list(network.image)} and {network.side_inputs} numbers "
+            f"beside each; got {list(x.shape[1:])} and {list(side_inputs.shape)}"
         )
     rows = np.concatenate([x.reshape(len(x), -1), side_inputs], 1)
     if not np.all(np.abs(rows) < LARGEST):
@@ -159,12 +159,12 @@ def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> 
     # Read before the images: a run directory in place of a client's folder is refused first.
     network = place.agreement.network
     samples = read_samples(file)
-    needed = {"image", "pose"} if network.beside else {"image"}
+    needed = {"image", "pose"} if network.side_inputs else {"image"}
     if missing := needed - set(samples.columns):
         raise DataError(f"{file} has no column {', '.join(sorted(missing))}")
     columns = {"pose": torch.zeros(len(samples), 0), **samples.columns}
     x, (side_inputs,) = GazeAngle(LeNet()).inputs(columns)
-    if not network.beside:
+    if not network.side_inputs:
         side_inputs = side_inputs[:, :0]
     answers = [
         asyncio.run(ask(place, x[rows].numpy(), side_inputs[rows].numpy(), patience))

@@ -41,7 +41,13 @@ from vergence.deployment.private_inference.party_seed import PartySeed, check_se
 from vergence.errors import StateError, VergenceError, printable
 from vergence.privacy.inference.correlations import Holder
 from vergence.privacy.inference.ring import Words, combined
-from vergence.privacy.inference.shared_network import Opened, Opening, PartyShares, forward, held
+from vergence.privacy.inference.shared_network import (
+    Opened,
+    Opening,
+    PartyShares,
+    forward,
+    party_records,
+)
 
 PATIENCE = 60.0
 """Seconds that a party or a client waits for each message."""
@@ -214,7 +220,7 @@ class PredictionParty:
             self.ledger.check(terms, self.agreement.images)
             network = self.agreement.network
             pixels = prod(network.image)
-            size = 8 * terms.images * (pixels + network.beside)
+            size = 8 * terms.images * (pixels + network.side_inputs)
             rows = _words(await line.receive(DATA, exact=size)).reshape(terms.images, -1)
             x = rows[:, :pixels].reshape(-1, *network.image)
             begun = time.perf_counter()
@@ -313,7 +319,7 @@ class PredictionParty:
         self.ledger.spend(terms, self.agreement.images)
         seeds = self.seed.take(terms.start, terms.images)
         holders = [self.take_material(terms.start + i, seed, first) for i, seed in enumerate(seeds)]
-        records = await asyncio.to_thread(held, self.agreement.network, holders)
+        records = await asyncio.to_thread(party_records, self.agreement.network, holders)
         mine = PartyShares(first, self.weights, records)
         talk = forward(self.agreement.network, mine, x, side_inputs)
         opened, step = None, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +43,10 @@ from vergence.privacy.inference.shared_network import (
     PartyShares,
     SharedNetwork,
     deal,
-    described,
     encoded,
     forward,
-    held,
+    party_records,
+    public_part,
     together,
 )
 from vergence.privacy.secure_aggregation.masking import new_seed
@@ -157,7 +157,7 @@ def share_network(
 ) -> DealingCost:
     """Write the folders for a network that takes images of this shape; see `share`."""
     made = parts(network, torch.zeros(1, *image))
-    public = described(made, image, 2)
+    public = public_part(made, image, 2)
     weights = encoded(public, made.arrays)
     check_answers(network, public, weights, len(parties))
     with saving(out):
@@ -192,7 +192,7 @@ def check_answers(
     # and every private answer would be wrong: two random images show it.
     dice = torch.Generator().manual_seed(0)
     x = torch.rand(2, *public.image, generator=dice) * 4 - 2
-    beside = torch.rand(2, public.beside, generator=dice) - 0.5
+    beside = torch.rand(2, public.side_inputs, generator=dice) - 0.5
     shares = deal_weights(weights, parties)
     seeds = [new_seed() for _ in range(parties)]
     files = [deal(public, weights, seeds, unit) for unit in range(len(x))]
@@ -200,11 +200,11 @@ def check_answers(
     inputs = [make_shares(encode(a.numpy()), parties) for a in (x, beside)]
     for i, seed in enumerate(seeds):
         holders = [Holder(seed, unit, None if i else file) for unit, file in enumerate(files)]
-        mine = PartyShares(i == 0, shares[i], held(public, holders))
+        mine = PartyShares(i == 0, shares[i], party_records(public, holders))
         talks.append(forward(public, mine, inputs[0][i], inputs[1][i]))
     answers = decode(combined(together(talks)))  # type: ignore[arg-type]
     with torch.no_grad():
-        wanted = network.double()(x.double(), *[beside.double()] * bool(public.beside))
+        wanted = network.double()(x.double(), *[beside.double()] * bool(public.side_inputs))
     network.float()
     error = float(np.abs(answers - wanted.numpy()).max())
     if not error <= FAR:
@@ -256,7 +256,7 @@ def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) 
         for name, folder in parties.items()
     }
     made = PredictionAgreement(new_nonce(), network, FRACTION, images, digests)
-    return json.dumps(asdict(made), indent=1).encode()
+    return json.dumps(made.record(), indent=1).encode()
 
 
 def deal_all(

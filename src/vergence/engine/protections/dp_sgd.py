@@ -21,7 +21,7 @@ from vergence.engine.protections.dp_split import AGAINST, NOT_AGAINST, SplitDpHo
 from vergence.engine.protections.dry_run import dry_run
 from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
-from vergence.privacy.dp.accounting import checked
+from vergence.privacy.dp.accounting import largest_epsilon
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, training_schedule, uncovered
 from vergence.privacy.dp.mixing_probe import refuse_mixing
 from vergence.privacy.hooks import (
@@ -259,6 +259,6 @@ class DpSgdProtection(BudgetedProtection):
                 "clip": policy.clip,
                 "delta": policy.delta,
                 "allowed": policy.epsilon,
-                **checked(list(ledgers.values()), policy.delta),
+                **largest_epsilon(list(ledgers.values()), policy.delta),
             }
         }

@@ -29,7 +29,7 @@ from vergence.privacy.dp.dp_sgd_solver import (
     DpSolver,
     TrainingPass,
     rate_of,
-    taken,
+    steps_of,
     uncovered,
 )
 from vergence.privacy.dp.private_step import PrivateGradients, mark
@@ -96,7 +96,7 @@ class SplitDpHooks(ClientHooks):
     def _batch(self, site: ClientContext, at: int) -> Tensor | None:
         """Return the samples of a round's batch by Poisson sampling; None: the round is over."""
         local, samples = self.method.local, len(site.train)
-        if at >= taken(local, samples):
+        if at >= steps_of(local, samples):
             return None
         key = self.solver.secret.child("batch", site.id, site.round, at)
         return poisson(samples, rate_of(local, samples), key.draws())
@@ -129,7 +129,7 @@ class SplitDpHooks(ClientHooks):
             return
         local, samples = self.method.local, len(site.train)
         name, noise = f"round {round}", self.solver.noise(samples)
-        entry = Release(name, name, noise, rate_of(local, samples), taken(local, samples))
+        entry = Release(name, name, noise, rate_of(local, samples), steps_of(local, samples))
         self.solver.spend(site.id, entry, samples)
         self.entered.add((site.id, round))
 

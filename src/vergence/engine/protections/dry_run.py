@@ -16,7 +16,7 @@ from vergence.core.requests import Compute, Fit, FitResult, Mean
 from vergence.core.task import Task
 from vergence.engine.protections.dp_split import split_passes
 from vergence.errors import ConfigError
-from vergence.privacy.dp.dp_sgd_solver import TrainingPass, taken, unclipped, uncovered
+from vergence.privacy.dp.dp_sgd_solver import TrainingPass, steps_of, unclipped, uncovered
 from vergence.privacy.dp.per_sample_gradients import refuse
 from vergence.training.sequential import Solver
 
@@ -126,7 +126,7 @@ class _TrainingRecorder:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
         self.passes.append(TrainingPass(ask.local, share, self.times))
-        weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))
+        weight, steps = self.site.task.weigh(ask.data), steps_of(ask.local, len(ask.data))
         return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})
 
 
@@ -143,5 +143,5 @@ class _ProcessorRecorder(_TrainingRecorder):
             self.passes.append(f"training with {what}")
         elif not isinstance(ask, Fit):
             return super().answer(ask)
-        weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))
+        weight, steps = self.site.task.weigh(ask.data), steps_of(ask.local, len(ask.data))
         return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})

@@ -111,14 +111,14 @@ class _MaskChoiceCounter:
         """Choose a mask as a client would, without scores of data."""
         room, by = whole(k), groups(score.layout, self.policy.of)
         self.room = max(room, self.room)
-        open = by.open(room, among)
+        open = by.candidates(room, among)
         count = by.share(room, open)
         if not count:
             return Mask.none(score.layout)
         self.choices += 1
         self.draws += count
         best = by.best(score * 0.0, count, open)
-        bits = by.drawn(best, room, open, 1e-9, NOBODY.child(round).draws())
+        bits = by.draw_entries(best, room, open, 1e-9, NOBODY.child(round).draws())
         return Mask(bits, score.layout)
 
 
@@ -148,7 +148,9 @@ class MaskProtection(BudgetedProtection):
         """Return the hooks that choose masks under a budget, where people's data are here."""
         if not run.here or not run.federation.clients:
             return None
-        each = self.policy.each(foreseen(self.plan, run.method, run.task, run.federation).draws)
+        each = self.policy.epsilon_per_draw(
+            foreseen(self.plan, run.method, run.task, run.federation).draws
+        )
         return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
@@ -157,7 +159,7 @@ class MaskProtection(BudgetedProtection):
             return []
         seen = foreseen(self.plan, run.method, run.task, run.federation)
         policy = self.policy
-        each = policy.each(seen.draws)
+        each = policy.epsilon_per_draw(seen.draws)
         there = len(groups(run.task.init().layout, policy.of).sizes)
         parts = {"filter": "filters and neurons", "tensor": "tensors", "entry": "entries"}
         text = (

@@ -24,7 +24,7 @@ from vergence.privacy.hooks import (
 )
 from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.reply_checks import fault
-from vergence.privacy.robust.base import RobustRule, Verdict, attackers, nothing
+from vergence.privacy.robust.base import RobustRule, Verdict, attackers, empty_verdict
 from vergence.privacy.robust.groups import as_reply, deal
 from vergence.privacy.robust.groups import check as check_groups
 from vergence.privacy.robust.update_matrix import UpdateMatrix, split
@@ -81,7 +81,7 @@ class RobustAggregator(ServerHooks):
         # server would check it, so that an attack cannot win by NaN or by a wrong shape.
         for client in [c for c in self.liars if c in came]:
             message = replies.messages[client]
-            offered = {**replies.held, **message.trees}
+            offered = {**replies.templates, **message.trees}
             if reason := fault(came[client], message.round, offered, replies.exposed):
                 statuses[client] = f"quarantined: {reason}"
                 del came[client]
@@ -116,7 +116,7 @@ class RobustAggregator(ServerHooks):
         rule = among_groups(self.rule, len(asked), len(sums))
         if rule is None:
             why = f"too few: {len(sums)} groups, and liars may be in half of them"
-            verdict = nothing(sums, single.shapes, why)
+            verdict = empty_verdict(sums, single.shapes, why)
         else:
             verdict = self._verdict(rule, sums, None, single.stream)
         for name, reason in verdict.left_out.items():
@@ -138,7 +138,7 @@ class RobustAggregator(ServerHooks):
         own = UpdateMatrix.of({} if root is None else {rule.trusted: root})
         if not len(own):
             reason = f"{rule.name}: no update of {rule.trusted} came, which the others are held to"
-            return nothing(replies, like, reason)
+            return empty_verdict(replies, like, reason)
         return rule.combine(replies, like, stream, split(own.values[0], like))
 
 
@@ -183,7 +183,7 @@ def _check_root(rule: RobustRule, poison: Poison | None, clients: Sequence[str])
         )
     if root not in clients:
         raise ConfigError(f"privacy.robust: root: no client '{root}'{suggest(root, clients)}")
-    if poison is not None and root in poison.chosen(clients):
+    if poison is not None and root in poison.malicious_clients(clients):
         raise ConfigError(
             f"privacy.robust trusts '{root}', whom poison.seed = {poison.seed} makes a liar; "
             "trust somebody else, or take another seed"
@@ -214,7 +214,7 @@ class RobustProtection(BuiltInProtection):
         self.check(run)
         if plan.poison is not None and plan.poison.share:
             federation.refuse_many("choosing who lies")
-            liars = plan.poison.chosen(federation.clients)
+            liars = plan.poison.malicious_clients(federation.clients)
         if self.policy is None and not liars:
             return None
         sums = sums_for(plan, run.method, len(federation.clients))

@@ -35,7 +35,7 @@ from vergence.privacy.split.defense import (
     PixelCut,
     SplitDefense,
     gain,
-    held,
+    stage_layers,
 )
 from vergence.privacy.split.pixel_dp import promise
 from vergence.privacy.split.sent_images import Released, book_of
@@ -212,7 +212,7 @@ class DefendedTrainer(ClientHooks):
         # the cut, and are measured with the defence that they would have there.
         def stage(name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
             if name == own_stages[0]:
-                self.defence.keep(held(network, own_stages), *x.shape[-2:])
+                self.defence.keep(stage_layers(network, own_stages), *x.shape[-2:])
             output = plain(name, x, *side_inputs)
             return self._noisy(self.defence.shaped(output)) if name == own_stages[-1] else output
 

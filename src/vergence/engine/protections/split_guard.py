@@ -13,7 +13,7 @@ from vergence.core.stages import PULL
 from vergence.engine.protections.built_in import BuiltInProtection
 from vergence.errors import ConfigError
 from vergence.methods.split.base import ClientFront
-from vergence.privacy.dp.dp_sgd_solver import taken
+from vergence.privacy.dp.dp_sgd_solver import steps_of
 from vergence.privacy.hooks import ClientHooks, Promise, ProtectedRun, Statement, Turn
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.privacy.split.split_guard import SplitGuardConfig
@@ -43,7 +43,7 @@ class SplitGuardHooks(ClientHooks):
             return then(ask)
         # Answers come in the order of the batches: this one is to the batch that waited longest.
         at = self._batch(turn, state.drawn - len(state.waiting))
-        self.watch.hear(*at, ask.batch[PULL])
+        self.watch.observe(*at, ask.batch[PULL])
         return StepResult(ask.params, ask.optimiser, 0.0) if self.watch.lies(*at) else then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
@@ -54,7 +54,7 @@ class SplitGuardHooks(ClientHooks):
 
     def _batch(self, turn: Turn, number: int) -> tuple[str, int, int, int]:
         """Return the place of a batch: client, round, its number, number of batches in a round."""
-        batches = taken(self.local, len(turn.site.train))
+        batches = steps_of(self.local, len(turn.site.train))
         return turn.site.id, turn.message.round, number, batches
 
 
@@ -76,7 +76,7 @@ class SplitGuardProtection(BuiltInProtection):
                 "privacy.split_guard moves labels that are numbers, and here they are classes; "
                 "leave it out"
             )
-        batches = taken(run.method.local, len(shortest))
+        batches = steps_of(run.method.local, len(shortest))
         if batches < self.policy.every:
             raise ConfigError(
                 f"privacy.split_guard: a block is of {self.policy.every} batches of one round, and "

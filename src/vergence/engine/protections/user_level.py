@@ -20,7 +20,7 @@ from vergence.engine.protections.built_in import BudgetedProtection, Spending
 from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import UserLevelConfig
-from vergence.privacy.dp.accounting import Charge, Ledger, checked
+from vergence.privacy.dp.accounting import Charge, Ledger, largest_epsilon
 from vergence.privacy.dp.tree_aggregation import nodes, steps
 from vergence.privacy.dp.user_level import UserLevel
 from vergence.privacy.hooks import (
@@ -488,7 +488,7 @@ class UserLevelProtection(BudgetedProtection):
             "clip": user.clip,
             "delta": user.delta,
             "allowed": user.epsilon,
-            **checked([account(book) for book in books], user.delta),
+            **largest_epsilon([account(book) for book in books], user.delta),
             # All seeds trained on the same people: whoever sees them all sees every release.
             "seeds_together": account(every).epsilon(user.delta),
         }

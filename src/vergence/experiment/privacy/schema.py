@@ -133,7 +133,7 @@ def build_poison(table: Any) -> Poison | DataPoison:
 def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:
     """Return the federation with attacked data, if data are attacked, and a note on who attacks."""
     federation.refuse_many("choosing who lies")
-    attackers = poison.chosen(federation.clients)
+    attackers = poison.malicious_clients(federation.clients)
     if not attackers:
         return federation
     changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation

@@ -1,8 +1,8 @@
-"""Privacy accounting: epsilon of Gaussian noise, noise for an epsilon, a ledger of what was spent.
+"""Privacy accounting: epsilon of Gaussian noise, noise for an epsilon, a ledger of spent budget.
 
-Two independent libraries of the extra `dp` count: Opacus's PRV accountant, the default, and the PLD
-accountant of dp-accounting as its check. Where everybody takes part in every step there is a closed
-form, which needs neither.
+Two independent libraries of the extra `dp` do the accounting: Opacus's PRV accountant, the default,
+and the PLD accountant of dp-accounting as its check. Where everybody takes part in every step a
+closed form needs neither.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from vergence.errors import ConfigError, StateError
 
 Accountant = Literal["prv", "pld"]
 MOST, SMALLEST = 1000.0, 1e-12
-"""Epsilons up to here and deltas from here on are counted: see `_prv` for what cannot be."""
+"""Largest epsilon and smallest delta that are computed; see `_prv` for the reason."""
 POINTS = 2**25
-"""Of the grid on which PRV convolves: 5 GB."""
+"""Largest number of points of the grid on which PRV convolves: 5 GB."""
 AGREE = 0.05
-"""So far may the two accountants differ, as a share of the larger epsilon."""
+"""Largest difference of the two accountants, as a share of the larger epsilon."""
 NEAR, LEAST = 0.04, 5e-4
-"""PRV says up to so much too much, as a share of epsilon, unless that is less than `LEAST`."""
+"""Largest error of PRV, which is upwards: a share of epsilon, or `LEAST` where that is more."""
 FINE = 1e-3
-"""Noise is found within this share, from above."""
+"""Relative precision of a noise multiplier; its error is upwards."""
 
 
 @dataclass(frozen=True)
 class Charge(NamedOptions, label="dp"):
-    """Some steps alike: Gaussian noise on a sum, each unit in it with the same chance.
+    """Equal steps of the sampled Gaussian mechanism: noise on a sum of randomly drawn units.
 
     Attributes:
         noise: standard deviation as a multiple of the sensitivity (the clip bound).
         rate: chance that a unit (a frame, or a person) takes part in a step, drawn by itself for
             every unit and step (Poisson sampling); 1: always.
-        steps: how many.
+        steps: number of such steps.
     """
 
     noise: Annotated[float, Gt(0)]
@@ -55,7 +55,7 @@ class Charge(NamedOptions, label="dp"):
 
 @dataclass(frozen=True)
 class Ledger:
-    """Privacy budget spent so far: plain data in a state, so that a resume forgets nothing."""
+    """Privacy budget spent so far; plain data that is stored with a state and survives a resume."""
 
     charges: tuple[Charge, ...] = ()
 
@@ -65,7 +65,7 @@ class Ledger:
 
 
 def epsilon(charges: Sequence[Charge], delta: float, by: Accountant = "prv") -> float:
-    """Return epsilon of some charges together at this delta, of one unit added or removed.
+    """Return epsilon of all charges together at this delta, for one unit added or removed.
 
     Raises:
         ConfigError: delta is not in [1e-12, 1), or the extra `dp` is not installed.
@@ -80,9 +80,10 @@ def epsilon(charges: Sequence[Charge], delta: float, by: Accountant = "prv") -> 
     return _counted(by, tuple(spent), delta)
 
 
+# Accounting takes about a second, and the same charges are asked about in every round.
 @functools.lru_cache(maxsize=256)
 def _counted(by: Accountant, spent: tuple[Charge, ...], delta: float) -> float:
-    return _COUNTED[by](spent, delta)  # takes a second
+    return _COUNTED[by](spent, delta)
 
 
 def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
@@ -91,27 +92,31 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
     Raises:
         StateError: they differ by more than 5 %: neither number may be published.
     """
-    found = {by: epsilon(charges, delta, by) for by in _COUNTED}
-    low, high = min(found.values()), max(found.values())
+    epsilons = {by: epsilon(charges, delta, by) for by in _COUNTED}
+    low, high = min(epsilons.values()), max(epsilons.values())
+    # A bug of one accountant would publish a promise that does not hold: both must agree.
     if not (math.isfinite(high) and high - low <= AGREE * high):
-        told = ", ".join(f"{by} {value:.4g}" for by, value in found.items())
+        both = ", ".join(f"{by} {value:.4g}" for by, value in epsilons.items())
         share = f"{(high - low) / high:.1%}" if math.isfinite(high) else "without bound"
         raise StateError(
-            f"the accountants differ by {share} ({told}), at most 5 % is allowed; take a delta "
+            f"the accountants differ by {share} ({both}), at most 5 % is allowed; take a delta "
             "that is not so small, more noise, or fewer steps"
         )
-    return found
+    return epsilons
 
 
-def checked(ledgers: Sequence[Ledger], delta: float) -> dict[str, Any]:
-    """Largest epsilon of some ledgers, what the other accountant says of it, and its charges."""
+def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> dict[str, Any]:
+    """Largest epsilon among some ledgers, the PLD accountant's value for it, and its charges."""
     alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
     worst = max(alike, key=alike.__getitem__, default=Ledger())
     check = None
     if worst.charges and accountant() != "closed form":
         check = cross_checked(worst.charges, delta)["pld"]
-    charges = [[c.noise, c.rate, c.steps] for c in worst.charges]
-    return {"epsilon": alike.get(worst, 0.0), "check": check, "charges": charges}
+    return {
+        "epsilon": alike.get(worst, 0.0),
+        "check": check,
+        "charges": [[c.noise, c.rate, c.steps] for c in worst.charges],
+    }
 
 
 def accountant() -> str:
@@ -128,11 +133,17 @@ def noise_for(
     rate: float,
     steps: int,
     by: Accountant = "prv",
-    beside: tuple[Charge, ...] = (),
+    other_charges: tuple[Charge, ...] = (),
 ) -> float:
     """Return the least noise multiplier, within 0.1 %, whose epsilon is at most `target`.
 
-    What is spent `beside` counts too.
+    Args:
+        target: epsilon that may be spent.
+        delta: at which epsilon is counted.
+        rate: chance of a unit to be in a step.
+        steps: number of steps.
+        by: the accountant.
+        other_charges: charges of the same budget whose noise is known already.
 
     Raises:
         ConfigError: the target is not positive, or the extra `dp` is not installed.
@@ -141,8 +152,9 @@ def noise_for(
         raise ConfigError(f"dp: epsilon must be > 0; got {target:g}")
 
     @functools.cache
-    def over(power: float) -> float:  # nearly linear in the logarithms
-        spent = epsilon([Charge(math.exp(power), rate, steps), *beside], delta, by)
+    def over(power: float) -> float:
+        # Epsilon is nearly a power of the noise: in logarithms the root search takes few steps.
+        spent = epsilon([Charge(math.exp(power), rate, steps), *other_charges], delta, by)
         return math.log(min(max(spent, 1e-9), 1e9) / target)
 
     low = high = 0.0
@@ -153,6 +165,7 @@ def noise_for(
         if low < -5:
             return math.exp(low)
     power = _root(over, low, high, FINE / 2)
+    # The root may lie on the side of too little noise: go up until the budget is kept for certain.
     while over(power) > 0:
         power += FINE / 2
     return math.exp(power)
@@ -214,16 +227,18 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
     """
     accountant = _library("opacus.accountants").PRVAccountant()
     accountant.history = [(c.noise, c.rate, c.steps) for c in charges]
-    error = 0.01  # Opacus's own; a third of it takes three times as long
-    with warnings.catch_warnings():  # of the RDP bound that only says how wide to look
+    # Opacus's own default; a third of it takes three times as long.
+    error = 0.01
+    with warnings.catch_warnings():
+        # Opacus warns about its RDP bound, which here only says how wide the grid must be.
         warnings.simplefilter("ignore")
         if not _points(charges, delta, error) <= POINTS:
             return math.inf
-        found = accountant.get_epsilon(delta, eps_error=error)
-        while error > max(NEAR * found, LEAST):
+        value = accountant.get_epsilon(delta, eps_error=error)
+        while error > max(NEAR * value, LEAST):
             error /= 3
-            found = accountant.get_epsilon(delta, eps_error=error)
-    return float(found)
+            value = accountant.get_epsilon(delta, eps_error=error)
+    return float(value)
 
 
 def _points(charges: Sequence[Charge], delta: float, error: float) -> float:

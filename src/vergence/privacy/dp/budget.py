@@ -13,9 +13,9 @@ from vergence.privacy.dp.accounting import MOST, SMALLEST, noise_for
 
 Delta = Annotated[float, Interval(ge=SMALLEST, lt=1)]
 Epsilon = Annotated[float, Interval(ge=1e-3, le=MOST)]
-"""From what the accountants can tell from nothing to what tells everything."""
+"""Range in which the accountants are precise and in which epsilon still promises something."""
 Norm = Annotated[float, Interval(ge=1e-9, le=1e9)]
-"""Of vectors in single precision, with noise on them."""
+"""Range in which vectors in single precision, with noise on them, neither vanish nor overflow."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Budget:
         Raises:
             ConfigError: says how small it must be.
         """
+        # A mechanism that publishes one random unit whole is (0, 1 / units)-private.
         if self.delta * units >= 1:
             raise ConfigError(
                 f"{self.where}: delta must be below 1 / {units}, the number of {what}, or the "

@@ -1,4 +1,4 @@
-"""Laplace noise on numbers that a person discloses: their bounds, and what epsilon means.
+"""Laplace mechanism for a few numbers, such as class counts, that a method has people disclose.
 
 Nothing bounds a distance or a count by itself, so they are cut first, to bounds that must be known
 before anybody's data are seen.
@@ -21,14 +21,14 @@ from vergence.privacy.keyed_noise import NoiseStream, hidden
 
 @dataclass(frozen=True)
 class DisclosedStatistics(NamedOptions, label="told numbers"):
-    """Laplace noise on a few numbers of one person, told once.
+    """Laplace noise on a few numbers of one person, disclosed once.
 
     Attributes:
         bound: each number is cut to [0, bound]; not learned from the data. Where it is a mean, so
             must every sample's value have been, or a sample moves it further than `change`.
         change: how far, in L1 over all numbers, what is protected can move them (`of_mean`,
             `of_counts`).
-        epsilon: of one telling; delta is 0. Telling anew costs as much again.
+        epsilon: of one disclosure; delta is 0. Every further disclosure costs as much again.
     """
 
     bound: Annotated[float, Gt(0)]
@@ -37,13 +37,14 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
 
     @property
     def scale(self) -> float:
-        """Of the noise; its standard deviation is sqrt(2) times that."""
+        """Scale of the noise; its standard deviation is sqrt(2) times that."""
         return self.change / self.epsilon
 
-    def told(self, numbers: Tensor, draws: NoiseStream) -> Tensor:
+    def privatize(self, numbers: Tensor, draws: NoiseStream) -> Tensor:
         """Return numbers, any shape, cut and with noise, in float64."""
-        kept = numbers.double().clamp(0, self.bound)
-        return hidden(kept, self.scale, draws.laplace(kept.numel()))
+        # Without the cut a single outlier could move a number further than the noise hides.
+        bounded = numbers.double().clamp(0, self.bound)
+        return hidden(bounded, self.scale, draws.laplace(bounded.numel()))
 
 
 @dataclass(frozen=True)

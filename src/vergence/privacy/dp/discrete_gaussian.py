@@ -25,6 +25,7 @@ Integers = NDArray[np.int64]
 CLEAR = 1e-9
 """Relative error allowed to exp(-x); its true error is below 1e-11."""
 CHUNK = 1 << 16
+"""Largest number of samples that are tried at a time."""
 WIDEST = 2.0**48
 """Largest standard deviation: 64-bit integers hold every sample."""
 
@@ -63,6 +64,7 @@ def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
         u = u[_heads(u / scale, lambda i: Fraction(int(u[i]), scale), draws)]
         size = u + scale * _geometric(len(u), draws)
         negative = (draws.words(len(u)) & np.uint64(1)).astype(bool)
+        # -0 and 0 are the same number: without dropping one of them, 0 would come twice as often.
         return np.where(negative, -size, size)[~(negative & (size == 0))]
 
     return _filled(some, count)
@@ -82,6 +84,7 @@ def _below(limit: int, count: int, draws: NoiseStream) -> Integers:
     mask = np.uint64((1 << (limit - 1).bit_length()) - 1)
 
     def some(wanted: int) -> Integers:
+        # Rejection and not a remainder: `words % limit` would prefer small numbers.
         tried = draws.words(2 * wanted) & mask
         return tried[tried < np.uint64(limit)].astype(np.int64)
 
@@ -106,6 +109,7 @@ def _heads(
     chance, words = np.exp(-x), draws.words(len(x))
     uniform = words * 2.0**-64
     heads = uniform < chance
+    # 2^-60 covers the rounding of 64-bit words to 53 bits.
     unclear = np.abs(uniform - chance) <= CLEAR * chance + 2.0**-60
     for i in np.flatnonzero(unclear):
         heads[i] = _below_exp(int(words[i]), exact(int(i)), draws)
@@ -115,7 +119,8 @@ def _heads(
 def _below_exp(word: int, x: Fraction, draws: NoiseStream) -> bool:
     """True if a uniform number whose first 64 bits are `word` is below exp(-x)."""
     bits = 64
-    while x:  # exp(-x) of a rational x > 0 is irrational: enough bits decide
+    # exp(-x) of a rational x > 0 is irrational: the loop ends, as enough bits decide.
+    while x:
         with localcontext() as context:
             context.prec = bits // 3 + 30
             chance = (-Decimal(x.numerator) / Decimal(x.denominator)).exp()

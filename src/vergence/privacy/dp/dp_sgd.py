@@ -14,9 +14,10 @@ from vergence.privacy.keyed_noise import NoiseStream, add_noise
 
 
 def poisson(samples: int, rate: float, draws: NoiseStream) -> Tensor:
-    """Return the numbers of the samples in a step: each by itself with this chance, maybe none.
+    """Return the indices of a Poisson-sampled batch: each sample by itself with this chance.
 
-    The accountant counts on it that nobody can tell who is in: they come from a secret.
+    The batch may be empty. Amplification by sampling holds only while nobody can tell which samples
+    are in a batch: `draws` must come from a secret.
     """
     return torch.from_numpy((draws.uniform(samples) < rate).nonzero()[0])
 

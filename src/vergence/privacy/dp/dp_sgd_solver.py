@@ -1,4 +1,4 @@
-"""A solver that trains by DP-SGD, and keeps a ledger of what every client has spent."""
+"""A solver that trains by DP-SGD and logs the privacy budget that every client spends."""
 
 from __future__ import annotations
 
@@ -30,18 +30,21 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 from vergence.training.sequential import Solver
 
 MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
-"""The share of a budget that means may spend; where noise is given, how much more they get."""
+"""Share of an epsilon that means may spend; where the noise is set, the factor of theirs."""
 
 
 class DpSgdBudgetSpent(StateError):
-    """A client's budget does not allow another training: it takes no further turn."""
+    """Raised where a client's budget allows no further training: it takes no further turn."""
 
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """Request of a run to every client: a training, the share of its samples, and how often.
+    """One kind of training that a run asks of every client, and how often.
 
-    None for a mean over its samples that is told as it is.
+    Attributes:
+        local: the training; None for a mean over the client's samples.
+        share: of the client's samples that it uses.
+        times: how often a run asks for it.
     """
 
     local: LocalTraining | None
@@ -51,7 +54,7 @@ class TrainingPass:
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """All that a run asks of a client: steps of training at a sampling rate, and means."""
+    """Everything that a run asks of one client: steps at a sampling rate, and means."""
 
     rate: float
     steps: int
@@ -91,7 +94,7 @@ def unclipped(what: str) -> ConfigError:
     )
 
 
-def taken(local: LocalTraining, samples: int) -> int:
+def steps_of(local: LocalTraining, samples: int) -> int:
     """Number of steps of a training: as many as without privacy."""
     return local.steps or local.epochs * math.ceil(samples / local.batch)
 
@@ -112,7 +115,7 @@ def training_schedule(passes: Sequence[TrainingPass], samples: int) -> TrainingS
         if one.local is not None
     ]
     rate = max((rate_of(local, size) for local, size, _ in trained), default=1.0)
-    steps = sum(times * taken(local, size) for local, size, times in trained)
+    steps = sum(times * steps_of(local, size) for local, size, times in trained)
     return TrainingSchedule(rate, steps, sum(each.times for each in passes if each.local is None))
 
 
@@ -120,9 +123,9 @@ def training_schedule(passes: Sequence[TrainingPass], samples: int) -> TrainingS
 def _multiplier(policy: DpSgd, whole: TrainingSchedule) -> float:
     if policy.epsilon is None or policy.noise is not None or not whole.means:
         return policy.multiplier(whole.rate, whole.steps)
-    beside = (Charge(whole.mean_noise(policy), 1.0, whole.means),)
+    means = (Charge(whole.mean_noise(policy), 1.0, whole.means),)
     steps = max(whole.steps, 1)
-    return noise_for(policy.epsilon, policy.delta, whole.rate, steps, beside=beside)
+    return noise_for(policy.epsilon, policy.delta, whole.rate, steps, other_charges=means)
 
 
 @functools.cache
@@ -167,9 +170,10 @@ class DpSolver(Solver):
         if ask.objective is not None:
             raise unclipped("this turn")
         samples, noise = len(ask.data), self.noise(len(site.train))
-        rate, steps = rate_of(ask.local, samples), taken(ask.local, samples)
+        rate, steps = rate_of(ask.local, samples), steps_of(ask.local, samples)
         mark = _mark(ask, stream, progress, noise)
         self.spend(site.id, Release(mark, mark, noise, rate, steps), len(site.train))
+        # The clip of each sample's gradient takes the place of the clip of a batch's gradient.
         ask = replace(ask, local=replace(ask.local, clip=0.0))
         self.vector.copy_(ask.params.flat)
         torch.default_generator.manual_seed(stream.child("network").number())
@@ -184,7 +188,8 @@ class DpSolver(Solver):
                 if ask.trainable is not None:
                     ask.trainable.restore(self.vector, ask.params)
         params = ask.params.like(self.vector.clone())
-        metrics = {"loss": math.nan}  # nothing hides it
+        # The loss of raw samples has no noise: it is not told.
+        metrics = {"loss": math.nan}
         if ask.score_on is not None:
             metrics["score"] = self.score(params, ask.score_on)
         return FitResult(
@@ -219,14 +224,15 @@ class DpSolver(Solver):
         mark = digest(asked, ask.values.contiguous().numpy().tobytes())
         self.spend(site.id, Release(mark, mark, noise, 1.0, 1), samples)
         draws = self.secret.child(site.id, mark).child("noise").draws()
-        rows = ask.shortened()  # one that is not finite would make the mean tell of it
+        # One row that is not finite would make the mean NaN, which would show that it is there.
+        rows = ask.shortened()
         rows = rows.masked_fill(~rows.isfinite().all(1, keepdim=True), 0)
         return noised(rows.sum(0), noise * ask.bound, samples, draws)
 
     def _foreseen(self, entries: Sequence[Release], samples: int) -> bool:
-        """True if trainings are among those over which the budget was spread.
+        """True if all releases are among those over which the budget was spread.
 
-        Then they are within it, and the accountant, who takes a second, need not say so.
+        Then they keep it, and the accountant, who takes a second, need not be asked.
         """
         whole, policy, steps, means = training_schedule(self.passes, samples), self.policy, 0, 0
         if policy.noise is not None:
@@ -246,6 +252,7 @@ class DpSolver(Solver):
         Raises:
             DpSgdBudgetSpent: it does not.
         """
+        # The log is the client's own file: a server that resets a run cannot reset the budget.
         book, policy = ReleaseLog(self.folder / book_of(self.seed, client)), self.policy
         if entry.mark in book:
             return
@@ -265,9 +272,10 @@ def book_of(seed: int, client: str) -> str:
 
 
 def _mark(ask: Fit, stream: RandomStream, progress: float, noise: float) -> str:
-    """Mark of a training: all that it depends on but the data.
+    """Return the identifier of a training: a digest of all that it depends on except the data.
 
-    Another training must not get the same noise, whoever asks for it.
+    Two different trainings must never get the same noise, whoever asks for them: a server could
+    subtract their results and see the difference of the two without any noise.
     """
     words = (stream.key, ask.local, progress, noise, len(ask.data))
     parts = [spelled(words).encode(), ask.params.flat.numpy().tobytes()]

@@ -76,6 +76,7 @@ def private_top(
     if k <= 0:
         return Mask.none(score.layout)
     scale = 2 * bound / per_draw(epsilon, delta, k)
+    # NaN counts as 0: sorted as it is, it would win or lose whatever the noise says.
     known = score.flat.double().nan_to_num(nan=0.0).clamp(0, bound)
     noise = torch.from_numpy(draws.gumbel(score.layout.n))
     return Mask.top(score.like(known / scale + noise), k, among=among)

@@ -40,7 +40,7 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
     delta: Delta = 1e-5
     of: Kind = "filter"
 
-    def each(self, draws: int) -> float:
+    def epsilon_per_draw(self, draws: int) -> float:
         """Return epsilon of one draw, where a run makes so many."""
         return per_draw(self.epsilon, self.delta, draws)
 
@@ -57,7 +57,7 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
 
 @dataclass(frozen=True)
 class Groups:
-    """Entries that become personal together.
+    """Partition of a network's entries into groups that become personal together.
 
     Attributes:
         of: the group of each entry, int64 `[entries]`.
@@ -67,41 +67,45 @@ class Groups:
     of: Tensor
     sizes: Tensor
 
-    def open(self, k: int, among: Mask) -> Mask:
+    def candidates(self, k: int, among: Mask) -> Mask:
         """Return the groups that may be chosen: all their entries are candidates, and fit in k."""
         inside = torch.bincount(self.of[among.bits], minlength=len(self.sizes))
         layout = Layout(("groups",), ((len(self.sizes),),))
         return Mask((inside == self.sizes) & (self.sizes <= k), layout)
 
-    def share(self, k: int, open: Mask) -> int:
-        """Number of groups to draw: the share of the open ones that k is of their entries."""
-        if not open.count:
+    def share(self, k: int, candidates: Mask) -> int:
+        """Number of groups to draw: the fraction k / entries of the candidate groups."""
+        if not candidates.count:
             return 0
-        entries = int(self.sizes[open.bits].sum())
-        return min(open.count, max(1, round(k * open.count / entries)))
+        entries = int(self.sizes[candidates.bits].sum())
+        return min(candidates.count, max(1, round(k * candidates.count / entries)))
 
-    def best(self, score: Params, count: int, open: Mask) -> Mask:
-        """Return the open groups with the highest mean score; NaN counts as 0."""
+    def best(self, score: Params, count: int, candidates: Mask) -> Mask:
+        """Return the candidate groups with the highest mean score; NaN counts as 0."""
         known = score.flat.double().nan_to_num(nan=0.0)
         total = torch.bincount(self.of, known, minlength=len(self.sizes))
-        return Mask.top(Params(total / self.sizes, open.layout), count, open)
+        return Mask.top(Params(total / self.sizes, candidates.layout), count, candidates)
 
-    def drawn(self, best: Mask, k: int, open: Mask, each: float, draws: NoiseStream) -> Tensor:
-        """Draw as many as the best, these likelier by e^(each / 2); return entries, at most k.
+    def draw_entries(
+        self, best: Mask, k: int, candidates: Mask, each: float, draws: NoiseStream
+    ) -> Tensor:
+        """Draw as many groups as there are `best` ones; return their entries, at most k.
+
+        One of the best is likelier than another candidate by e^(each / 2).
 
         A group scores 1 if it is among the best and 0 otherwise: no scores within one bound favour
         the best more, and none must be known beforehand. What is drawn and does not fit is left
         out by lot, which as post-processing costs nothing.
         """
-        score = Params(best.bits.double(), open.layout)
-        got = private_top(score, best.count, open, 1.0, best.count * each, 0.0, draws).bits
+        score = Params(best.bits.double(), candidates.layout)
+        got = private_top(score, best.count, candidates, 1.0, best.count * each, 0.0, draws).bits
         order = torch.from_numpy(draws.uniform(len(got))).argsort()
-        chosen, room = torch.zeros_like(got), k
+        personal, room = torch.zeros_like(got), k
         for group in order[got[order]].tolist():
             size = int(self.sizes[group])
             if size <= room:
-                chosen[group], room = True, room - size
-        return chosen[self.of]
+                personal[group], room = True, room - size
+        return personal[self.of]
 
 
 @cache
@@ -109,23 +113,24 @@ def groups(layout: Layout, kind: Kind) -> Groups:
     """Return the groups of a network's entries."""
     if kind == "entry":
         return Groups(torch.arange(layout.n), torch.ones(layout.n, dtype=torch.int64))
-    found, known, count = [], {}, 0
+    parts, first_group, count = list[Tensor](), dict[tuple[str, int], int](), 0
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         rows = shape[0] if shape and kind == "filter" else 1
-        key = (name.rpartition(".")[0], rows) if kind == "filter" else name
-        if key not in known:
-            known[key], count = count, count + rows
+        # A layer's weight and bias have as many rows and share their groups, one for each filter.
+        key = (name.rpartition(".")[0] if kind == "filter" else name, rows)
+        if key not in first_group:
+            first_group[key], count = count, count + rows
         each = math.prod(shape) // max(rows, 1)
-        found.append(torch.arange(known[key], known[key] + rows).repeat_interleave(each))
-    of = torch.cat(found)
+        parts.append((first_group[key] + torch.arange(rows)).repeat_interleave(each))
+    of = torch.cat(parts)
     return Groups(of, torch.bincount(of, minlength=count))
 
 
 def whole(k: int | Mapping[str, int]) -> int:
-    """Number of entries to choose among all.
+    """Return the number of entries to choose in the whole network.
 
     Raises:
-        ConfigError: they are to be chosen among those of each tensor.
+        ConfigError: a number for each tensor is given instead.
     """
     if isinstance(k, int):
         return k

@@ -57,7 +57,7 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
             probe = MixingProbe(task, few)
             probe.check_replaced(few)
             probe.check_replaced(many)
-            probe.check_left_out(many)
+            probe.check_smaller_batch(many)
             probe.check_loss(many)
         except FAULTS as error:
             raise (
@@ -76,25 +76,27 @@ class MixingProbe:
         self.task, self.output = task, None
         self.module: nn.Module | None = opened(task.module())
         if not same(self._outputs(batch)[""], self._outputs(batch)[""]):
-            self.module = None  # each batch changes it: every pass has a new one
+            # The network changes with each batch it sees: every pass starts from a new one.
+            self.module = None
         later, other = self._outputs(batch, batch), self._outputs(replaced(batch, 0, 0.0), batch)
         self._compare(later, other, torch.arange(FEW))
 
     def check_replaced(self, batch: Batch) -> None:
-        """Refuse a network that gives something else for samples beside a replaced one."""
+        """Refuse a network whose outputs for the other samples change where one is replaced."""
         whole, samples = self._outputs(batch), rows_of(batch)
         for at, factor in zip((0, samples - 1, 1), OUTLIERS, strict=True):
             try:
                 seen = self._outputs(replaced(batch, at, factor))
-            except FAULTS:  # an outlier may be no valid input; another sample is
+            except FAULTS:
+                # An outlier may be no valid input of the network; another real sample always is.
                 seen = self._outputs(replaced(batch, at, 0.0))
             self._compare(whole, seen, torch.tensor([n for n in range(samples) if n != at]))
 
-    def check_left_out(self, batch: Batch) -> None:
-        """Refuse a network that gives something else where a sample is left out.
+    def check_smaller_batch(self, batch: Batch) -> None:
+        """Refuse a network whose outputs for the other samples change where one is left out.
 
-        Layers of dropout are off, which draws other masks for another size; of a network that draws
-        other numbers nothing is said.
+        Dropout is off, as it draws other masks for another batch size. A network that draws random
+        numbers by itself is not judged.
         """
         whole, again = (self._outputs(batch, dropout=False, seed=seed) for seed in (0, 1))
         if same(whole[""], again[""]):
@@ -102,9 +104,9 @@ class MixingProbe:
             self._compare(whole, seen, torch.arange(rows_of(batch) - 1), ROUNDING)
 
     def check_loss(self, batch: Batch) -> None:
-        """Refuse a loss that one sample alone does not have, or that another one's output bends.
+        """Refuse a loss that is no mean of per-sample losses.
 
-        A mean that is weighted, or leaves samples out, is a mean of the samples' own losses.
+        A mean that is weighted, or leaves samples out, is still a mean of the samples' own losses.
         """
         self._outputs(batch)
         output, samples = self.output, rows_of(batch)
@@ -181,9 +183,9 @@ class MixingProbe:
 
 
 def opened(module: nn.Module) -> nn.Module:
-    """Return a network whose parameters of one value alone, as a gate of zero, are moved.
+    """Add noise to parameters that are constant, such as a gate of zeros; return the network.
 
-    Behind a head or a gate that begins at zero nothing would be seen of the layers.
+    Behind a head or a gate that starts at zero, mixing in earlier layers would not show.
     """
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -195,9 +197,10 @@ def opened(module: nn.Module) -> nn.Module:
 
 
 def replaced(batch: Batch, at: int, factor: float) -> Batch:
-    """Return a batch in which the sample after it takes a sample's place, `factor` times as large.
+    """Return a batch in which sample `at` is a copy of the next one, made an outlier by `factor`.
 
-    Whole numbers, which may name rows or classes, stay what they are; bytes of pictures turn over.
+    Integers, which may be indices or classes, are copied as they are; bytes of pictures are
+    inverted.
     """
     batch = {name: column.clone() for name, column in batch.items()}
     for column in batch.values():
@@ -217,15 +220,15 @@ def same(one: Tensor, other: Tensor, rounding: float = 0.0) -> bool:
 
 def by_sample(output: Any, samples: int) -> list[Tensor]:
     """Tensors in an output that have a row for each sample."""
-    found: list[Tensor] = []
+    rows: list[Tensor] = []
 
     def note(part: Tensor) -> Tensor:
         if part.dim() and len(part) == samples:
-            found.append(part)
+            rows.append(part)
         return part
 
     mapped(note, output)
-    return found
+    return rows
 
 
 def swapped(rows: Tensor, samples: int) -> Tensor:
@@ -246,5 +249,5 @@ def slopes(output: Any, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
 
     output = mapped(leaf, output)
     parts = [part for part in by_sample(output, samples) if part.requires_grad]
-    found = torch.autograd.grad(loss(output), parts, materialize_grads=True)
-    return torch.cat([each.reshape(samples, -1).double() for each in found], 1)
+    gradients = torch.autograd.grad(loss(output), parts, materialize_grads=True)
+    return torch.cat([part.reshape(samples, -1).double() for part in gradients], 1)

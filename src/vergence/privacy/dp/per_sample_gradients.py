@@ -67,7 +67,9 @@ def refuse(module: nn.Module) -> None:
 
 
 class LayerRows:
-    """A layer that multiplies rows `[B, T, i]` by its weights; `back` `[B, T, o]` came back.
+    """Per-sample gradients of a layer that multiplies rows `[B, T, i]` by its weights.
+
+    `back` `[B, T, o]` is the gradient of the loss by the layer's outputs.
 
     A sample's gradient is the sum over T of outer products. Its length takes T^2 (i + o) products
     without forming it, T i o with it: whichever is less. Rows may be a view that says everything
@@ -97,11 +99,12 @@ class LayerRows:
     def squares(self) -> Tensor:
         """Return the squared length of every sample's gradient, `[B]`."""
         if self.each is not None:
-            found = torch.linalg.vector_norm(self.each.flatten(1), dim=1).square()
+            squares = torch.linalg.vector_norm(self.each.flatten(1), dim=1).square()
         else:
+            # Ghost clipping: |sum_t b_t r_t'|^2 = sum_st (r_s . r_t) (b_s . b_t).
             across = self.rows @ self.rows.transpose(1, 2)
-            found = (across * (self.back @ self.back.transpose(1, 2))).sum((1, 2))
-        return found if self.each_bias is None else found + self.each_bias.square().sum(1)
+            squares = (across * (self.back @ self.back.transpose(1, 2))).sum((1, 2))
+        return squares if self.each_bias is None else squares + self.each_bias.square().sum(1)
 
     def total(self, factors: Tensor, into: Grads) -> None:
         """Write the sum of gradients, each times its factor `[B]`."""
@@ -120,7 +123,7 @@ class LayerRows:
 
 @dataclass
 class WholeLayer:
-    """A layer of any kind: the gradients of all samples, `[B, ...]` per parameter."""
+    """Per-sample gradients of a layer of any kind, `[B, ...]` for each parameter."""
 
     each: Grads
 
@@ -135,23 +138,26 @@ class WholeLayer:
 
 
 class Clipper:
-    """Sums per-sample gradients of one network, each at most `clip` long over all parameters.
+    """Sums the per-sample gradients of one network, each clipped to `clip` over all parameters.
 
-    The network stays what it was: its own `forward`, its own parameters; hooks watch it, as long
-    as `with` says. One that is closed watches no more.
+    The network keeps its own `forward` and parameters; forward hooks observe it until the `with`
+    block ends.
 
     Raises:
         ConfigError: a layer mixes samples.
     """
 
     def __init__(self, module: nn.Module, clip: float) -> None:
+        # Batch normalisation lets one sample change the others' gradients: no clip bounds that.
         refuse(module)
         self.module, self.clip = module, clip
         self.names = {layer: name for name, layer in module.named_modules()}
         self.caught: dict[nn.Module, tuple[tuple[Any, ...], Tensor, int]] = {}
         self.fault = ""
         self.own = [layer for layer in module.modules() if trainable(layer)]
-        self.hooks = [m.register_forward_hook(self._catch, with_kwargs=True) for m in self.own]
+        self.hooks = [
+            m.register_forward_hook(self._record_pass, with_kwargs=True) for m in self.own
+        ]
         self.norms, self.watching = torch.zeros(0), True
 
     def gradients(
@@ -209,12 +215,13 @@ class Clipper:
                 parts = {layer: self._part(layer, *what, len(losses)) for layer, what in seen}
                 self.norms = lengths(parts.values())
                 odd = ~self.norms.isfinite()
-                if odd.any():  # 0 times infinity is none: one sample would spoil the sum of all
+                if odd.any():
+                    # A factor of 0 does not help, as 0 * infinity is NaN: their rows are blanked.
                     parts = {
                         layer: self._part(layer, *what, len(losses), odd) for layer, what in seen
                     }
                     self.norms = lengths(parts.values())
-                elif first and (fault := self._apart(whole, parts)):
+                elif first and (fault := self._differing_parameter(whole, parts)):
                     return fault
                 self._total(parts, self._factors(self.norms), into)
         except FAULTS as error:
@@ -240,11 +247,14 @@ class Clipper:
             mine = {name: into[start + name] for name in trainable(layer)}
             if layer in parts:
                 parts[layer].total(factors, mine)
-            else:  # this pass left it out
+            else:
+                # The forward pass did not use this layer.
                 for gradient in mine.values():
                     gradient.zero_()
 
-    def _apart(self, whole: Tensor, parts: Mapping[nn.Module, LayerRows | WholeLayer]) -> str:
+    def _differing_parameter(
+        self, whole: Tensor, parts: Mapping[nn.Module, LayerRows | WholeLayer]
+    ) -> str:
         """Compare the sum without clipping with autograd's; name a parameter that differs."""
         named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         sums = {name: torch.empty_like(p) for name, p in named.items()}
@@ -253,9 +263,9 @@ class Clipper:
             whole, list(named.values()), retain_graph=True, materialize_grads=True
         )
         floor, zero = FLOOR * float(self.norms.sum()), set[str]()
-        for (name, found), gradient in zip(sums.items(), wanted, strict=True):
+        for (name, total), gradient in zip(sums.items(), wanted, strict=True):
             zero |= set() if gradient.any() else {name}
-            if not float((found - gradient).norm()) <= CLOSE * float(gradient.norm()) + floor:
+            if not float((total - gradient).norm()) <= CLOSE * float(gradient.norm()) + floor:
                 return f"'{name}' is used beside its layer"
         # Behind a head or a gate that begins at zero gradients come later: those are compared then.
         compared = UNCOMPARED.setdefault(self.module, [])
@@ -281,7 +291,7 @@ class Clipper:
         self.norms = torch.stack(lengths)
 
     def __enter__(self) -> Clipper:
-        """Watch already."""
+        """Return the clipper; its hooks are in place since it was made."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -289,8 +299,8 @@ class Clipper:
         for hook in self.hooks:
             hook.remove()
 
-    def _catch(
-        self, layer: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any], output: Any
+    def _record_pass(
+        self, layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], output: Any
     ) -> None:
         if not self.watching or not torch.is_grad_enabled():
             return
@@ -300,7 +310,7 @@ class Clipper:
             what = "takes arguments by keyword" if keywords else "gives more than one tensor"
             self.fault = self.fault or self._fault(layer, what)
         else:
-            self.caught[layer] = (given, output, output._version)
+            self.caught[layer] = (inputs, output, output._version)
 
     def _fault(self, layer: nn.Module, what: str) -> str:
         return f"'{self.names[layer]}' {what}"
@@ -308,7 +318,7 @@ class Clipper:
     def _part(
         self,
         layer: nn.Module,
-        given: tuple[Tensor, ...],
+        inputs: tuple[Tensor, ...],
         output: Tensor,
         version: int,
         back: Tensor,
@@ -318,15 +328,15 @@ class Clipper:
         if output._version != version:
             what = "has its output changed in place (inplace=False avoids that)"
             raise ConfigError(self._fault(layer, what))
-        if len(output) != batch or any(len(x) != batch for x in given):
+        if len(output) != batch or any(len(x) != batch for x in inputs):
             raise ConfigError(self._fault(layer, f"takes {len(output)} rows for {batch} samples"))
-        given = tuple(x.detach() for x in given)
+        inputs = tuple(x.detach() for x in inputs)
         if odd is not None:
-            given, back = tuple(blank(x, odd) for x in given), blank(back, odd)
+            inputs, back = tuple(blank(x, odd) for x in inputs), blank(back, odd)
         own, biased = trainable(layer), getattr(layer, "bias", None) is not None
         plain = own.keys() == ({"weight", "bias"} if biased else {"weight"})
         if type(layer) is nn.Linear and plain and output.dim() > 1:
-            rows = given[0].reshape(batch, -1, layer.in_features)
+            rows = inputs[0].reshape(batch, -1, layer.in_features)
             return LayerRows(biased, rows, back.reshape(batch, -1, layer.out_features))
         if (
             type(layer) is nn.Conv2d
@@ -334,9 +344,9 @@ class Clipper:
             and layer.groups == 1
             and layer.padding_mode == "zeros"
         ):
-            rows, last = _places(layer, given[0])
+            rows, last = _windows(layer, inputs[0])
             return LayerRows(biased, rows, back.permute(0, 2, 3, 1).flatten(1, 2), last)
-        each = _each(layer, given, back)
+        each = _sample_gradients(layer, inputs, back)
         if odd is not None:
             each = {name: blank(gradients, odd) for name, gradients in each.items()}
         return WholeLayer(each)
@@ -357,31 +367,32 @@ def blank(rows: Tensor, odd: Tensor) -> Tensor:
     return rows.masked_fill(odd.view(-1, *[1] * (rows.dim() - 1)), 0)
 
 
-def _places(layer: nn.Conv2d, given: Tensor) -> tuple[Tensor, bool]:
-    """Inputs of each place of a convolution's output, `[B, T, i]`.
+def _windows(layer: nn.Conv2d, images: Tensor) -> tuple[Tensor, bool]:
+    """Return the input window of each output of a convolution, and whether channels come last.
 
-    It is a view: with channels last windows are copied in long rows, with channels first outputs
-    are: whichever rows are longer. Tells whether channels come last.
+    The windows `[B, T, i]` are a view. They are copied later in rows of windows with channels last,
+    in rows of outputs with channels first: the order with the longer rows is taken.
     """
-    given = functional.pad(given, layer._reversed_padding_repeated_twice)  # "same" included
-    last = layer.kernel_size[1] * layer.in_channels >= given.shape[3]
-    found = given.permute(0, 2, 3, 1).contiguous() if last else given
+    # torch's own field knows the padding of "same", which may be uneven.
+    images = functional.pad(images, layer._reversed_padding_repeated_twice)
+    last = layer.kernel_size[1] * layer.in_channels >= images.shape[3]
+    windows = images.permute(0, 2, 3, 1).contiguous() if last else images
     for at in (0, 1):
         spread, axis = layer.dilation[at], at + 1 if last else at + 2
         reach = (layer.kernel_size[at] - 1) * spread + 1
-        found = found.unfold(axis, reach, layer.stride[at])[..., ::spread]
-    return found.permute(0, 1, 2, 4, 5, 3) if last else found.permute(0, 1, 4, 5, 2, 3), last
+        windows = windows.unfold(axis, reach, layer.stride[at])[..., ::spread]
+    return windows.permute(0, 1, 2, 4, 5, 3) if last else windows.permute(0, 1, 4, 5, 2, 3), last
 
 
-def _each(layer: nn.Module, given: tuple[Tensor, ...], back: Tensor) -> Grads:
+def _sample_gradients(layer: nn.Module, inputs: tuple[Tensor, ...], back: Tensor) -> Grads:
     """Differentiate a layer by its own parameters, sample by sample."""
     own = {name: p.detach() for name, p in trainable(layer).items()}
 
-    def alone(back: Tensor, *given: Tensor) -> Grads:
+    def of_sample(back: Tensor, *inputs: Tensor) -> Grads:
         def run(parameters: Grads) -> Tensor:
-            return functional_call(layer, parameters, tuple(x[None] for x in given))
+            return functional_call(layer, parameters, tuple(x[None] for x in inputs))
 
-        pull: Callable[..., Any] = vjp(run, own)[1]
+        pull: Callable[[Tensor], tuple[Grads]] = vjp(run, own)[1]
         return pull(back[None])[0]
 
-    return vmap(alone)(back, *given)
+    return vmap(of_sample)(back, *inputs)

@@ -1,8 +1,9 @@
 """Private selection of clients' masks in a run: keyed noise, and a log of choices and spending.
 
-What is asked is known by what the server knows: the turn, how many entries, and which are open. Not
-by scores: were noise or charge bound to them, who asks twice could tell whether they are the same.
-So a turn chooses once. Whoever takes it again, with whatever model, is given what was chosen.
+A choice is identified by facts that the server knows: the turn, the number of entries, and which
+are candidates. It is not identified by the scores: if noise or cost depended on them, a server that
+asks twice could tell whether they are the same. So a turn chooses once; asked again, with whatever
+model, the client answers with the same mask.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 
 
 class PrivateMaskSelector:
-    """Chooses the masks of a run's clients.
+    """Chooses the masks of a run's clients under their privacy budgets.
 
-    Secret, books and what was chosen lie in the folder of states; none goes with a checkpoint.
+    Secret, logs and masks lie in the folder of states; none of them is part of a checkpoint.
     """
 
     def __init__(self, policy: MaskBudget, each: float, state: Path, seed: int) -> None:
@@ -47,24 +48,27 @@ class PrivateMaskSelector:
         among: Mask,
     ) -> Mask:
         room, by = whole(k), groups(score.layout, self.policy.of)
-        open = by.open(room, among)
-        count = by.share(room, open)
+        candidates = by.candidates(room, among)
+        count = by.share(room, candidates)
         asked = (client, turn.key, room, self.policy, self.each, score.layout)
         words = spelled(asked).encode()
-        mark = digest(words, open.packed().numpy().tobytes())
-        kept = self.folder / f"seed{self.seed}.mask.{client}.{mark}"
+        mark = digest(words, candidates.packed().numpy().tobytes())
+        path = self.folder / f"seed{self.seed}.mask.{client}.{mark}"
         entry = Release(mark, mark, self.each, 1.0, count)
         book = ReleaseLog(self.folder / book_of(self.seed, client))
         if entry.mark not in book:
             after = spent([*book.entries, entry], self.policy)
             if not (count and after <= self.policy.epsilon * (1 + 1e-9)):
                 return Mask.none(score.layout)
-            if not kept.exists():  # else its process died before it paid, and nobody saw it
+            # A file without a line in the log: the process died before it paid; nobody saw it.
+            if not path.exists():
                 draws = self.secret.child(client, mark).draws()
-                bits = by.drawn(by.best(score, count, open), room, open, self.each, draws)
-                write_whole(kept, pack(Mask(bits, score.layout)), lasting=True, secret=True)
+                bits = by.draw_entries(
+                    by.best(score, count, candidates), room, candidates, self.each, draws
+                )
+                write_whole(path, pack(Mask(bits, score.layout)), lasting=True, secret=True)
             book.enter(entry)
-        mask: Mask = unpack_file(kept)
+        mask: Mask = unpack_file(path)
         return mask
 
 

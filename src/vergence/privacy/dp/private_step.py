@@ -87,5 +87,7 @@ def clipped_sum(
 
 def mark(ask: Step) -> str:
     """Digest of all that a step is made of: another step gets other noise."""
-    columns = [column.contiguous().numpy().tobytes() for _, column in sorted(ask.batch.items())]
-    return digest(ask.params.flat.numpy().tobytes(), *columns)
+    return digest(
+        ask.params.flat.numpy().tobytes(),
+        *(column.contiguous().numpy().tobytes() for _, column in sorted(ask.batch.items())),
+    )

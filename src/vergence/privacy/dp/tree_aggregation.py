@@ -14,22 +14,22 @@ from __future__ import annotations
 from functools import lru_cache
 
 Node = tuple[int, int]
-"""The first round of a node, from 0, and how many it is of."""
+"""First round of a node, from 0, and the number of rounds that it sums."""
 
 
 def nodes(rounds: int, restart: int = 0) -> list[Node]:
-    """Tree nodes that make up the sum of so many rounds; a tree is `restart` rounds, 0: all."""
-    found, start, end = [], 0, rounds
+    """Return the nodes whose sum is that of so many rounds; a tree has `restart` rounds, 0: all."""
+    parts, start, end = list[Node](), 0, rounds
     while start < end:
-        left = min(end - start, restart - start % restart if restart else end)
-        size = 1 << (left.bit_length() - 1)
-        found.append((start, size))
+        remaining = min(end - start, restart - start % restart if restart else end)
+        size = 1 << (remaining.bit_length() - 1)
+        parts.append((start, size))
         start += size
-    return found
+    return parts
 
 
 def steps(before: int, now: int, restart: int = 0) -> list[tuple[int, Node]]:
-    """Nodes whose noise comes (1) or goes (-1) between sums of `before` and `now` rounds."""
+    """Return the nodes whose noise is added (1) or removed (-1) between two sums over rounds."""
     old, new = nodes(before, restart), nodes(now, restart)
     coming = [(1, node) for node in new if node not in old]
     return coming + [(-1, node) for node in old if node not in new]
@@ -49,9 +49,9 @@ def squared(rounds: int, turns: int, restart: int = 0) -> int:
 
 @lru_cache
 def _complete(height: int, turns: int, alone: bool = True) -> tuple[int, ...]:
-    """Return the largest sum of squares in a tree of 2^height rounds, by how many one is in.
+    """Return a person's largest sum of squares in a tree of 2^height rounds, by number of rounds.
 
-    A right half is never `alone` in a sum: once it is full, so is the node above it.
+    A right half never stands `alone` in a sum: once it is full, the node above it replaces it.
     """
     below = (0, 0)
     if height:

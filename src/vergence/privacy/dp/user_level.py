@@ -41,16 +41,16 @@ WHOLE = {torch.float32: 2**24, torch.float64: 2**53}
 
 @dataclass(frozen=True)
 class UserLevel(NamedOptions, label="user_level"):
-    """Bound and noise that hide one person.
+    """Clipping bound and noise that hide one person, on a grid of integers.
 
     Args:
         clip: C, the L2 norm over all trees that one person's update may have.
         noise: z; the noise on the sum has standard deviation z C.
         bits: a grid of at least 2^(bits - 1) steps per C; sums of 2^(24 - bits) people are exact in
             float32.
-        shares: how many clients must draw noise so that all of it is there, of those who answer;
-            1: whoever adds up draws it.
-        people: whose updates one reply adds up at most, each bounded: of a lab.
+        shares: number of clients that each add a share of the noise; 1: the aggregator adds all of
+            it.
+        people: largest number of people whose bounded updates one reply adds up (those of a lab).
     """
 
     clip: Annotated[float, Gt(0)]
@@ -80,16 +80,18 @@ class UserLevel(NamedOptions, label="user_level"):
         Entries of weight 0 stay erased; which they are does not travel. Replies of so many people
         that are bounded `among` them add up to one of norm at most `clip`.
         """
-        kept = {
+        updates = {
             name: counted(answer.weight_of(name), update.layout).keep(update)
             for name, update in answer.trees.items()
         }
-        norm = math.sqrt(sum(float(u.flat.double().square().sum()) for u in kept.values()))
+        norm = math.sqrt(sum(float(u.flat.double().square().sum()) for u in updates.values()))
+        # 1 - 1e-9: rounding must not leave the vector longer than the bound that noise hides.
         factor = (1.0 if norm <= self.clip else self.clip / norm * (1 - 1e-9)) / among
         trees = {
             n: u.like(((u.flat.double() * factor / self.step).trunc() * self.step).to(u.flat))
-            for n, u in kept.items()
+            for n, u in updates.items()
         }
+        # Weight 1 for everybody: a number of samples as weight would tell of a person's data.
         return Reply(trees, 1.0, answer.metrics)
 
     def integers(self, update: Tensor) -> Integers:
@@ -140,8 +142,8 @@ class UserLevel(NamedOptions, label="user_level"):
                 the same whoever answers.
             secrets: of this run, round and request; the same one draws the same noise, and of
                 several the noise adds up.
-            less: whose noise is taken off, as an earlier sum has it already.
-            most: people whose updates the sum may hold, where replies are of several.
+            less: secrets of the noise to subtract, as an earlier sum has it already.
+            most: largest number of people in the sum, where a reply adds up several.
 
         Raises:
             ConfigError: so many people do not fit the grid, or the noise is drawn in shares.
@@ -159,20 +161,18 @@ class UserLevel(NamedOptions, label="user_level"):
         return self.divided(totals, expected)
 
     def divided(self, totals: Mapping[str, Params], expected: float) -> Aggregate:
-        """Return sums that hold their noise as the mean over `expected` people.
+        """Return noisy sums as the mean over `expected` people.
 
-        Who came is not told either: that would show a person's absence.
+        The number of people who answered is not used: it would show a person's absence.
         """
-        weights = dict.fromkeys(totals, float(expected))
-        return Aggregate(dict(totals), weights, round(expected), {})
+        return Aggregate(dict(totals), dict.fromkeys(totals, float(expected)), round(expected), {})
 
     def unbounded(self, trees: Mapping[str, Params]) -> bool:
-        """True if a remote reply is longer than `clip` for each of its people, or off the grid."""
+        """True if a remote reply is longer than `people * clip`, or off the grid."""
         flats = [tree.flat.double() for tree in trees.values()]
         norm = math.sqrt(sum(float(flat.square().sum()) for flat in flats))
         steps = [flat / self.step for flat in flats]
-        longest = self.people * self.clip
-        return norm > longest or not all(torch.equal(s, s.round()) for s in steps)
+        return norm > self.people * self.clip or not all(torch.equal(s, s.round()) for s in steps)
 
     def fits(self, people: int, kind: torch.dtype = torch.float32) -> None:
         """Check that sums of so many people are exact.

@@ -1,9 +1,9 @@
 """Correlated randomness of one private prediction, dealt by the owner of the network.
 
-Every record below is used for one image and no other. Its text is the same for the dealer, who
-draws the shares of all parties and so knows the secrets, and for a party, who has its own share:
-what is uniform comes from a seed for everybody; what depends on it comes from a seed for all
-parties but the first, who is given the rest as a correction.
+Every record below is used for one image and no other. The same code runs on the dealer, who draws
+the shares of all parties and so knows the secrets, and on a party, who has its own share. Uniform
+values come from each party's seed. Values that depend on them come from the seeds of all parties
+but the first, who gets the remainder as a correction.
 
 Source: Beaver 1991 (one-time masks and products); Boyle, Gilboa, Ishai 2019 (a linear layer costs
 one opened mask where its weights are fixed); Escudero, Ghosh, Keller, Rachuri, Scholl 2020
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -52,12 +52,12 @@ class CorrelationSource(Protocol):
 
 
 def next_seed(seed: bytes) -> bytes:
-    """Seed of the next image, from which this one's cannot be had."""
+    """Return the seed of the next image, from which this one's cannot be computed."""
     return derived(seed, b"", "private prediction, next image")
 
 
 class SeededDraws:
-    """Draws of one party for one image, one after the other.
+    """Sequence of one party's random draws for one image.
 
     Args:
         seed: 32 bytes of this image that the owner and this party alone have.
@@ -66,6 +66,7 @@ class SeededDraws:
 
     def __init__(self, seed: bytes, unit: int) -> None:
         key = derived(seed, unit.to_bytes(8, "big"), "private prediction")
+        # The key is of this image alone, so that a fixed nonce repeats no key stream.
         self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
 
     def draw(self, shape: Shape, kind: np.dtype) -> Shares:
@@ -75,7 +76,7 @@ class SeededDraws:
 
 
 class Dealer:
-    """All parties' draws for one image; collects the first one's corrections.
+    """The dealer of one image: draws for all parties and collects the first one's corrections.
 
     Args:
         seeds: one of each party, in order.
@@ -87,7 +88,7 @@ class Dealer:
         self._corrections: list[bytes] = []
 
     def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
-        """Secret of everybody's next draws."""
+        """Return the secret that the parties' next draws add up to."""
         return combined([each.draw(shape, kind) for each in self._draws])
 
     def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
@@ -118,6 +119,7 @@ class Holder:
     def __init__(self, seed: bytes, unit: int, corrections: bytes | None) -> None:
         self._draws, self._rest = SeededDraws(seed, unit), None
         if corrections is not None:
+            # A flipped bit would give a wrong answer that looks like any other.
             if hashlib.sha256(corrections[DIGEST:]).digest() != corrections[:DIGEST]:
                 raise StateError(
                     f"material of image {unit} is damaged: ask the model's owner for new folders"
@@ -134,17 +136,18 @@ class Holder:
         Raises:
             StateError: the first party's file is too short.
         """
+        # Only the dealer knows the secrets that `value` needs.
         del value
         if self._rest is None:
             return self._draws.draw(shape, kind)
         size = int(np.prod(shape)) * kind.itemsize
         if len(self._rest) < size:
             raise StateError("material is too short: it was dealt for another network")
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return np.frombuffer(taken, kind).reshape(shape)
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return np.frombuffer(part, kind).reshape(shape)
 
     def end(self) -> None:
-        """Check that all material was taken.
+        """Check that all material was used.
 
         Raises:
             StateError: the first party's file is too long.
@@ -183,7 +186,7 @@ class BitProducts:
 
 @dataclass(frozen=True)
 class ComparisonMask:
-    """For m comparisons with 0, each result multiplied by what was compared.
+    """Masks for m comparisons with 0, each result of which is multiplied by the number compared.
 
     Attributes:
         mask: r `[1, m]`.
@@ -231,7 +234,7 @@ def comparison_mask(source: CorrelationSource, count: int) -> ComparisonMask:
     words, packed = (1, count), (1, -(-count // 8))
     mask = source.uniform(words, WORD)
     digits = source.dependent((1, BITS, packed[1]), BYTE, lambda: planes(mask))
-    levels, rows = [], BITS // 2
+    levels, rows = list[BitProducts](), BITS // 2
     while rows:
         levels.append(_bit_products(source, (1, rows, packed[1])))
         rows //= 2
@@ -254,15 +257,14 @@ def _bit_products(source: CorrelationSource, shape: Shape) -> BitProducts:
 
 
 def stacked(records: Sequence[R]) -> R:
-    """One record of several images."""
+    """Join the records of several images into one."""
     first = records[0]
-    found = {}
+    columns: dict[str, Any] = {}
     for name in (field.name for field in fields(first)):
-        each = [getattr(record, name) for record in records]
-        nested = isinstance(each[0], tuple)
-        found[name] = (
-            tuple(stacked(level) for level in zip(*each, strict=True))
-            if nested
-            else np.concatenate(each)
+        parts = [getattr(record, name) for record in records]
+        columns[name] = (
+            tuple(stacked(level) for level in zip(*parts, strict=True))
+            if isinstance(parts[0], tuple)
+            else np.concatenate(parts)
         )
-    return type(first)(**found)
+    return type(first)(**columns)

@@ -1,13 +1,15 @@
-"""A torch network in the form of private inference: a row of layers, arrays, number of products."""
+"""Conversion of a torch network for private inference: a sequence of layers, and their arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from vergence.core.stages import Staged
@@ -19,18 +21,19 @@ class Layer:
     """One layer.
 
     Attributes:
-        name: of the stage.
+        name: name of the stage.
         kind: conv (stride 1, no padding), pool (largest of 2 x 2), dense, or product (of two
             arrays, for tests of the arithmetic).
         relu: whether a dense layer's negative outputs become 0.
-        beside: whether what stands beside the image joins a dense layer's inputs.
+        takes_side_inputs: whether the side inputs (head pose) join a dense layer's inputs.
         products: secret times secret, per image.
     """
 
     name: str
     kind: str
     relu: bool = False
-    beside: bool = False
+    # Files of dealt folders call it `beside`.
+    takes_side_inputs: Annotated[bool, Field(validation_alias="beside")] = False
     products: int = 0
 
 
@@ -42,7 +45,7 @@ class NetworkParts:
         layers: in order.
         arrays: parameters by name, float32, in torch's own order; of a pruned dense layer the kept
             weights `[outputs, kept]` alone.
-        columns: of pruned dense layers, which inputs these are for. All learn it.
+        columns: for each pruned dense layer the input of each kept weight; public to all parties.
     """
 
     layers: tuple[Layer, ...]
@@ -55,19 +58,22 @@ class NetworkParts:
         return sum(layer.products for layer in self.layers)
 
     @property
-    def beside(self) -> bool:
+    def takes_side_inputs(self) -> bool:
         """True if a layer reads the values beside the image."""
-        return any(layer.beside for layer in self.layers)
+        return any(layer.takes_side_inputs for layer in self.layers)
 
 
 @torch.no_grad()
 def parts(
-    network: Staged, image: Tensor, after: str = "", columns: Mapping[str, NDArray] | None = None
+    network: Staged,
+    image: Tensor,
+    after: str = "",
+    columns: Mapping[str, NDArray[np.integer]] | None = None,
 ) -> NetworkParts:
     """Return the layers of a network, or of its tail.
 
-    Read are what its stages are made of; whether that is all a network does is for the caller to
-    check, by its answers in clear.
+    Only the modules of its stages are read. The caller checks that a network does nothing else, by
+    comparing with its plain predictions.
 
     Args:
         network: a row of convolutions, poolings and linear layers.
@@ -81,23 +87,26 @@ def parts(
     names = list(network.stages)
     if after and after not in names[:-1]:
         raise ConfigError(f"private inference: a tail begins after one of {names[:-1]}: '{after}'")
-    first, kept = names.index(after) + 1 if after else 0, columns or {}
+    first, inputs_of = names.index(after) + 1 if after else 0, columns or {}
     last = [n for n in names if any(isinstance(m, nn.Linear) for m in _modules(network, n))][-1]
-    x, layers, arrays = image, [], {}
+    x, layers, arrays = image, list[Layer](), dict[str, NDArray[np.float32]]()
     for number, name in enumerate(names):
-        beside = name in network.reads
-        outside = [torch.zeros(1, 2)] * beside
-        y = network.stage(name, x, *outside)
+        side = name in network.reads
+        # The head pose, of which only the shape matters here.
+        side_inputs = [torch.zeros(1, 2)] * side
+        y = network.stage(name, x, *side_inputs)
         if number >= first:
-            layer = _layer(network, name, y, name != last, beside, kept.get(name))
+            layer = _layer(network, name, y, name != last, side, inputs_of.get(name))
             layers.append(layer)
             for module in _modules(network, name):
                 for key, value in module.named_parameters():
                     arrays[f"{name}.{key}"] = value.detach().numpy().astype(np.float32)
         x = y
-    for name in kept:
-        arrays[f"{name}.weight"] = np.take_along_axis(arrays[f"{name}.weight"], kept[name], 1)
-    return NetworkParts(tuple(layers), arrays, {n: c.astype(np.int32) for n, c in kept.items()})
+    for name, inputs in inputs_of.items():
+        arrays[f"{name}.weight"] = np.take_along_axis(arrays[f"{name}.weight"], inputs, 1)
+    return NetworkParts(
+        tuple(layers), arrays, {n: c.astype(np.int32) for n, c in inputs_of.items()}
+    )
 
 
 def _modules(network: Staged, name: str) -> list[nn.Module]:
@@ -109,8 +118,8 @@ def _layer(
     name: str,
     y: Tensor,
     relu: bool,
-    beside: bool,
-    kept: NDArray | None,
+    takes_side_inputs: bool,
+    inputs: NDArray[np.integer] | None,
 ) -> Layer:
     match _modules(network, name):
         case []:
@@ -118,9 +127,10 @@ def _layer(
         case [nn.Conv2d() as conv]:
             return Layer(name, "conv", products=conv.weight.numel() * y[0, 0].numel())
         case [nn.Linear() as linear]:
-            count = linear.weight.numel() if kept is None else kept.size
-            return Layer(name, "dense", relu, beside, count)
-    raise ConfigError(
-        f"private inference: stage '{name}' of {type(network).__name__} is neither a convolution "
-        "nor a pooling nor a linear layer; take lenet"
-    )
+            count = linear.weight.numel() if inputs is None else inputs.size
+            return Layer(name, "dense", relu, takes_side_inputs, count)
+        case _:
+            raise ConfigError(
+                f"private inference: stage '{name}' of {type(network).__name__} is neither a "
+                "convolution nor a pooling nor a linear layer; take lenet"
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,12 @@ BITS = 64
 Words = NDArray[np.uint64]
 Packed = NDArray[np.uint8]
 """Eight bits a byte."""
-Shares = NDArray[Any]
+Shares = NDArray[np.unsignedinteger]
 """Words add up to a secret modulo 2^64; packed bits give it by exclusive or."""
 
 
-def encode(values: NDArray, steps: int = 1) -> Words:
-    """Numbers as words, rounded; `steps=2` with the fraction of a product.
+def encode(values: NDArray[np.floating], steps: int = 1) -> Words:
+    """Return numbers as words, rounded; `steps=2` with the fraction of a product.
 
     Raises:
         ConfigError: a number is too large or not finite; nothing is clipped.
@@ -38,25 +37,25 @@ def encode(values: NDArray, steps: int = 1) -> Words:
 
 
 def decode(words: Words) -> NDArray[np.float64]:
-    """Numbers of words."""
+    """Return the numbers that words stand for."""
     return words.view(np.int64).astype(np.float64) * 2.0**-FRACTION
 
 
 def combined(shares: Sequence[Shares]) -> Shares:
-    """Secret of all its shares: the sum of words, or the exclusive or of packed bits."""
+    """Return the secret of all its shares: the sum of words, the exclusive or of packed bits."""
     join = np.add if shares[0].dtype == np.uint64 else np.bitwise_xor
     return join.reduce(np.stack(shares), 0)
 
 
 def difference(secret: Shares, others: Sequence[Shares]) -> Shares:
-    """Last share of a secret, of which the others are drawn."""
+    """Return the last share of a secret whose other shares are drawn at random."""
     if not others:
         return secret
-    taken = combined(others)
-    return secret - taken if secret.dtype == np.uint64 else secret ^ taken
+    rest = combined(others)
+    return secret - rest if secret.dtype == np.uint64 else secret ^ rest
 
 
-def pack(bits: NDArray) -> Packed:
+def pack(bits: NDArray[np.generic]) -> Packed:
     """Bits of the last axis, eight to a byte."""
     return np.packbits(bits.astype(np.uint8), -1, bitorder="little")
 

@@ -1,9 +1,10 @@
-"""A network on additive shares among two parties or more, with correlations that its owner dealt.
+"""Evaluation of a network on additive shares among two or more parties.
 
 A party's part is a generator: it yields arrays of which the sum (words) or the exclusive or (bits)
-over all parties is to be opened, and is sent what was opened. Who answers decides where the parties
-are: in one process, or on machines of their own. Everything that is opened is hidden by a mask that
-is used once. Semi-honest: a party that sends something else is not noticed, and spoils the answer.
+over all parties is to be opened, and is sent the result. The caller decides where the parties are:
+in one process, or on machines of their own. Every opened value is hidden by a mask that is used
+once. Security is semi-honest: a party that sends something else is not noticed, and spoils the
+answer.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from vergence.errors import ConfigError
 from vergence.privacy.inference.correlations import (
@@ -65,21 +67,26 @@ class SharedNetwork:
     """Public part of a network: its layers and their shapes.
 
     Attributes:
-        layers: in order; of each, `kind`, `relu` and `beside` count.
+        layers: in order; of each, `kind`, `relu` and `takes_side_inputs` count.
         image: shape of an input.
-        beside: numbers beside the image, 0 where no layer reads them.
+        side_inputs: how many side inputs (head pose) join the image, 0 where no layer reads them.
         weights: shapes of the parameters by name.
     """
 
     layers: tuple[Layer, ...]
     image: Shape
-    beside: int
+    side_inputs: Annotated[int, Field(validation_alias="beside")]
     weights: Mapping[str, Shape]
 
     def digest(self) -> str:
-        """SHA-256 of all of it."""
-        text = json.dumps([asdict(self), FRACTION], sort_keys=True)
+        """Return the SHA-256 of all fields, by which parties and clients know the same network."""
+        text = json.dumps([self.record(), FRACTION], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def record(self) -> dict[str, object]:
+        """Return the fields under the names that files and digests of dealt folders have."""
+        names = {"takes_side_inputs": "beside", "side_inputs": "beside"}
+        return asdict(self, dict_factory=lambda pairs: {names.get(k, k): v for k, v in pairs})
 
     @cached_property
     def steps(self) -> tuple[tuple[Layer, Shape, Shape], ...]:
@@ -88,7 +95,7 @@ class SharedNetwork:
         Raises:
             ConfigError: a layer does not fit onto the one before it.
         """
-        found, shape = [], self.image
+        steps, shape = list[tuple[Layer, Shape, Shape]](), self.image
         for layer in self.layers:
             before, weight = shape, self.weights.get(f"{layer.name}.weight", ())
             if layer.kind == "pool":
@@ -99,14 +106,17 @@ class SharedNetwork:
                     *(1 + s - k for s, k in zip(before[1:], weight[2:], strict=True)),
                 )
             else:
-                before, shape = (prod(before) + self.beside * layer.beside,), weight[:1]
+                before, shape = (
+                    (prod(before) + self.side_inputs * layer.takes_side_inputs,),
+                    weight[:1],
+                )
             if weight and weight[1] != before[0]:
                 raise ConfigError(
                     f"private prediction: layer '{layer.name}' takes {weight[1]} inputs and gets "
                     f"{before[0]}"
                 )
-            found.append((layer, before, shape))
-        return tuple(found)
+            steps.append((layer, before, shape))
+        return tuple(steps)
 
     @property
     def answers(self) -> int:
@@ -114,11 +124,11 @@ class SharedNetwork:
         return prod(self.steps[-1][2])
 
 
-def described(parts: NetworkParts, image: Shape, beside: int) -> SharedNetwork:
-    """Public part of a network.
+def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNetwork:
+    """Return the public part of a network.
 
     Raises:
-        ConfigError: it is pruned, or of layers that are not computed here.
+        ConfigError: it is pruned, or has layers that are not supported.
     """
     kinds = {layer.kind for layer in parts.layers} - {"conv", "pool", "dense"}
     if parts.columns or kinds:
@@ -127,12 +137,15 @@ def described(parts: NetworkParts, image: Shape, beside: int) -> SharedNetwork:
             f"got {', '.join(sorted(kinds)) or 'a pruned layer'}"
         )
     weights = {name: array.shape for name, array in parts.arrays.items()}
-    found = SharedNetwork(parts.layers, image, beside if parts.beside else 0, weights)
-    assert found.steps  # refuses what does not fit
-    return found
+    public = SharedNetwork(
+        parts.layers, image, side_inputs if parts.takes_side_inputs else 0, weights
+    )
+    # Computing the steps refuses layers that do not fit onto each other.
+    assert public.steps
+    return public
 
 
-def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray]) -> dict[str, Words]:
+def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, Words]:
     """Return parameters as words, biases with the fraction of a product.
 
     Raises:
@@ -171,38 +184,41 @@ def records(
 
     `weights` are read by the dealer alone.
     """
-    found: list[Record] = []
+    correlations: list[Record] = []
     for layer, inputs, outputs in network.steps:
         if layer.kind == "pool":
             count = prod(outputs)
-            found += [comparison_mask(source, 2 * count), comparison_mask(source, count)]
+            correlations += [comparison_mask(source, 2 * count), comparison_mask(source, count)]
             continue
 
         def apply(x: Words, layer: Layer = layer) -> Words:
             return applied(layer, x, weights[f"{layer.name}.weight"])
 
-        found += [linear_mask(source, inputs, outputs, apply), truncation_mask(source, outputs)]
+        correlations += [
+            linear_mask(source, inputs, outputs, apply),
+            truncation_mask(source, outputs),
+        ]
         if layer.relu:
-            found.append(comparison_mask(source, prod(outputs)))
-    return tuple(found)
+            correlations.append(comparison_mask(source, prod(outputs)))
+    return tuple(correlations)
 
 
 def deal(
     network: SharedNetwork, weights: Mapping[str, Words], seeds: Sequence[bytes], unit: int
 ) -> bytes:
-    """Correlations of one image: what the first party is given; the others have their seeds."""
+    """Return the first party's correlations of one image; the others derive theirs from seeds."""
     dealer = Dealer(seeds, unit)
     records(network, dealer, weights)
     return dealer.corrections()
 
 
-def held(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Record, ...]:
-    """One party's correlations of several images.
+def party_records(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Record, ...]:
+    """Return one party's correlations of several images, stacked.
 
     Raises:
         StateError: material is damaged, or for another network.
     """
-    of_each = []
+    of_each: list[tuple[Record, ...]] = []
     for holder in holders:
         of_each.append(records(network, holder, {}))
         holder.end()
@@ -224,7 +240,7 @@ class PartyShares:
     records: tuple[Record, ...]
 
     def known(self, values: Words) -> Words:
-        """Share of numbers that all know: the first party's is the number."""
+        """Return a share of public numbers: the number for the first party, 0 for the others."""
         return values if self.first else np.zeros_like(values)
 
     def power(self, exponent: int) -> np.uint64:
@@ -232,14 +248,16 @@ class PartyShares:
         return np.uint64(self.first) << np.uint64(exponent)
 
 
-def forward(network: SharedNetwork, mine: PartyShares, x: Words, beside: Words) -> Opening[Words]:
+def forward(
+    network: SharedNetwork, mine: PartyShares, x: Words, side_inputs: Words
+) -> Opening[Words]:
     """Compute one party's share of the answers `[n, answers]`.
 
     Args:
-        network: what all know.
-        mine: what this party alone has.
+        network: the public part, which all parties know.
+        mine: this party's secret shares.
         x: its share of images `[n, ...]`.
-        beside: its share of what stands beside them `[n, beside]`.
+        side_inputs: its share of the side inputs `[n, columns]`.
     """
     records: Iterator[Any] = iter(mine.records)
     for layer, inputs, _ in network.steps:
@@ -248,7 +266,7 @@ def forward(network: SharedNetwork, mine: PartyShares, x: Words, beside: Words) 
             continue
         if layer.kind == "dense":
             x = x.reshape(len(x), -1)
-            x = np.concatenate([x, beside], 1) if layer.beside else x
+            x = np.concatenate([x, side_inputs], 1) if layer.takes_side_inputs else x
         assert x.shape[1:] == inputs
         x = yield from linear(mine, layer, x, next(records))
         x = yield from truncate(mine, x, next(records))

@@ -1,8 +1,8 @@
-"""Poisoned data: chosen people train on gaze that is off by a fixed angle, or on spoiled pictures.
+"""Poisoned data: malicious clients train on gaze that is off by an angle, or on noisy pictures.
 
-Validation and test data stay as they are, so that the tables measure what the liars did to others.
-Spoiled pictures are the noise of `vergence.data.noise`, on these people alone:
-`on_chosen(federation, liars, Noise(share=1.0, std=0.5).apply)`.
+Validation and test data stay as they are, so that the tables measure the harm done to others.
+Noisy pictures are those of `vergence.data.noise`, for these people alone:
+`change_clients(federation, liars, Noise(share=1.0, std=0.5).apply)`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vergence.core.data import Splits
 from vergence.core.federation import Federation
 from vergence.core.options import NamedOptions
 from vergence.errors import DataError
-from vergence.privacy.poisoning.updates import chosen
+from vergence.privacy.poisoning.updates import malicious_clients
 
 
 class Change(Protocol):
-    """Change that liars make to their training data."""
+    """Change that malicious clients make to their training data."""
 
     def apply(self, federation: Federation) -> Federation:
         """Return a federation with everybody's training data changed."""
@@ -36,9 +36,9 @@ class DataPoison(NamedOptions, label="poison"):
 
     Args:
         attack: its name.
-        change: what it does to a liar's data.
-        share: of the people; 0 for nobody. A larger share has the liars of a smaller one too.
-        seed: of who lies: the same people as in attacks on updates.
+        change: applied to a malicious client's data.
+        share: of the people; 0 for nobody. A larger share includes the people of a smaller one.
+        seed: of the draw of people: the same as in attacks on updates.
     """
 
     attack: str
@@ -46,16 +46,18 @@ class DataPoison(NamedOptions, label="poison"):
     share: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
-    def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """Return the liars, `share * clients` of them rounded up, in client order."""
-        return chosen(clients, self.share, self.seed)
+    def malicious_clients(self, clients: Sequence[str]) -> tuple[str, ...]:
+        """Return `share * clients` malicious clients, rounded up, in client order."""
+        return malicious_clients(clients, self.share, self.seed)
 
     def apply(self, federation: Federation) -> Federation:
-        """Return the federation with the liars' training data changed."""
-        return on_chosen(federation, self.chosen(federation.clients), self.change.apply)
+        """Return the federation with the malicious clients' training data changed."""
+        return change_clients(
+            federation, self.malicious_clients(federation.clients), self.change.apply
+        )
 
 
-def on_chosen(
+def change_clients(
     federation: Federation, clients: Sequence[str], change: Callable[[Federation], Federation]
 ) -> Federation:
     """Return the federation with the data of these people changed, everybody in their old place.
@@ -96,8 +98,8 @@ class GazeOffset(NamedOptions, label="gaze_offset"):
             DataError: somebody has no column `gaze`, float `[samples, 2]`, (pitch, yaw) in radians.
         """
         people = {client: self._turned(client, s) for client, s in federation.people.items()}
-        told = f"training gaze off by {self.pitch:g} pitch, {self.yaw:g} yaw (degrees)"
-        about = {**federation.about, "gaze_offset": f"{told}: {', '.join(people)}"}
+        text = f"training gaze off by {self.pitch:g} pitch, {self.yaw:g} yaw (degrees)"
+        about = {**federation.about, "gaze_offset": f"{text}: {', '.join(people)}"}
         return replace(federation, people=people, about=about)
 
     def _turned(self, client: str, splits: Splits) -> Splits:

@@ -1,8 +1,8 @@
-"""Poisoned updates: what chosen clients send instead of what they learned.
+"""Poisoned updates, which malicious clients send in place of their own.
 
-An attack sees the replies of the clients it holds, and, if it `knows` them, everybody's: the
+An attack sees the replies of the clients it controls, and, if it `knows` them, everybody's: the
 strongest attacker of the papers. It changes values alone: weights, masks and metrics stay, so that
-the guards find nothing wrong. Attacks on data are in `vergence.privacy.poisoning.data`.
+the checks on replies find nothing wrong. Attacks on data are in `vergence.privacy.poisoning.data`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ class Poison(NamedOptions, label="poison"):
     """An attack on updates and the share of people who carry it out.
 
     Args:
-        attack: `sign_flip` sends -`factor` u, `scaling` sends `factor` u (u: what was learned);
-            `alie`, `min_max` and `min_sum` send one update for all liars, made from many.
-        share: of the people; 0 for nobody. A larger share has the liars of a smaller one too.
+        attack: `sign_flip` sends -`factor` u, `scaling` sends `factor` u (u: the honest update);
+            with `alie`, `min_max` and `min_sum` all malicious clients send one update, made from
+            many.
+        share: of the people; 0 for nobody. A larger share includes the people of a smaller one.
         factor: of sign flip and scaling.
         direction: of min-max and min-sum: away from the mean (`unit`), from its signs (`sign`), or
             by the standard deviations (`std`).
-        knows: updates the attack is made from: everybody's, or the liars' own.
-        seed: of who lies.
+        knows: updates the attack is made from: everybody's, or the malicious clients' own.
+        seed: of the draw of people.
     """
 
     attack: Literal["sign_flip", "scaling", "alie", "min_max", "min_sum"] = "sign_flip"
@@ -48,14 +49,14 @@ class Poison(NamedOptions, label="poison"):
     knows: Literal["everyone", "liars"] = "everyone"
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
-    def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """Return the liars, `share * clients` of them rounded up, in client order."""
-        return chosen(clients, self.share, self.seed)
+    def malicious_clients(self, clients: Sequence[str]) -> tuple[str, ...]:
+        """Return `share * clients` malicious clients, rounded up, in client order."""
+        return malicious_clients(clients, self.share, self.seed)
 
     def apply(
         self, replies: Mapping[str, SealedReply], liars: Sequence[str]
     ) -> dict[str, SealedReply]:
-        """Return the round's replies with those of the liars replaced.
+        """Return the round's replies with those of the malicious clients replaced.
 
         An entry that somebody does not share counts as the mean of those who do, in everything
         that is computed from many replies.
@@ -63,22 +64,24 @@ class Poison(NamedOptions, label="poison"):
         Raises:
             ConfigError: a lossy codec packed the replies already.
         """
-        held = [client for client in liars if client in replies]
-        if not held:
+        senders = [client for client in liars if client in replies]
+        if not senders:
             return dict(replies)
         if self.attack in ("sign_flip", "scaling"):
             by = self.factor if self.attack == "scaling" else -self.factor
-            one = {client: UpdateMatrix.of({client: replies[client]}) for client in held}
-            with np.errstate(over="ignore"):  # infinity is for the guards to refuse
-                told = {c: by * v.values[0] for c, v in one.items() if len(v)}
+            single = {client: UpdateMatrix.of({client: replies[client]}) for client in senders}
+            # An infinite entry stays: the checks on replies must refuse it, not NumPy.
+            with np.errstate(over="ignore"):
+                poisoned = {c: by * v.values[0] for c, v in single.items() if len(v)}
         else:
-            honest = [client for client in replies if client not in held]
-            known = held if self.knows == "liars" or not honest else honest
+            honest = [client for client in replies if client not in senders]
+            known = senders if self.knows == "liars" or not honest else honest
             votes = UpdateMatrix.of({c: replies[c] for c in known})
-            if not len(votes):  # nobody shares anything
+            # Without a row nobody shares an entry, and there is nothing to imitate.
+            if not len(votes):
                 return dict(replies)
-            told = dict.fromkeys(held, self._crafted(votes, len(replies), len(held)))
-        return {c: rewritten(r, told[c]) if c in told else r for c, r in replies.items()}
+            poisoned = dict.fromkeys(senders, self._crafted(votes, len(replies), len(senders)))
+        return {c: rewritten(r, poisoned[c]) if c in poisoned else r for c, r in replies.items()}
 
     def _crafted(self, votes: UpdateMatrix, everybody: int, liars: int) -> NDArray[np.floating]:
         values = filled(votes)
@@ -88,7 +91,7 @@ class Poison(NamedOptions, label="poison"):
         return find(values, towards(values, self.direction))
 
 
-def chosen(clients: Sequence[str], share: float, seed: int) -> tuple[str, ...]:
+def malicious_clients(clients: Sequence[str], share: float, seed: int) -> tuple[str, ...]:
     """Return `share * clients` clients rounded up, in client order; more hold those of fewer."""
     ranked = sorted(clients, key=lambda c: RandomStream("poison", seed, c).number())
     liars = set(ranked[: math.ceil(share * len(ranked) - 1e-9)])
@@ -132,37 +135,37 @@ def towards(values: NDArray[np.floating], direction: Direction) -> NDArray[np.fl
     return -mean / max(float(np.linalg.norm(mean)), np.finfo(float).tiny)
 
 
-def min_max(values: NDArray[np.floating], way: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return mean + gamma `way`, as far as no update is further from it than two are apart.
+def min_max(values: NDArray[np.floating], direction: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return mean + gamma `direction` with the largest gamma that hides among honest updates.
 
-    max_i ||mean + gamma way - u_i|| <= max_ij ||u_i - u_j||. Every i bounds gamma by the positive
+    max_i ||mean + gamma d - u_i|| <= max_ij ||u_i - u_j||. Every i bounds gamma by the positive
     root of a quadratic equation, and holds for all smaller gamma: the least root is the answer.
 
     Source: Shejwalkar and Houmansadr, NDSS 2021, Equation 6 (their search halves steps).
     """
     mean = values.mean(axis=0)
-    apart, length = mean - values, float(way @ way)
+    offsets, length = mean - values, float(direction @ direction)
     if not length:
         return mean
     widest = float(scipy.spatial.distance.pdist(values, "sqeuclidean").max(initial=0))
-    half, rest = apart @ way, widest - np.einsum("ij,ij->i", apart, apart)
+    half, rest = offsets @ direction, widest - np.einsum("ij,ij->i", offsets, offsets)
     roots = (-half + np.sqrt(half**2 + length * np.maximum(rest, 0))) / length
-    return mean + max(float(roots.min()), 0.0) * way
+    return mean + max(float(roots.min()), 0.0) * direction
 
 
-def min_sum(values: NDArray[np.floating], way: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return mean + gamma `way`, as far as its squared distances sum to no more than an update's.
+def min_sum(values: NDArray[np.floating], direction: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return mean + gamma `direction` with the largest gamma whose sum of distances is honest.
 
-    sum_i ||mean + gamma way - u_i||^2 = sum_i ||mean - u_i||^2 + n gamma^2 ||way||^2, which may
-    reach max_i sum_j ||u_i - u_j||^2.
+    sum_i ||mean + gamma d - u_i||^2 = sum_i ||mean - u_i||^2 + n gamma^2 ||d||^2, which may reach
+    max_i sum_j ||u_i - u_j||^2.
 
     Source: Shejwalkar and Houmansadr, NDSS 2021, Equation 7.
     """
-    mean, length = values.mean(axis=0), float(way @ way)
+    mean, length = values.mean(axis=0), float(direction @ direction)
     if not length:
         return mean
     distance = scipy.spatial.distance
-    apart = distance.squareform(distance.pdist(values, "sqeuclidean"))
-    most = float(apart.sum(axis=1).max(initial=0))
+    squared = distance.squareform(distance.pdist(values, "sqeuclidean"))
+    most = float(squared.sum(axis=1).max(initial=0))
     room = max(most - float(((values - mean) ** 2).sum()), 0.0)
-    return mean + math.sqrt(room / (len(values) * length)) * way
+    return mean + math.sqrt(room / (len(values) * length)) * direction

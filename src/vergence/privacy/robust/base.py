@@ -22,7 +22,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.robust.update_matrix import UpdateMatrix, split
 
 Attackers = Annotated[float, Interval(ge=0, lt=0.5)]
-"""The share of clients that may lie. Nothing holds where half of them do."""
+"""Share of malicious clients; no rule promises anything where half of the clients are."""
 WHOLE = (
     "compares whole updates, and clients share different entries; use median, trimmed_mean or "
     "norm_bound, or a method without masks"
@@ -32,7 +32,7 @@ WHOLE = (
 
 @dataclass(frozen=True)
 class Decision:
-    """Values the server adds per entry, the number of clients behind them, and those left out.
+    """A rule's result: values to add, the number of clients behind them, and who was left out.
 
     Attributes:
         row: a number per entry of an update, all trees in a row as in `UpdateMatrix.values`.
@@ -40,9 +40,9 @@ class Decision:
         left_out: why, for each client that did not count.
     """
 
-    row: NDArray
-    weight: float | NDArray
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    row: NDArray[np.floating]
+    weight: float | NDArray[np.number]
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class RobustRule(NamedOptions, ABC):
         """Aggregate replies that passed the guards.
 
         A round with too few of them adds nothing: every weight is 0, and everybody is listed with
-        the reason. Metrics are plain means over all replies; they are hearsay.
+        the reason. Metrics are plain means over all replies, which a malicious client can shift.
 
         Args:
             replies: per client; of different trees only where the guards let them through.
@@ -140,18 +140,21 @@ class RobustRule(NamedOptions, ABC):
                 root update is missing or of another shape.
         """
         votes = UpdateMatrix.of(replies)
-        if not self.entrywise and not votes.alike:
+        # An absent entry would count as 0 in a distance: an attacker with a mask like the others'
+        # would seem nearer to them than honest clients with masks of their own.
+        if not self.entrywise and not votes.same_support:
             raise ConfigError(f"privacy.robust = '{self.name}' {WHOLE}")
         need = self.fewest(len(votes))
         if len(votes) < need:
             reason = f"too few: {self.name} needs {need} replies, {len(votes)} came"
-            return nothing(replies, like, reason)
+            # With fewer replies the attackers could be the majority: better no step than theirs.
+            return empty_verdict(replies, like, reason)
         decision = self.decide(votes, stream, self._root(root, like))
         self._check_decision(decision, votes.entries)
         return _verdict(decision, replies, like, decision.left_out)
 
     def _check_decision(self, decision: object, entries: int) -> None:
-        """Refuse what a rule of somebody's own returned by mistake, with its name."""
+        """Refuse a decision that cannot be added, as a user's own rule may return by mistake."""
         if not isinstance(decision, Decision):
             raise ConfigError(
                 f"privacy.robust = '{self.name}': decide() must return Decision(row, weight), got "
@@ -187,11 +190,14 @@ class RobustRule(NamedOptions, ABC):
 
 
 def attackers(share: float, clients: int) -> int:
-    """Return f, how many of the clients may lie: their share, rounded up."""
+    """Return f, the number of clients that may be malicious: their share, rounded up."""
+    # 1e-9: 0.07 * 100 is 7.000000000000001 in floating point, and must not become 8.
     return math.ceil(share * clients - 1e-9)
 
 
-def nothing(replies: Mapping[str, SealedReply], like: Mapping[str, Params], reason: str) -> Verdict:
+def empty_verdict(
+    replies: Mapping[str, SealedReply], like: Mapping[str, Params], reason: str
+) -> Verdict:
     """Return a verdict that adds nothing: every weight is 0, and everybody has this reason."""
     decision = Decision(np.zeros(sum(p.layout.n for p in like.values())), 0.0)
     return _verdict(decision, replies, like, dict.fromkeys(replies, reason))
@@ -210,10 +216,10 @@ def _verdict(
     else:
         weights = dict.fromkeys(like, decision.weight)
     totals = {name: row * weights[name] for name, row in rows.items()}
-    told: dict[str, list[float]] = {}
+    metrics_of: dict[str, list[float]] = {}
     for client in sorted(replies):
         for name, value in replies[client].metrics.items():
-            told.setdefault(name, []).append(value)
-    metrics = {name: float(np.mean(values)) for name, values in told.items()}
+            metrics_of.setdefault(name, []).append(value)
+    metrics = {name: float(np.mean(values)) for name, values in metrics_of.items()}
     count = len(replies) - len(left_out)
     return Verdict(Aggregate(totals, weights, count, metrics), left_out)

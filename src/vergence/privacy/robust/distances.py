@@ -15,15 +15,16 @@ def krum_scores(votes: UpdateMatrix, f: int) -> NDArray[np.float64]:
     Source: Blanchard et al., NeurIPS 2017, Section 4.
     """
     distance = scipy.spatial.distance
-    apart = np.zeros((len(votes), len(votes)))
+    squared = np.zeros((len(votes), len(votes)))
     for part in votes.blocks():
         values = votes.values[:, part].astype(np.float64)
-        apart += distance.squareform(distance.pdist(values, "sqeuclidean"))
-    np.fill_diagonal(apart, np.inf)  # a vector is not its own neighbour
-    return np.sort(apart, axis=1)[:, : len(votes) - f - 2].sum(axis=1)
+        squared += distance.squareform(distance.pdist(values, "sqeuclidean"))
+    # A vector is not its own neighbour: without this every score would contain a distance of 0.
+    np.fill_diagonal(squared, np.inf)
+    return np.sort(squared, axis=1)[:, : len(votes) - f - 2].sum(axis=1)
 
 
-def rejected(votes: UpdateMatrix, kept: NDArray[np.intp], reason: str) -> dict[str, str]:
-    """Return the clients whose rows were not kept, with the reason."""
-    chosen = set(kept.tolist())
-    return {c: reason for i, c in enumerate(votes.clients) if i not in chosen}
+def rejected(votes: UpdateMatrix, survivors: NDArray[np.intp], reason: str) -> dict[str, str]:
+    """Return the clients whose rows are not among the survivors, with the reason."""
+    rows = set(survivors.tolist())
+    return {c: reason for i, c in enumerate(votes.clients) if i not in rows}

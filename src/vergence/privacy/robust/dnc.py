@@ -44,21 +44,25 @@ class DnC(RobustRule):
         f = attackers(self.attackers, clients)
         return max(2 * f, math.ceil(self.remove * f)) + 1
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Draw, project, remove."""
         out = math.ceil(self.remove * attackers(self.attackers, len(votes)) - 1e-9)
         good = np.ones(len(votes), bool)
         for draw in range(self.draws):
+            # Random entries of this round: an attacker who knew them would poison all others.
             rng = stream.child("dnc", draw).numpy()
-            size = min(self.sample, votes.entries)
-            entries = np.sort(rng.choice(votes.entries, size, replace=False))
+            entries = np.sort(
+                rng.choice(votes.entries, min(self.sample, votes.entries), replace=False)
+            )
             scores = outliers(votes.values[:, entries])
             good[np.argsort(scores, kind="stable")[len(votes) - out :]] = False
-        kept = np.flatnonzero(good)
-        left = rejected(votes, kept, "dnc: an outlier where updates differ most")
-        if not len(kept):
-            return Decision(np.zeros(votes.entries, votes.values.dtype), 0.0, left)
-        return Decision(votes.only(kept).mean(), float(len(kept)), left)
+        survivors = np.flatnonzero(good)
+        outlying = rejected(votes, survivors, "dnc: an outlier where updates differ most")
+        if not len(survivors):
+            return Decision(np.zeros(votes.entries, votes.values.dtype), 0.0, outlying)
+        return Decision(votes.only(survivors).mean(), float(len(survivors)), outlying)
 
 
 def outliers(values: NDArray[np.floating]) -> NDArray[np.float64]:

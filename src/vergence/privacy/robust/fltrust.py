@@ -41,7 +41,9 @@ class FLTrust(RobustRule):
         """Assumption that the trusted person is honest, and training there good for everybody."""
         return f"{self.root} is honest, and what is learned there is good for everybody"
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Weigh by trust."""
         assert root is not None
         length, norms = float(np.linalg.norm(root.astype(np.float64))), votes.norms()
@@ -50,6 +52,7 @@ class FLTrust(RobustRule):
         trust = np.maximum(along / scale, 0)
         total = np.zeros(votes.entries)
         for values, much, norm in zip(votes.values, trust, norms, strict=True):
+            # Every update is scaled to the root's length: a longer one gains no influence.
             if much:
                 total += (much * length / norm) * values
         out = {

@@ -31,14 +31,14 @@ def deal(clients: Sequence[str], k: int, stream: RandomStream) -> list[tuple[str
             f"groups of at least {k} cannot be dealt from {len(clients)} clients; take k from 2 to "
             f"{len(clients)}"
         )
-    order = stream.child("groups").numpy().permutation(len(clients))
+    order = stream.child("groups").numpy().permutation(len(clients)).tolist()
     shuffled = [sorted(clients)[i] for i in order]
     count = len(clients) // k
     return [tuple(shuffled[g::count]) for g in range(count)]
 
 
 def check(clients: int, k: int, liars: int) -> None:
-    """Refuse groups so large that liars, each in another group, could be half of them.
+    """Refuse groups so large that malicious clients could spoil half of the groups' sums.
 
     Raises:
         ConfigError: says how many groups there are and how many it takes.

@@ -33,7 +33,9 @@ class Krum(RobustRule):
         """2 f + 2 < n."""
         return 2 * attackers(self.attackers, clients) + 3
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Choose one."""
         scores = krum_scores(votes, attackers(self.attackers, len(votes)))
         best = np.argmin(scores, keepdims=True)

@@ -36,7 +36,9 @@ class Median(RobustRule):
         """Honest clients must be more than attackers."""
         return 2 * attackers(self.attackers, clients) + 1
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Take the middle of every entry."""
         row = middle(votes, np.maximum((votes.counts - 1) // 2, 0))
         enough = votes.counts >= self.fewest(len(votes))

@@ -32,7 +32,9 @@ class MultiKrum(RobustRule):
         """2 f + 2 < n."""
         return 2 * attackers(self.attackers, clients) + 3
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Choose m of them."""
         f = attackers(self.attackers, len(votes))
         scores = krum_scores(votes, f)

@@ -35,7 +35,9 @@ class NormBound(RobustRule):
         much = "the median norm" if self.bound is None else f"norm {self.bound:g}"
         return f"what few liars add with updates of {much} does no harm: none is left out"
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Shorten and average."""
         norms = votes.norms()
         bound = float(np.median(norms)) if self.bound is None else self.bound

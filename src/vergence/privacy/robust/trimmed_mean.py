@@ -37,7 +37,9 @@ class TrimmedMean(RobustRule):
         """One value must be left."""
         return 2 * attackers(self.attackers, clients) + 1
 
-    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
         """Cut f values at both ends of every entry."""
         row = middle(votes, attackers(self.attackers, len(votes)))
         enough = votes.counts >= self.fewest(len(votes))

@@ -18,10 +18,11 @@ def middle(votes: UpdateMatrix, cut: NDArray[np.integer] | int) -> NDArray[np.fl
     cuts = np.broadcast_to(cut, (votes.entries,))
     for part in votes.blocks():
         values = votes.values[:, part]
-        if votes.present is not None:  # those who are absent rank last
+        if votes.present is not None:
+            # Clients that do not share an entry are ranked last, outside of `counts`.
             values = np.where(votes.present[:, part], values, np.inf)
         ordered = np.sort(values, axis=0)
         inside = (ranks >= cuts[part]) & (ranks < votes.counts[part] - cuts[part])
-        kept = np.where(inside, ordered, 0).sum(axis=0, dtype=np.float64)
-        row[part] = kept / np.maximum(inside.sum(axis=0), 1)
+        total = np.where(inside, ordered, 0).sum(axis=0, dtype=np.float64)
+        row[part] = total / np.maximum(inside.sum(axis=0), 1)
     return row

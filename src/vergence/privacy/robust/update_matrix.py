@@ -1,4 +1,4 @@
-"""Matrix of single replies, a row each: what robust rules weigh, and what attackers know."""
+"""Matrix of single replies, one row each: the input of robust rules and of attacks on updates."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class UpdateMatrix:
-    """One row per client, in the order of their names: what each asks the server to add.
+    """Updates of a round, one row per client in the order of their names.
 
-    Weights are divided out: an attacker may claim any number of examples, so that a rule hears
-    every client once. A weight says no more than whether a client contributes to an entry.
+    Weights are divided out: an attacker may claim any number of examples, so that a rule counts
+    every client once. A weight only tells whether a client contributes to an entry.
 
     Attributes:
         clients: their names, sorted, so that nothing depends on the order of arrival.
@@ -42,7 +42,8 @@ class UpdateMatrix:
         Raises:
             ConfigError: two replies hold other trees than each other.
         """
-        rows, masks, clients = [], [], []
+        rows, masks, clients = list[NDArray[np.floating]](), list[NDArray[np.bool_]](), list[str]()
+        # Sorted: the order of arrival, which an attacker can influence, decides no tie.
         for client in sorted(replies):
             values, mask = _row(replies[client])
             if rows and len(values) != len(rows[0]):
@@ -56,8 +57,9 @@ class UpdateMatrix:
                 clients.append(client)
         width = len(rows[0]) if rows else 0
         table = np.stack(rows) if rows else np.zeros((0, width), np.float32)
-        whole = all(mask.all() for mask in masks)
-        return cls(tuple(clients), table, None if whole else np.stack(masks))
+        return cls(
+            tuple(clients), table, None if all(mask.all() for mask in masks) else np.stack(masks)
+        )
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -75,7 +77,7 @@ class UpdateMatrix:
         return self.present.sum(axis=0)
 
     @property
-    def alike(self) -> bool:
+    def same_support(self) -> bool:
         """True if all contribute to the same entries, so that rows are points of one space."""
         return self.present is None or bool(np.all((self.counts == 0) | (self.counts == len(self))))
 
@@ -100,7 +102,7 @@ class UpdateMatrix:
 
 
 def _row(sealed: SealedReply) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-    values, masks = [], []
+    values, masks = list[NDArray[np.floating]](), list[NDArray[np.bool_]]()
     for name in sorted(sealed.trees):
         tree = sealed.trees[name]
         mask = counted(tree.weight, tree.total.layout)
@@ -115,9 +117,9 @@ def _row(sealed: SealedReply) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
     return np.concatenate(values), np.concatenate(masks)
 
 
-def split(row: NDArray, like: Mapping[str, Params]) -> dict[str, Params]:
+def split(row: NDArray[np.number], like: Mapping[str, Params]) -> dict[str, Params]:
     """Cut a row of all trees, in the order of their names, into trees of these shapes and types."""
-    trees, start = {}, 0
+    trees, start = dict[str, Params](), 0
     for name in sorted(like):
         params = like[name]
         part = np.ascontiguousarray(row[start : start + params.layout.n])
@@ -126,10 +128,10 @@ def split(row: NDArray, like: Mapping[str, Params]) -> dict[str, Params]:
     return trees
 
 
-def rewritten(sealed: SealedReply, row: NDArray) -> SealedReply:
-    """Return a reply that asks for `row` instead, with the weights it had.
+def rewritten(sealed: SealedReply, row: NDArray[np.floating]) -> SealedReply:
+    """Return a reply whose update is `row`, with the weights it had.
 
-    Entries of weight 0 stay erased, whatever the row says there.
+    Entries of weight 0 stay erased, whatever the row has there.
 
     Raises:
         ConfigError: the reply's values went through a lossy codec.

@@ -16,11 +16,11 @@ steps more (`threshold.py`): after Helds the dealer makes tables, the parties sh
 counts to each other and look up, and all open what may be opened. The coordinator carries boxes
 that it cannot open.
 
-Aggregators follow the protocol, and so does the dealer: one that lies has entries opened that one
-person alone shares. The terms stay hidden as long as one of them tells the others nothing; counts
-below the threshold as long as no party and the dealer tell each other. The coordinator need not
-follow it: an aggregator begins an attempt once, every signature covers what was said before it, and
-each compares that with what it was shown itself.
+Aggregators and dealer are trusted to follow the protocol: a dealer that deviates can have entries
+opened that only one person shares. Replies stay hidden as long as one aggregator does not collude
+with the others; counts below the threshold as long as no party colludes with the dealer. The
+coordinator is not trusted: an aggregator begins an attempt once, every signature covers the
+messages before it, and each aggregator compares those with what it saw itself.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ from vergence.privacy.secure_aggregation.session import (
     Sign,
     UsedContributions,
     check,
-    given,
     statement,
+    sum_digest,
     transcript,
 )
 from vergence.privacy.secure_aggregation.threshold import (
+    Table,
     deal,
     hidden_table,
     looked_up,
@@ -110,20 +111,25 @@ def checked_openings(
     Raises:
         Refused: they are not.
     """
-    found = {opening.sender: opening for opening in openings}
-    if set(found) != set(terms.aggregators) or len(found) != len(openings):
-        raise Refused(f"lists: keys of {sorted(found)}, agreed are {sorted(terms.aggregators)}")
+    keys = {opening.sender: opening for opening in openings}
+    # A coordinator that added an aggregator of its own, or left one out, would change who has to
+    # collude.
+    if set(keys) != set(terms.aggregators) or len(keys) != len(openings):
+        raise Refused(f"lists: keys of {sorted(keys)}, agreed are {sorted(terms.aggregators)}")
     for opening in openings:
+        # A key of an earlier attempt, whose private half may have leaked since, could be replayed.
         if opening.terms != terms.digest:
             raise Refused(f"round: the key of '{opening.sender}' is of another attempt")
+        # Without the signature the coordinator could offer keys of its own and open every box.
         check(opening.signed, opening.signature, opening.sender, register)
+    # Two aggregators with one key are one party that would hold two shares.
     if len({opening.key for opening in openings}) != len(openings):
         raise Refused("lists: a key is there twice")
-    return found
+    return keys
 
 
 class Contributor(Participant[AdditiveParams]):
-    """A client's part of one attempt: it splits its words.
+    """A client's part of one attempt: it splits its words among the aggregators.
 
     Args:
         name: who this is.
@@ -131,7 +137,7 @@ class Contributor(Participant[AdditiveParams]):
         words: what it adds to the sum; they stay as they are.
         sign: signs with its long-lived key.
         register: the aggregators' long-lived keys, as known beforehand.
-        spent: which row it gave, kept over attempts and restarts.
+        spent: record of the row that it gave; it must outlive attempts and restarts.
     """
 
     def __init__(
@@ -151,16 +157,18 @@ class Contributor(Participant[AdditiveParams]):
 
     def _split(self, message: Openings) -> Contribution:
         terms = self.terms
-        digest, parts = terms.digest, []
+        digest, parts = terms.digest, list[SharePart]()
         openings = checked_openings(message.openings, terms, self.register)
         first, *others = terms.aggregators
         seeds = {name: new_seed() for name in others}
-        words, taken = np.empty_like(self.words), [part_seed(s, digest) for s in seeds.values()]
-        add_pads(self.words, terms.cipher, minus=taken, out=words)
+        words, pads = np.empty_like(self.words), [part_seed(s, digest) for s in seeds.values()]
+        add_pads(self.words, terms.cipher, minus=pads, out=words)
         for name in (first, *others):
             data = sent(words) if name == first else seeds[name]
             box = sealed(digest, "part", self.name, openings[name], data)
             parts.append(self._signed(SharePart(digest, self.name, name, box)))
+        # Written down before the parts leave: after a crash another row could be asked for, and
+        # two sums would differ by the difference of one client's rows.
         self.spent.spend_row(terms, self.words)
         return Contribution(digest, self.name, tuple(parts))
 
@@ -173,7 +181,7 @@ class Aggregator(Participant[AdditiveParams]):
         terms: made from its own plan.
         sign: signs with its long-lived key.
         register: the long-lived keys of clients, aggregators and dealer, as known beforehand.
-        spent: of which contributions it opened a sum, kept over attempts and restarts.
+        spent: record of the sums that it opened; it must outlive attempts and restarts.
     """
 
     def __init__(
@@ -192,9 +200,9 @@ class Aggregator(Participant[AdditiveParams]):
         self.openings: dict[str, Opening] = {}
         self.total = np.zeros(0, np.uint64)
         self.seed, self.before = b"", b""
-        self.showed: ShownCounts | None = None
-        self.said: LookedUp | None = None
-        self.table: NDArray | None = None
+        self.shown_counts: ShownCounts | None = None
+        self.lookup: LookedUp | None = None
+        self.table: Table | None = None
         self.steps = [(Invitation, self._open), (AggregatorParts, self._hold)]
         if not terms.gated:
             self.steps += [(HeldByAll, self._reveal)]
@@ -209,6 +217,8 @@ class Aggregator(Participant[AdditiveParams]):
             ]
 
     def _open(self, message: Invitation) -> Opening:
+        # Once per attempt: with two runs of it at a time the coordinator could show signatures of
+        # the one in the other.
         self.spent.begin(self.terms)
         key = self.key.public_key().public_bytes_raw()
         opening = self._signed(Opening(message.terms, self.name, key))
@@ -224,7 +234,7 @@ class Aggregator(Participant[AdditiveParams]):
             raise Refused(f"signature: the box of '{sender}' does not open") from None
 
     def _hold(self, message: AggregatorParts) -> HeldParts:
-        """Take every part that is as it must be; who sent another is left out."""
+        """Accept every valid part; the sender of any other is left out of the sum."""
         for part in message.parts:
             try:
                 self._take(part)
@@ -236,6 +246,8 @@ class Aggregator(Participant[AdditiveParams]):
     def _take(self, part: SharePart) -> None:
         if part.terms != self.terms.digest or part.to != self.name:
             raise Refused("round: this is of another attempt, or for somebody else")
+        # A second part would replace the first after others agreed on it; a contribution of an
+        # aggregator or the dealer would be one that its author can subtract.
         if part.sender in {*self.parts, *self.terms.aggregators, self.terms.dealer}:
             raise Refused(f"order: '{part.sender}' sent a part before, or must not")
         check(part.signed, part.signature, part.sender, self.register)
@@ -246,7 +258,7 @@ class Aggregator(Participant[AdditiveParams]):
         self.parts[part.sender] = data
 
     def _agree(self, message: HeldByAll) -> None:
-        """Find out who is in, and add them up."""
+        """Determine who is in the sum, and add up this aggregator's shares of their replies."""
         helds = {held.sender: held for held in message.helds}
         if set(helds) != set(self.terms.aggregators):
             raise Refused("lists: an aggregator does not say whose parts it has")
@@ -254,11 +266,14 @@ class Aggregator(Participant[AdditiveParams]):
             check(held.signed, held.signature, held.sender, self.register)
             if held.terms != self.terms.digest:
                 raise Refused(f"round: '{held.sender}' speaks of another attempt")
+        # The coordinator must pass on every list as it was signed: different lists at different
+        # aggregators would open two sums whose difference is one client's reply.
         if set(helds[self.name].names) != set(self.parts):
             raise Refused("lists: this is not what I said")
         openings = checked_openings(message.openings, self.terms, self.register)
         if openings[self.name].key != self.openings[self.name].key:
             raise Refused("lists: this is not my key")
+        # A second key for one aggregator could have been shown to some clients only.
         for held in helds.values():
             if held.opening != transcript(b"", openings[held.sender]):
                 raise Refused(f"lists: '{held.sender}' holds parts for another key of its own")
@@ -278,8 +293,9 @@ class Aggregator(Participant[AdditiveParams]):
 
     def _counts(self) -> NDArray[np.uint8]:
         """Return this aggregator's share of the numbers of contributors."""
-        low = self.total[: self.terms.gated].astype(np.uint8)
-        return low & np.uint8((1 << self.terms.count_bits) - 1)
+        return self.total[: self.terms.gated].astype(np.uint8) & np.uint8(
+            (1 << self.terms.count_bits) - 1
+        )
 
     def _ready(self, message: HeldByAll) -> Ready:
         self._agree(message)
@@ -293,15 +309,15 @@ class Aggregator(Participant[AdditiveParams]):
 
     def _boxed(self, message: Relayed, step: str, senders: set[str]) -> dict[str, bytes]:
         """Open what some others boxed for this aggregator."""
-        found = {}
+        opened: dict[str, bytes] = {}
         for boxes in message.boxes:
             check(boxes.signed, boxes.signature, boxes.sender, self.register)
             if boxes.terms != self.terms.digest or boxes.step != step:
                 raise Refused(f"round: '{boxes.sender}' boxed this for another step or attempt")
-            found[boxes.sender] = self._unsealed(step, boxes.sender, boxes.boxes[self.name])
-        if set(found) != senders:
-            raise Refused(f"lists: boxes of {sorted(found)}, due are those of {sorted(senders)}")
-        return found
+            opened[boxes.sender] = self._unsealed(step, boxes.sender, boxes.boxes[self.name])
+        if set(opened) != senders:
+            raise Refused(f"lists: boxes of {sorted(opened)}, due are those of {sorted(senders)}")
+        return opened
 
     def _show(self, message: Relayed) -> ShownCounts:
         terms = self.terms
@@ -318,26 +334,28 @@ class Aggregator(Participant[AdditiveParams]):
         box = partial(sealed, terms.digest, "shown", self.name, data=mine)
         others = [name for name in terms.parties if name != self.name]
         boxes = {name: box(to=self.openings[name]) for name in others}
-        self.showed = self._signed(ShownCounts(terms.digest, self.name, "shown", boxes))
+        self.shown_counts = self._signed(ShownCounts(terms.digest, self.name, "shown", boxes))
         self.before = transcript(self.before, *message.boxes)
-        return self.showed
+        return self.shown_counts
 
     def _look(self, message: Relayed) -> LookedUp:
         terms, table = self.terms, self.table
-        found = self._boxed(message, "shown", set(terms.parties) - {self.name})
-        if any(len(data) != terms.gated for data in found.values()):
+        counts_of = self._boxed(message, "shown", set(terms.parties) - {self.name})
+        if any(len(data) != terms.gated for data in counts_of.values()):
             raise Refused("size: counts of other entries than are gated")
-        shown = [np.frombuffer(data, np.uint8) for data in found.values()]
+        shown = [np.frombuffer(data, np.uint8) for data in counts_of.values()]
         shown.append(shown_counts(self._counts(), self.seed, terms.count_bits, terms.digest))
         assert table is not None
-        assert self.showed is not None
+        assert self.shown_counts is not None
+        # Spent before the lookup leaves: a second table for the same counts, at other places, would
+        # tell the counts themselves.
         self._spend()
         bits = looked_up(table, shown, terms.count_bits).tobytes()
         self.seed, self.table = b"", None
-        # A digest of messages of one step, however they arrived.
-        counts = transcript(b"", *by_sender((self.showed, *message.boxes)))
-        self.said = self._signed(LookedUp(terms.digest, self.name, bits, self.before, counts))
-        return self.said
+        # In the order of the senders: each party gets the messages of a step in another order.
+        counts = transcript(b"", *by_sender((self.shown_counts, *message.boxes)))
+        self.lookup = self._signed(LookedUp(terms.digest, self.name, bits, self.before, counts))
+        return self.lookup
 
     def _reveal(self, message: HeldByAll) -> OpenedShare:
         self._agree(message)
@@ -345,18 +363,18 @@ class Aggregator(Participant[AdditiveParams]):
         return self._opened(self.total)
 
     def _reveal_passing(self, message: Lookups) -> OpenedShare:
-        opened = which(message.looked, self.terms, self.register, self.before)
+        opened = opened_words(message.looked, self.terms, self.register, self.before)
         if self.name == self.terms.dealer:
             self._spend()
-        elif self.said not in message.looked:
+        elif self.lookup not in message.looked:
             raise Refused("lists: this is not what I looked up")
         self.before = transcript(self.before, *by_sender(message.looked))
         gated = self.terms.gated
         return self._opened(np.concatenate([self.total[:gated][opened], self.total[gated:]]))
 
     def _spend(self) -> None:
-        """Note which sum of these contributions is opened: the very same one may be again."""
-        self.spent.spend(self.terms.contribution, given(self.names, self.terms.form))
+        """Record which sum of these contributions is opened; only the very same may be again."""
+        self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
 
     def _opened(self, words: Words) -> OpenedShare:
         self.total = np.zeros(0, np.uint64)
@@ -370,13 +388,16 @@ def tables(
     sign: Sign,
     share: NDArray[np.uint8] | None = None,
 ) -> ShownCounts:
-    """Tables that a dealer gives the parties; `share`: its own of the counts, if it has one."""
+    """Return the tables that a dealer gives the parties, in boxes.
+
+    `share` is the dealer's own share of the counts, if it has one.
+    """
     parties, digest = terms.parties, terms.digest
     bits, least = terms.count_bits, terms.threshold
     seeds, table = deal(terms.gated, bits, least, len(parties), digest, share)
-    given = dict(zip(parties, seeds, strict=True))
-    given[parties[-1]] += table
-    boxes = {n: sealed(digest, "tables", dealer, openings[n], data) for n, data in given.items()}
+    secrets = dict(zip(parties, seeds, strict=True))
+    secrets[parties[-1]] += table
+    boxes = {n: sealed(digest, "tables", dealer, openings[n], s) for n, s in secrets.items()}
     made = ShownCounts(digest, dealer, "tables", boxes)
     return replace(made, signature=sign(made.signed))
 
@@ -389,32 +410,35 @@ def by_sender(messages: Iterable[T]) -> list[T]:
 def agreed_on(
     terms: AdditiveParams, openings: Mapping[str, Opening], helds: Mapping[str, HeldParts]
 ) -> bytes:
-    """Digest of what all aggregators were told before anything is opened: keys, and who is in."""
+    """Digest of the keys and lists that all aggregators saw before anything is opened."""
     return transcript(terms.digest, *by_sender(openings.values()), *by_sender(helds.values()))
 
 
-def which(
+def opened_words(
     looked: tuple[LookedUp, ...], terms: AdditiveParams, register: Register, before: bytes
 ) -> NDArray[np.bool_]:
-    """Gated words that may be opened, by all parties' lookups.
+    """Return which gated words may be opened, by all parties' lookups.
 
     Args:
-        looked: what each party looked up.
+        looked: the lookups of all parties.
         terms: of this attempt.
         register: the parties' long-lived keys.
-        before: digest of all that was said up to the dealer's tables, as known to who asks.
+        before: digest of all messages up to the dealer's tables, as the caller saw them.
 
     Raises:
-        Refused: they are not those of all parties, or not of one talk.
+        Refused: a party's lookup is missing, or the lookups belong to different conversations.
     """
-    found = {one.sender: one for one in looked}
-    if set(found) != set(terms.parties):
+    lookups = {lookup.sender: lookup for lookup in looked}
+    if set(lookups) != set(terms.parties):
         raise Refused("lists: a party has not looked up")
-    for one in found.values():
-        check(one.signed, one.signature, one.sender, register)
-        if one.terms != terms.digest or len(one.bits) != -(-terms.gated // 8):
-            raise Refused(f"size: '{one.sender}' looked up for another attempt, or other entries")
-        if one.before != before or one.shown != looked[0].shown:
-            raise Refused(f"lists: '{one.sender}' looked up what others were not shown")
-    bits = [np.frombuffer(one.bits, np.uint8) for one in found.values()]
+    for lookup in lookups.values():
+        check(lookup.signed, lookup.signature, lookup.sender, register)
+        if lookup.terms != terms.digest or len(lookup.bits) != -(-terms.gated // 8):
+            raise Refused(
+                f"size: '{lookup.sender}' looked up for another attempt, or other entries"
+            )
+        # Lookups at different counts combine to bits that no threshold decided.
+        if lookup.before != before or lookup.shown != looked[0].shown:
+            raise Refused(f"lists: '{lookup.sender}' looked up what others were not shown")
+    bits = [np.frombuffer(lookup.bits, np.uint8) for lookup in lookups.values()]
     return passing(bits, terms.gated)

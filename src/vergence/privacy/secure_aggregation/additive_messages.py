@@ -30,7 +30,8 @@ class AdditiveParams(SessionParams):
 
     Args:
         aggregators: 2 to 4 names; the first gets the long parts.
-        gated: so many words from the first on are opened only with `threshold` contributors.
+        gated: number of words, from the first on, that are opened only with `threshold`
+            contributors.
         count_bits: the lowest bits of these words, which hold the number of contributors.
         dealer: who makes the tables; one of more than 2 aggregators, somebody else beside 2.
     """
@@ -51,6 +52,7 @@ class AdditiveParams(SessionParams):
                 f"a threshold of {self.threshold} on {self.gated} of {self.words} words, counted "
                 f"in {self.count_bits} bits, is none; it must be less than 2^bits"
             )
+        # Every bit more doubles the dealer's tables.
         if self.count_bits > MOST_BITS:
             raise ConfigError(
                 f"a threshold on shares is for up to {2**MOST_BITS - 1} people; leave it out, or "
@@ -125,7 +127,7 @@ class AggregatorParts(SessionMessage):
 @tagged("Held")
 @dataclass(frozen=True)
 class HeldParts(SentMessage):
-    """Clients whose parts an aggregator has, and the digest of the key that these are boxed for."""
+    """Names of clients whose parts an aggregator has, and the digest of its key for the boxes."""
 
     names: tuple[str, ...]
     opening: bytes
@@ -141,7 +143,7 @@ class HeldParts(SentMessage):
 @tagged("Helds")
 @dataclass(frozen=True)
 class HeldByAll(SessionMessage):
-    """Clients whose parts all aggregators have; a client that has sent all is in the sum."""
+    """All aggregators' lists of clients; a client that is on every list is in the sum."""
 
     helds: tuple[HeldParts, ...]
     openings: tuple[Opening, ...] = ()
@@ -150,7 +152,7 @@ class HeldByAll(SessionMessage):
 @tagged("Boxes")
 @dataclass(frozen=True)
 class ShownCounts(SentMessage):
-    """A box for each of some others: `step` is `tables` or `shown`."""
+    """Boxes with a dealer's tables (`step` is `tables`) or a party's blinded counts (`shown`)."""
 
     step: str
     boxes: Mapping[str, bytes]
@@ -165,13 +167,13 @@ class ShownCounts(SentMessage):
 @tagged("Ready")
 @dataclass(frozen=True)
 class Ready(SentMessage):
-    """Nothing to say yet."""
+    """Confirmation of a party that has nothing to send in this step."""
 
 
 @tagged("Relayed")
 @dataclass(frozen=True)
 class Relayed(SessionMessage):
-    """Boxes of others, of which one aggregator can open its own."""
+    """Boxes of other aggregators; the recipient can open the one that was closed for it."""
 
     boxes: tuple[ShownCounts, ...]
 
@@ -200,7 +202,7 @@ class LookedUp(SentMessage):
 @tagged("Lookups")
 @dataclass(frozen=True)
 class Lookups(SessionMessage):
-    """All parties' shares of that."""
+    """All parties' shares of which entries have enough contributors."""
 
     looked: tuple[LookedUp, ...]
 

@@ -1,4 +1,4 @@
-"""Checkpoint of a client between two messages of a sum under pairwise pads; all of it is secret."""
+"""Checkpoint of a client between two messages of a sum under pairwise pads; it is secret."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from vergence.privacy.secure_aggregation.pairwise import STEPS, PairwiseClient
 from vergence.privacy.secure_aggregation.pairwise_messages import Advert, PairwiseParams
 
 
-@tagged("Pending")
+# In bytes `shares` is called as in checkpoints that were written before.
+@tagged("Pending", shares="held")
 @dataclass(frozen=True)
 class Pending:
-    """An attempt under way: which step is next, secrets, and what the client was shown.
+    """State of an attempt: its next step, the client's secrets, and the messages it received.
 
-    Its `repr` leaves the secrets out: it may end up in a log.
+    Its `repr` omits the secrets, as it may end up in a log.
     """
 
     terms: PairwiseParams
@@ -26,12 +27,12 @@ class Pending:
     pad_key: bytes = field(repr=False)
     seed: bytes = field(repr=False)
     adverts: tuple[Advert, ...]
-    held: Mapping[str, bytes] = field(repr=False)
+    shares: Mapping[str, bytes] = field(repr=False)
     names: tuple[str, ...]
 
 
 def pending(client: PairwiseClient) -> Pending:
-    """State that a client needs to go on with its attempt, except for its words."""
+    """Return the state that a client needs to continue its attempt, except for its words."""
     return Pending(
         client.terms,
         len(STEPS) - len(client.steps),
@@ -39,17 +40,18 @@ def pending(client: PairwiseClient) -> Pending:
         client.pad_key.private_bytes_raw(),
         client.seed,
         tuple(client.adverts.values()),
-        client.held,
+        client.shares,
         tuple(client.names),
     )
 
 
-def resume(client: PairwiseClient, kept: Pending) -> PairwiseClient:
-    """Let a client, new for the same terms and words, go on with an attempt."""
-    client.box_key = X25519PrivateKey.from_private_bytes(kept.box_key)
-    client.pad_key = X25519PrivateKey.from_private_bytes(kept.pad_key)
-    client.seed, client.held = kept.seed, dict(kept.held)
-    client.adverts = {advert.sender: advert for advert in kept.adverts}
-    client.names = frozenset(kept.names)
-    del client.steps[: kept.step]
+def resume(client: PairwiseClient, state: Pending) -> PairwiseClient:
+    """Continue an attempt with a client that is new for the same terms and words."""
+    client.box_key = X25519PrivateKey.from_private_bytes(state.box_key)
+    client.pad_key = X25519PrivateKey.from_private_bytes(state.pad_key)
+    client.seed, client.shares = state.seed, dict(state.shares)
+    client.adverts = {advert.sender: advert for advert in state.adverts}
+    client.names = frozenset(state.names)
+    # Steps that were answered are gone: answering one twice could give both secrets of a client.
+    del client.steps[: state.step]
     return client

@@ -1,8 +1,8 @@
-"""One-time pads of 64-bit words, expanded from 32-byte seeds; every seed comes from the system.
+"""One-time pads of 64-bit words, expanded from 32-byte seeds of the system's randomness.
 
 A seed gives one pad, by the cipher that the terms of the sum name. Its key is derived for that
-cipher alone, so no key serves two ciphers. A key makes one key stream: its counter goes on over all
-words of the pad, and never comes back.
+cipher alone, so that no key serves two ciphers. A key makes one key stream: its counter runs over
+all words of the pad and never returns to a value.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def agreed(mine: X25519PrivateKey, public: bytes, salt: bytes, what: str) -> byt
     Raises:
         ValueError: `public` is no key, or a point that makes every secret the same.
     """
+    # `exchange` refuses points of small order: with one a server would know the pair's key.
     return derived(mine.exchange(X25519PublicKey.from_public_bytes(public)), salt, what)
 
 
@@ -77,9 +78,9 @@ def stream(seed: bytes, size: int) -> memoryview:
     Raises:
         ConfigError: the seed is no 32 bytes.
     """
-    found = bytearray(size)
-    _chacha20(_whole(seed)).update_into(bytes(size), found)
-    return memoryview(found)
+    output = bytearray(size)
+    _chacha20(_whole(seed)).update_into(bytes(size), output)
+    return memoryview(output)
 
 
 def check_pad(cipher: str, words: int) -> None:
@@ -91,6 +92,7 @@ def check_pad(cipher: str, words: int) -> None:
     if cipher not in PAD_CIPHERS:
         known = " or ".join(PAD_CIPHERS)
         raise ConfigError(f"cipher: '{cipher}' is none that pads are drawn with here; take {known}")
+    # Beyond, the counter would wrap and the pad repeat: two equal pads cancel by subtraction.
     if 8 * words > BLOCK * MOST_BLOCKS:
         raise ConfigError(
             f"a pad of {words:,} words is longer than the {MOST_BLOCKS:,} blocks that one key "
@@ -122,7 +124,7 @@ def add_pads(
         ConfigError: a seed is no 32 bytes, the cipher is unknown, or there are too many words.
     """
     check_pad(cipher, len(words))
-    added, taken = ([_pad(seed, cipher) for seed in seeds] for seeds in (plus, minus))
+    added, subtracted = ([_pad(seed, cipher) for seed in seeds] for seeds in (plus, minus))
     zeros, room = bytes(8 * CHUNK), bytearray(8 * CHUNK)
     pad = np.frombuffer(room, "<u8")
     for start in range(0, len(words), CHUNK):
@@ -131,17 +133,19 @@ def add_pads(
             whole, part = part, out[start : start + CHUNK]
             part[:] = whole
         blank = zeros[: part.nbytes]
-        for drawn in added:
-            drawn.update_into(blank, room)
+        for key_stream in added:
+            key_stream.update_into(blank, room)
             np.add(part, pad[: len(part)], part)
-        for drawn in taken:
-            drawn.update_into(blank, room)
+        for key_stream in subtracted:
+            key_stream.update_into(blank, room)
             np.subtract(part, pad[: len(part)], part)
+    # The last piece of a pad is not left in memory.
     room[:] = zeros
 
 
 def close_box(key: bytes, data: bytes, about: bytes) -> bytes:
-    """Encrypt what one party sends another once, under a key for nothing else."""
+    """Encrypt a message between two parties, under a key that encrypts nothing else."""
+    # A fixed nonce is safe only because a key closes one box.
     return ChaCha20Poly1305(key).encrypt(ONCE, data, about)
 
 
@@ -157,7 +161,8 @@ def open_box(key: bytes, box: bytes, about: bytes) -> bytes:
         raise ValueError("a box that does not open") from None
 
 
-def _whole(seed: bytes) -> bytes:
+def _whole(seed: object) -> bytes:
+    # HKDF would take a short seed too, and whoever tries all of them would find the pad.
     if not isinstance(seed, bytes) or len(seed) != SEED:
         raise ConfigError(f"a pad needs a seed of {SEED} bytes; a shorter one can be searched for")
     return seed

@@ -113,7 +113,10 @@ class Packing:
         return 2.0**-self.fraction
 
     def encode(
-        self, values: NDArray, weights: NDArray | int | None = None, out: Words | None = None
+        self,
+        values: NDArray[np.floating],
+        weights: NDArray[np.generic] | int | None = None,
+        out: Words | None = None,
     ) -> Words:
         """Return numbers as words, in `out` if that is given.
 
@@ -132,11 +135,15 @@ class Packing:
         whole, scale = words.view(np.int64), 2.0**self.fraction
         # A power of two scales exactly, in float32 too, unless it is too large for it.
         exact = values.dtype == np.float32 and self.fraction < FLOAT32_POWERS
-        for start in range(0, len(values), CHUNK):  # in the cache: three times as fast
+        # Pieces that stay in the cache: three times as fast.
+        for start in range(0, len(values), CHUNK):
             part = values[start : start + CHUNK].astype(np.float32 if exact else np.float64)
-            # As Python's numbers: NumPy would round the limit to float32, and some up.
+            # A number beyond the limit would carry into the next contributor's room: one client
+            # could change the sum at will. `not <=` refuses NaN too. The limit is compared as a
+            # Python number: NumPy would round it to float32, in some cases up.
             if not max(float(part.max()), -float(part.min())) <= self.limit:
-                # Not how large: a server could ask about model after model, and read numbers off.
+                # The message does not say how large: a server could send model after model and
+                # read the client's numbers off the refusals.
                 raise RangeFault(
                     f"range: '{self.name}' holds more than {self.limit:g}, the largest allowed"
                 )
@@ -147,6 +154,8 @@ class Packing:
         if weights is None:
             return words
         whole = self._whole(np.broadcast_to(weights, values.shape))
+        # A value without a weight would shift the mean of the others, and of an entry that nobody
+        # counts it would be somebody's own number.
         if np.any(values[whole == 0]):
             raise RangeFault(f"range: '{self.name}' holds numbers where its weight is 0")
         words <<= np.uint64(self.weight_bits + self.count_bits)
@@ -156,7 +165,7 @@ class Packing:
             words += whole
         return words
 
-    def _whole(self, weights: NDArray) -> Words:
+    def _whole(self, weights: NDArray[np.generic]) -> Words:
         if weights.dtype == np.bool_:
             return weights.astype(np.uint64)
         low, high = float(weights.min(initial=0)), float(weights.max(initial=0))
@@ -180,9 +189,9 @@ class Packing:
 
     def weights(self, words: Words) -> NDArray[np.int64]:
         """Return the sums of weights."""
-        kept = self.weight_bits or self.count_bits
+        width = self.weight_bits or self.count_bits
         shift = np.uint64(self.count_bits if self.weight_bits else 0)
-        return ((words >> shift) & np.uint64((1 << kept) - 1)).view(np.int64)
+        return ((words >> shift) & np.uint64((1 << width) - 1)).view(np.int64)
 
     def contributors(self, words: Words) -> NDArray[np.int64]:
         """Number of people who contributed."""
@@ -192,7 +201,7 @@ class Packing:
 def withheld(words: Words, packing: Packing, least: int) -> Words:
     """Return a sum of words with those of fewer than `least` contributors replaced by 0.
 
-    What a threshold on shares opens, computed by somebody who sees everything: for simulations.
+    A simulation, which sees all counts, opens the same words as a threshold on shares.
     """
     return np.where(packing.contributors(words) >= least, words, np.uint64(0))
 

@@ -58,8 +58,8 @@ from vergence.privacy.secure_aggregation.pairwise_messages import (
     Total,
     Unmask,
     check_roster,
-    places,
-    shown,
+    share_numbers,
+    view_digest,
 )
 from vergence.privacy.secure_aggregation.session import (
     Aborted,
@@ -70,14 +70,14 @@ from vergence.privacy.secure_aggregation.session import (
     Sign,
     UsedContributions,
     check,
-    given,
     joined,
     statement,
+    sum_digest,
 )
 
 SHARES = 2 * shamir.SHARE
 STEPS = (Advert, Shares, Masked, Agreed, Unmask)
-"""What clients say, in order."""
+"""Messages of clients, in order."""
 
 
 class PairwiseClient(Participant[PairwiseParams]):
@@ -89,7 +89,7 @@ class PairwiseClient(Participant[PairwiseParams]):
         words: what it adds to the sum; they stay as they are.
         sign: signs with its long-lived key.
         register: everybody's long-lived keys, as known beforehand.
-        spent: which row it gave and which sum it opened, kept over attempts and restarts.
+        spent: record of its row and of the sum it opened; it must outlive attempts and restarts.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PairwiseClient(Participant[PairwiseParams]):
         self.sign, self.register, self.spent = sign, register, spent
         self.box_key, self.pad_key, self.seed = new_key(), new_key(), new_seed()
         self.adverts: dict[str, Advert] = {}
-        self.held: dict[str, bytes] = {}
+        self.shares: dict[str, bytes] = {}
         self.names: frozenset[str] = frozenset()
         self.steps = [
             (Invitation, self._advert),
@@ -121,9 +121,10 @@ class PairwiseClient(Participant[PairwiseParams]):
         return self._signed(Advert(message.terms, self.name, *self._publics()))
 
     def _publics(self) -> tuple[bytes, bytes]:
-        keys = (self.box_key, self.pad_key)
-        box, pad = (key.public_key().public_bytes_raw() for key in keys)
-        return box, pad
+        return (
+            self.box_key.public_key().public_bytes_raw(),
+            self.pad_key.public_key().public_bytes_raw(),
+        )
 
     def _share(self, roster: Roster) -> Shares:
         adverts = {advert.sender: advert for advert in roster.adverts}
@@ -131,25 +132,29 @@ class PairwiseClient(Participant[PairwiseParams]):
             raise Refused("lists: somebody is there twice")
         check_roster(adverts, self.terms)
         for advert in roster.adverts:
+            # Keys of an attempt that ended may be known to the server, from unmasking it.
             if advert.terms != self.terms.digest:
                 raise Refused(f"round: the keys of '{advert.sender}' are of another attempt")
+            # Without the signature the server could stand in for every other client, and know all
+            # pads.
             check(advert.signed, advert.signature, advert.sender, self.register)
         mine = adverts.get(self.name)
+        # Others that saw another key for this client would agree on pads that do not cancel, with
+        # somebody else.
         if mine is None or (mine.box_key, mine.pad_key) != self._publics():
             raise Refused("lists: my own keys are not there")
-        numbers, terms = places(adverts), self.terms
+        numbers, terms = share_numbers(adverts), self.terms
         secrets = (self.pad_key.private_bytes_raw(), self.seed)
         halves = [shamir.split(s, terms.threshold, len(adverts)) for s in secrets]
-        boxes, held = {}, b""
+        boxes: dict[str, bytes] = {}
         for name, number in numbers.items():
             both = b"".join(half[number - 1] for half in halves)
             if name == self.name:
-                held = both
+                self.shares = {name: both}
                 continue
             boxes[name] = close_box(self._box(adverts[name], self.name, name), both, terms.digest)
-        self.adverts, self.held = adverts, {self.name: held}
-        told = commitment(self.seed, terms.digest)
-        return self._signed(Shares(terms.digest, self.name, told, boxes))
+        self.adverts, promise = adverts, commitment(self.seed, terms.digest)
+        return self._signed(Shares(terms.digest, self.name, promise, boxes))
 
     def _box(self, other: Advert, sender: str, to: str) -> bytes:
         what = "box " + joined([sender.encode(), to.encode()]).hex()
@@ -164,28 +169,33 @@ class PairwiseClient(Participant[PairwiseParams]):
             raise Refused("lists: boxes came from people whose keys are not known")
         if 1 + len(others) < self.terms.threshold:
             raise Aborted(f"too few: {1 + len(others)} have shared their secrets")
-        held = dict(self.held)
+        shares = dict(self.shares)
         for name, box in delivery.boxes.items():
             key = self._box(self.adverts[name], name, self.name)
             try:
-                held[name] = open_box(key, box, self.terms.digest)
+                shares[name] = open_box(key, box, self.terms.digest)
             except ValueError:
                 raise Refused(f"signature: the box of '{name}' does not open") from None
-            if len(held[name]) != SHARES:
+            if len(shares[name]) != SHARES:
                 raise Refused(f"size: the box of '{name}' holds no shares")
-        plus, minus = [derived(self.seed, self.terms.digest, "own seed of a pad")], []
+        # The pad of its own hides the words even if they arrive late, after the server was helped
+        # to remove the pairs' pads of a client that it took for vanished.
+        plus, minus = [derived(self.seed, self.terms.digest, "own seed of a pad")], list[bytes]()
         for name in others:
             pads = plus if self.name < name else minus
             pads.append(pair_seed(self.pad_key, self.adverts[name], self.name, self.terms.digest))
         words = np.empty_like(self.words)
         add_pads(self.words, self.terms.cipher, plus, minus, out=words)
+        # Written down before the words leave: after a crash the client must not give other words
+        # to the same question.
         self.spent.spend_row(self.terms, self.words)
-        self.held = held
+        self.shares = shares
         return self._signed(Masked(self.terms.digest, self.name, sent(words)))
 
     def _agree(self, survivors: Survivors) -> Agreed:
         names = frozenset(survivors.names)
-        if len(names) != len(survivors.names) or not names <= set(self.held):
+        # A name that shared no secrets has no pads: its words would be in the sum as they are.
+        if len(names) != len(survivors.names) or not names <= set(self.shares):
             raise Refused("lists: somebody is there twice, or was not there before")
         if self.name not in names:
             raise Refused("lists: my own words are not there")
@@ -196,11 +206,14 @@ class PairwiseClient(Participant[PairwiseParams]):
         return Agreed(self.terms.digest, self.name, self.sign(signed))
 
     def _shown(self) -> bytes:
-        return shown(self.terms.digest, self.adverts, self.held, self.names)
+        return view_digest(self.terms.digest, self.adverts, self.shares, self.names)
 
     def _unmask(self, agreements: Agreements) -> Unmask:
         if not set(agreements.signatures) <= self.names:
             raise Refused("lists: somebody agreed whose words are not there")
+        # A server could tell half of the clients that a third one vanished, and the others that it
+        # is in: with shares of both of its secrets it would open that client's words. Signatures of
+        # more than two thirds over one list exclude that.
         if len(agreements.signatures) < self.terms.threshold:
             raise Aborted(f"too few: {len(agreements.signatures)} agreed on who is in")
         mine = self._shown()
@@ -210,24 +223,26 @@ class PairwiseClient(Participant[PairwiseParams]):
                 check(signed, signature, name, self.register)
             except Refused:
                 raise Refused(f"lists: '{name}' was shown others than I was, or lies") from None
-        self.spent.spend(self.terms.contribution, given(self.names, self.terms.form))
-        seeds = {n: both[shamir.SHARE :] for n, both in self.held.items() if n in self.names}
-        keys = {n: both[: shamir.SHARE] for n, both in self.held.items() if n not in self.names}
-        self.held, self.seed = {}, b""
+        # One sum per contribution: two sums that differ by a person give that person's words.
+        self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
+        seeds = {n: both[shamir.SHARE :] for n, both in self.shares.items() if n in self.names}
+        keys = {n: both[: shamir.SHARE] for n, both in self.shares.items() if n not in self.names}
+        self.shares, self.seed = {}, b""
         return self._signed(Unmask(self.terms.digest, self.name, seeds, keys))
 
 
 class PairwiseServer:
-    """The server's part of one attempt: `open`, then `hear` answers and `close` a step, in turns.
+    """The server's part of one attempt: `open` it, then `receive` answers and `close` each step.
 
-    Who does not answer in time, or is refused, is left out from then on. `refused` says why.
+    A client that does not answer in time, or is refused, is left out from then on; `refused` holds
+    the reasons.
     """
 
     def __init__(self, terms: PairwiseParams, register: Register) -> None:
         self.terms, self.register = terms, register
         self.step = 0
         self.due: frozenset[str] = frozenset(register)
-        self.heard: dict[str, Any] = {}
+        self.answers: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
         self.adverts: dict[str, Advert] = {}
         self.shares: dict[str, Shares] = {}
@@ -238,37 +253,39 @@ class PairwiseServer:
         """First message to each client, by name."""
         return dict.fromkeys(sorted(self.due), Invitation(self.terms.digest))
 
-    def hear(self, message: Any) -> None:
-        """Take an answer.
+    def receive(self, message: Any) -> None:
+        """Check and store a client's answer.
 
         Raises:
-            Refused: it must not count, and why.
+            Refused: the answer must not count; says why.
         """
         if self.step == len(STEPS) or type(message) is not STEPS[self.step]:
             raise Refused(f"order: {type(message).__name__} came, and is not due")
         if message.terms != self.terms.digest:
             raise Refused("round: this is of another attempt, or on other terms")
         name = message.sender
-        if name not in self.due or name in self.heard:
-            said = "answered before" if name in self.heard else "is not due to answer"
-            raise Refused(f"order: '{name}' {said}")
+        # A second answer could replace words that are in the sum already.
+        if name not in self.due or name in self.answers:
+            reason = "answered before" if name in self.answers else "is not due to answer"
+            raise Refused(f"order: '{name}' {reason}")
         signed = (
             statement("agreed", self.terms.digest, name, self._shown())
             if isinstance(message, Agreed)
             else message.signed
         )
         check(signed, message.signature, name, self.register)
-        self._fits(message)
+        self._check_content(message)
         if isinstance(message, Masked):
             np.add(self.total, received(message.words), self.total)
-            message = None  # only the sum is kept
-        self.heard[name] = message
+            # Only the sum is kept: rows of all clients would not fit into memory.
+            message = None
+        self.answers[name] = message
 
     def _shown(self) -> bytes:
-        return shown(self.terms.digest, self.adverts, self.shares, self.names)
+        return view_digest(self.terms.digest, self.adverts, self.shares, self.names)
 
-    def _fits(self, message: Any) -> None:
-        """Check that a message holds what it should."""
+    def _check_content(self, message: Any) -> None:
+        """Check that a message has the fields, sizes and recipients that its step demands."""
         if isinstance(message, Advert):
             try:
                 for key in (message.box_key, message.pad_key):
@@ -284,55 +301,57 @@ class PairwiseServer:
         elif isinstance(message, Unmask):
             gone = set(self.shares) - self.names
             shares = [*message.seeds.values(), *message.keys.values()]
+            # A share of both secrets of one client would let this server unmask it: none is wanted.
             if set(message.seeds) != self.names or set(message.keys) != gone:
                 raise Refused(f"lists: '{message.sender}' sent shares of others than it should")
             if any(len(share) != shamir.SHARE for share in shares):
                 raise Refused(f"size: '{message.sender}' sent what is no share")
 
     def close(self) -> dict[str, Any] | Total:
-        """End a step with the answers that came; return what comes next for whom, or the sum.
+        """End a step with the answers that came; return the next messages by client, or the sum.
 
         Raises:
             Aborted: too few are left, or what they gave does not fit.
         """
-        heard, digest = self.heard, self.terms.digest
+        answers, digest = self.answers, self.terms.digest
         least = self.terms.threshold
-        if len(heard) < least:
+        if len(answers) < least:
             raise Aborted(
-                f"too few: {len(heard)} answered with {STEPS[self.step].__name__}, and "
+                f"too few: {len(answers)} answered with {STEPS[self.step].__name__}, and "
                 f"{least} are needed"
             )
-        names = frozenset(heard)
+        names = frozenset(answers)
         if self.step == 0:
-            self.adverts = dict(heard)
+            self.adverts = dict(answers)
             check_roster(self.adverts, self.terms)
-            roster = Roster(digest, tuple(heard[name] for name in sorted(heard)))
-            asked: dict[str, Any] = dict.fromkeys(names, roster)
+            roster = Roster(digest, tuple(answers[name] for name in sorted(answers)))
+            questions: dict[str, Any] = dict.fromkeys(names, roster)
         elif self.step == 1:
-            self.shares = dict(heard)
-            asked = {
-                to: RelayedShares(digest, {n: s.boxes[to] for n, s in heard.items() if n != to})
+            self.shares = dict(answers)
+            questions = {
+                to: RelayedShares(digest, {n: s.boxes[to] for n, s in answers.items() if n != to})
                 for to in names
             }
         elif self.step == 2:
             self.names = names
-            asked = dict.fromkeys(names, Survivors(digest, tuple(sorted(names))))
+            questions = dict.fromkeys(names, Survivors(digest, tuple(sorted(names))))
         elif self.step == 3:
-            signatures = {name: heard[name].signature for name in sorted(heard)}
-            asked = dict.fromkeys(names, Agreements(digest, signatures))
+            signatures = {name: answers[name].signature for name in sorted(answers)}
+            questions = dict.fromkeys(names, Agreements(digest, signatures))
         else:
-            self._unmask(heard)
-            asked = {}
-        self.step, self.due, self.heard = self.step + 1, names, {}
-        return asked or Total(self.total, tuple(sorted(self.names)))
+            self._unmask(answers)
+            questions = {}
+        self.step, self.due, self.answers = self.step + 1, names, {}
+        return questions or Total(self.total, tuple(sorted(self.names)))
 
     def _unmask(self, answers: Mapping[str, Unmask]) -> None:
         """Take away the pads that did not cancel."""
-        numbers = places(self.adverts)
+        numbers = share_numbers(self.adverts)
         few = sorted(answers)[: self.terms.threshold]
-        minus, plus, digest = [], [], self.terms.digest
+        minus, plus, digest = list[bytes](), list[bytes](), self.terms.digest
         for name in self.names:
             seed = self._secret(name, {numbers[n]: answers[n].seeds[name] for n in few})
+            # Wrong shares of a malicious client would give another seed, and a spoiled sum.
             if commitment(seed, digest) != self.shares[name].commitment:
                 raise Aborted(f"shares: those of '{name}' do not give its seed")
             minus.append(derived(seed, digest, "own seed of a pad"))
@@ -342,8 +361,9 @@ class PairwiseServer:
             if key.public_key().public_bytes_raw() != self.adverts[gone].pad_key:
                 raise Aborted(f"shares: those of '{gone}' do not give its key")
             for name in self.names:
-                taken = minus if name < gone else plus  # as `name` added or subtracted it
-                taken.append(pair_seed(key, self.adverts[name], gone, digest))
+                # The opposite of what the client `name` did with this pad in `_mask`.
+                pads = minus if name < gone else plus
+                pads.append(pair_seed(key, self.adverts[name], gone, digest))
         add_pads(self.total, self.terms.cipher, plus, minus)
 
     @staticmethod
@@ -355,7 +375,7 @@ class PairwiseServer:
 
 
 def converse(server: PairwiseServer) -> Generator[dict[str, Any], Mapping[str, Any], Total]:
-    """Hold a server's part: yield who is asked what, take who answered what, return the sum.
+    """Run a server's part: yield messages by client, take answers by client, return the sum.
 
     Raises:
         Aborted: nobody learns the sum.
@@ -365,21 +385,22 @@ def converse(server: PairwiseServer) -> Generator[dict[str, Any], Mapping[str, A
         answers = yield asked
         for name, answer in answers.items():
             try:
+                # The connection knows who sent the answer: nobody may answer for another client.
                 if getattr(answer, "sender", name) != name:
                     raise Refused(f"signature: '{name}' speaks for '{answer.sender}'")
-                server.hear(answer)
+                server.receive(answer)
             except Refused as reason:
                 server.refused[name] = str(reason)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 server.refused[name] = f"malformed: {type(error).__name__}"
-        found = server.close()
-        if isinstance(found, Total):
-            return found
-        asked = found
+        result = server.close()
+        if isinstance(result, Total):
+            return result
+        asked = result
 
 
 def colluders(people: int, least: int) -> int:
-    """Fewest of so many clients that can show one person's words to a server that lies with them.
+    """Smallest number of clients that, with a malicious server, can reveal one person's words.
 
     Of a roster of n with threshold t, 2t - n clients give a server both secrets of one client, and
     n - 1 subtract themselves from the sum. The server chooses n; clients refuse a threshold below
@@ -389,12 +410,14 @@ def colluders(people: int, least: int) -> int:
         people: in the federation, all of whom the server may invite (>= least).
         least: fewest people in a sum.
     """
-    rosters = range(least, max(people, least) + 1)
-    return min(min(2 * max(least, 2 * n // 3 + 1) - n, n - 1) for n in rosters)
+    return min(
+        min(2 * max(least, 2 * roster // 3 + 1) - roster, roster - 1)
+        for roster in range(least, max(people, least) + 1)
+    )
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:
-    """Commitment to a seed: bytes that verify the seed, and tell nothing else."""
+    """Return the commitment to a seed: bytes that verify the seed and reveal nothing else."""
     return derived(seed, terms, "commitment")
 
 

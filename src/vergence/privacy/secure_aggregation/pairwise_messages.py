@@ -56,7 +56,7 @@ class Roster(SessionMessage):
 @tagged("Shares")
 @dataclass(frozen=True)
 class Shares(SentMessage):
-    """A client's shares of its two secrets, in a box for each other; and what its own seed is."""
+    """A client's shares of its two secrets, in a box per other client; a commitment to its seed."""
 
     commitment: bytes
     boxes: Mapping[str, bytes]
@@ -101,7 +101,7 @@ class Survivors(SessionMessage):
 @tagged("Agreed")
 @dataclass(frozen=True)
 class Agreed(SentMessage):
-    """A client's signature over whom it was shown."""
+    """A client's signature over the lists of clients and keys that it saw."""
 
     signature: bytes
 
@@ -109,7 +109,7 @@ class Agreed(SentMessage):
 @tagged("Agreements")
 @dataclass(frozen=True)
 class Agreements(SessionMessage):
-    """The signatures of clients that were shown the same."""
+    """Signatures of all clients that agreed on who is in the sum."""
 
     signatures: Mapping[str, bytes]
 
@@ -117,7 +117,7 @@ class Agreements(SessionMessage):
 @tagged("Unmask")
 @dataclass(frozen=True)
 class Unmask(SentMessage):
-    """Shares of the own seeds of those who are in, and of the keys of those who vanished."""
+    """Shamir shares: of self-mask seeds of clients in the sum, of mask keys of dropout clients."""
 
     seeds: Mapping[str, bytes]
     keys: Mapping[str, bytes]
@@ -138,10 +138,10 @@ class Total:
 
 
 def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
-    """Check how many there are, and that no key is there twice.
+    """Check that a roster is neither too small nor too large, and that no key is there twice.
 
     Raises:
-        Aborted: too few, or the threshold is too low for so many.
+        Aborted: there are too few clients, or the threshold is too low for so many.
         Refused: a key is there twice.
     """
     many = len(adverts)
@@ -153,19 +153,20 @@ def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
             "learn both secrets of one client"
         )
     keys = [key for advert in adverts.values() for key in (advert.box_key, advert.pad_key)]
+    # Two clients with one key would share their pads, which the server could then cancel.
     if len(set(keys)) != len(keys):
         raise Refused("lists: a key is there twice")
 
 
-def places(adverts: Collection[str]) -> dict[str, int]:
-    """Return everybody's number, from 1, by name."""
+def share_numbers(adverts: Collection[str]) -> dict[str, int]:
+    """Return the number of each client's Shamir shares, from 1, by name."""
     return {name: number for number, name in enumerate(sorted(adverts), 1)}
 
 
-def shown(
+def view_digest(
     terms: bytes, adverts: Mapping[str, Advert], sharers: Collection[str], names: Collection[str]
 ) -> bytes:
-    """Digest that a client signs of the people it was shown: keys, who shared, who is in."""
+    """Digest of what a client saw: all keys, who shared secrets, and who is in the sum."""
     keys = listed({name: a.box_key + a.pad_key for name, a in adverts.items()})
     lists = [joined(name.encode() for name in sorted(some)) for some in (sharers, names)]
     return hashlib.sha256(joined([terms, keys, *lists])).digest()

@@ -1,4 +1,4 @@
-"""Coordinator of a secure sum by additive shares (`additive.py`), which learns the sum alone."""
+"""Coordinator of a secure sum by additive shares (`additive.py`); it learns only the sum."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vergence.privacy.secure_aggregation.additive import (
     agreed_on,
     by_sender,
     checked_openings,
+    opened_words,
     tables,
-    which,
 )
 from vergence.privacy.secure_aggregation.additive_messages import (
     AdditiveParams,
@@ -46,10 +46,10 @@ Talk = Generator[dict[str, Any], Mapping[str, Any], SharedTotal]
 
 
 class Coordinator:
-    """The server's part of one attempt. `refused` says who was left out, and why.
+    """The server's part of one attempt; `refused` holds who was left out, and why.
 
-    `clients` are those who gave their parts as soon as that is known, and `openings` the
-    aggregators' keys: where there are none, an aggregator was missing from the beginning.
+    `clients` are those who sent their parts, as soon as that is known. `openings` are the
+    aggregators' keys; it stays empty where an aggregator did not answer the invitation.
 
     Args:
         terms: made from its own plan.
@@ -98,12 +98,12 @@ class Coordinator:
                 f"too few: {len(names)} sent all their parts, and {terms.threshold} are needed"
             )
         self.before = agreed_on(terms, keys, helds)
-        told = HeldByAll(digest, tuple(helds.values()), openings)
-        answers = yield dict.fromkeys(terms.aggregators, told)
+        lists = HeldByAll(digest, tuple(helds.values()), openings)
+        answers = yield dict.fromkeys(terms.aggregators, lists)
         opened = np.ones(terms.gated, np.bool_)
         if terms.gated:
             lookups = yield from self._gate(answers, openings)
-            opened = which(lookups.looked, terms, self.register, self.before)
+            opened = opened_words(lookups.looked, terms, self.register, self.before)
             self.before = transcript(self.before, *by_sender(lookups.looked))
             answers = yield dict.fromkeys(terms.aggregators, lookups)
         return self._sum(self._all(answers, OpenedShare), names, opened)
@@ -111,7 +111,7 @@ class Coordinator:
     def _all(
         self, answers: Mapping[str, Any], kind: type, names: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Messages of all aggregators, or of all named; without one of them there is no sum."""
+        """Return the messages of all aggregators, or of `names`; a missing one ends the sum."""
         names = names or self.terms.aggregators
         for name in names:
             answer: Any = answers.get(name)
@@ -130,7 +130,7 @@ class Coordinator:
 
     def _parts(self, answers: Mapping[str, Any]) -> dict[str, dict[str, SharePart]]:
         """Return the clients' parts, by client and aggregator."""
-        found = {}
+        parts_of: dict[str, dict[str, SharePart]] = {}
         for name in answers:
             answer: Any = answers[name]
             try:
@@ -140,18 +140,19 @@ class Coordinator:
                 if set(parts) != set(self.terms.aggregators):
                     raise Refused(f"lists: '{name}' sent parts for {sorted(parts)}")
                 for part in answer.parts:
+                    # A client may not replace another one's parts by signed ones of its own.
                     if part.sender != name:
                         raise Refused(f"signature: '{name}' speaks for '{part.sender}'")
                     self._checked(part)
-                found[name] = parts
+                parts_of[name] = parts
             except Refused as reason:
                 self.refused[name] = str(reason)
-        return found
+        return parts_of
 
     def _gate(
         self, answers: Mapping[str, Any], openings: tuple[Opening, ...]
     ) -> Generator[dict[str, Any], Mapping[str, Any], Lookups]:
-        """Carry boxes among dealer and parties; return what they looked up."""
+        """Relay boxes between dealer and parties; return the parties' lookups."""
         terms, digest, parties = self.terms, self.terms.digest, self.terms.parties
         keys = {opening.sender: opening for opening in openings}
         if terms.dealer == self.name and self.sign is not None:
@@ -183,6 +184,8 @@ class Coordinator:
         words = np.zeros(terms.words, np.uint64)
         words[:gated][opened] = total[: many - (terms.words - gated)]
         words[gated:] = total[many - (terms.words - gated) :]
+        # A dealer that deviates may have an entry opened that one person alone shares: the sum is
+        # dropped, so that nobody computes with it.
         counts = words[:gated][opened] & np.uint64((1 << terms.count_bits) - 1)
         if gated and len(counts) and int(counts.min()) < terms.threshold:
             raise Aborted(

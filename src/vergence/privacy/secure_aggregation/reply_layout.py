@@ -53,7 +53,7 @@ class ReplyLayout:
 
     First the trees, in the order of `exposed`; of masks and weights per entry the weight lies in
     the entry's word. Then a word for each weight that is one number, then one for each metric,
-    which also counts who told it.
+    which also counts the clients that have it.
     """
 
     exposed: Exposure
@@ -94,12 +94,13 @@ class ReplyLayout:
     @cached_property
     def slices(self) -> Mapping[str, slice]:
         """Position of each tree in a row of words."""
-        found, start = {}, 0
+        slices, start = dict[str, slice](), 0
         for name in self.exposed.trees:
-            many = self.like[name].layout.n
-            found[name] = slice(start, start + (-(-many // 2) if self.halved else many))
-            start = found[name].stop
-        return found
+            entries = self.like[name].layout.n
+            slices[name] = slice(
+                start, start := start + (-(-entries // 2) if self.halved else entries)
+            )
+        return slices
 
     @property
     def entries(self) -> int:
@@ -124,8 +125,7 @@ class ReplyLayout:
         Raises:
             RangeFault: a number in it is too large, by name; nothing is clipped.
         """
-        words = np.empty(self.words, np.uint64)
-        weights = []
+        words, weights = np.empty(self.words, np.uint64), list[float]()
         for name, packing in self.trees.items():
             tree = sealed.trees[name]
             values = tree.total.flat.numpy()
@@ -143,18 +143,19 @@ class ReplyLayout:
         words[at : at + len(weights)] = self.weight.encode(np.array(weights))
         at += len(weights)
         for name, packing in self.metrics.items():
-            told = name in sealed.metrics
-            value = np.array([sealed.metrics[name] if told else 0.0])
-            words[at : at + 1] = packing.encode(value, int(told))
+            present = name in sealed.metrics
+            value = np.array([sealed.metrics[name] if present else 0.0])
+            words[at : at + 1] = packing.encode(value, int(present))
             at += 1
         return words
 
     def aggregate(self, words: Words, people: int) -> Aggregate:
-        """Aggregate from the sum of rows over so many people.
+        """Return the aggregate of a sum of rows over so many people.
 
         An entry whose word is 0, since nobody or too few contributed, has total and weight 0.
         """
-        totals, weights, at = {}, {}, self.entries
+        totals, weights = dict[str, Params](), dict[str, float | Params]()
+        at = self.entries
         for name, packing in self.trees.items():
             part, like = words[self.slices[name]], self.like[name]
             if self.halved:
@@ -167,21 +168,21 @@ class ReplyLayout:
                 at += 1
         metrics = {}
         for name, packing in self.metrics.items():
-            told = words[at : at + 1]
-            if count := int(packing.contributors(told)[0]):
-                metrics[name] = float(packing.values(told)[0]) / count
+            word = words[at : at + 1]
+            if count := int(packing.contributors(word)[0]):
+                metrics[name] = float(packing.values(word)[0]) / count
             at += 1
         return Aggregate(totals, weights, people, metrics)
 
 
-def _weights(tree: SealedTree) -> NDArray | int:
+def _weights(tree: SealedTree) -> NDArray[np.generic]:
     weight = tree.weight
     if isinstance(weight, Mask):
         return weight.bits.numpy()
     if isinstance(weight, Params):
         return weight.flat.numpy()
-    return np.array(weight)  # type: ignore[return-value]
+    return np.array(weight)
 
 
-def _params(values: NDArray, like: Params) -> Params:
+def _params(values: NDArray[np.number], like: Params) -> Params:
     return like.like(torch.from_numpy(values).to(like.flat.dtype))

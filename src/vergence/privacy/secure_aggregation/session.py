@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
@@ -18,35 +18,36 @@ from vergence.privacy.secure_aggregation.masking import PadCipher, check_pad, ne
 from vergence.privacy.secure_aggregation.packing import Words
 
 Sign = Callable[[bytes], bytes]
-"""Signs with an end's long-lived key."""
+"""Signs data with a participant's long-lived key."""
 Genuine = Callable[[bytes, bytes], bool]
-"""Tells whether data, signature is of one end's long-lived key, as known beforehand."""
+"""Checks (data, signature) against the long-lived key of one participant."""
 Register = Mapping[str, Genuine]
-"""Who may take part. Never from the server that runs the sum: it could name people of its own."""
+"""Participants and their keys. Never from the server of the sum: it could invent clients."""
+# In a sum over two, each of them learns the other's words by subtracting its own.
 FEWEST = 3
-"""Of a sum over two, each of them learns what the other gave."""
+"""Smallest number of people in a secure sum."""
 
 
 QUESTION = "question of {}"
-"""In what was spent: what was asked for a contribution."""
+"""Key in the record of used contributions: the question that a contribution answers."""
 ROW = "row of {}"
-"""In what was spent: the row of words that a contribution is."""
+"""Key in the record of used contributions: the row of words that a client gave."""
 
 
 def contribution(run: str, request: str) -> str:
-    """Name of a contribution, which a client gives once: the run, and the sum of the run."""
+    """Return the name of a contribution, which a client gives once: the run and the sum in it."""
     return f"{run} {request}"
 
 
 class Refused(StateError):
-    """A message that must not count; begins with `round`, `order`, `signature`, `size`, `lists`...
+    """Raised by a message that must not count; its text begins with `round`, `order`, `size`...
 
-    The end that got it stays as it was.
+    The recipient's state does not change.
     """
 
 
 class Aborted(StateError):
-    """A sum that nobody learns: too few are left, or what they gave does not fit."""
+    """Raised where nobody learns the sum: too few are left, or their messages do not fit."""
 
 
 @dataclass(frozen=True)
@@ -96,35 +97,35 @@ class SessionParams:
 
 @dataclass(frozen=True)
 class SessionMessage:
-    """Something that is said in a session, under its terms (their digest)."""
+    """Message of a session, with the digest of the session's terms."""
 
     terms: bytes
 
 
 @dataclass(frozen=True)
 class SentMessage(SessionMessage):
-    """Something that one party says in a session: under which terms, and who."""
+    """Message of a session with the name of its sender."""
 
     sender: str
 
 
 class UsedContributions:
-    """Record of all that a party gave away: one row of words per contribution, and one sum of it.
+    """Record of a party's disclosures: one row of words per contribution, and one sum of it.
 
-    Two sums of the same contributions over different people differ by what one of them gave, and
-    so do two sums over the same people in which one of them gave another row. The very same row
-    and the very same sum tell nothing new: a server that died before it kept the sum may ask
-    again. Keep `opened` on disk, and write before the answer leaves.
+    Two sums of the same contributions over different people differ by one person's words, and so do
+    two sums over the same people in which one gave another row. The very same row and sum disclose
+    nothing new: a server that crashed before it stored the sum may ask again. `opened` must be on
+    disk, and is written before the answer leaves.
     """
 
     def __init__(self, opened: MutableMapping[str, str] | None = None) -> None:
         self.opened: MutableMapping[str, str] = {} if opened is None else opened
 
     def spend(self, contribution: str, what: str = "") -> None:
-        """Note that a contribution is given away; `what` tells the same sum from another.
+        """Record that a sum of a contribution is opened; `what` identifies the sum.
 
         Raises:
-            Refused: it was before, and for all that is known in another sum.
+            Refused: a sum of it was opened before, and it was another or an unknown one.
         """
         if contribution not in self.opened:
             self.opened[contribution] = what
@@ -132,12 +133,13 @@ class UsedContributions:
             raise Refused(f"spent: a sum of '{contribution}' was opened before, in another attempt")
 
     def ask(self, contribution: str, about: bytes, state: str) -> None:
-        """Note what a client is asked for a contribution, and of which state of its.
+        """Record the question that a client answers with a contribution, and its state then.
 
-        Before it works that out: else a server could ask again and again, and take what suits it.
+        It is recorded before the client computes the answer: otherwise a server could ask many
+        questions and use the answer that suits it.
 
         Raises:
-            Refused: it was asked something else before.
+            Refused: the question was another one before.
         """
         name = QUESTION.format(contribution)
         what = hashlib.sha256(joined([about, state.encode()])).hexdigest()
@@ -145,10 +147,10 @@ class UsedContributions:
             raise Refused(f"spent: '{contribution}' was another question before")
 
     def spend_row(self, terms: SessionParams, words: Words) -> None:
-        """Note which row of words a client gives to a question, before they leave.
+        """Record the row of words that a client gives to a question, before it leaves.
 
         Raises:
-            Refused: it gave others to the same question, or to another one of the same name.
+            Refused: it gave another row to this question, or to another one of the same name.
         """
         row = hashlib.sha256(joined([terms.form, summary(words.data)])).hexdigest()
         name = ROW.format(terms.contribution)
@@ -160,10 +162,10 @@ class UsedContributions:
         return ROW.format(contribution) in self.opened
 
     def begin(self, terms: SessionParams) -> None:
-        """Note that an attempt begins.
+        """Record that an attempt begins.
 
-        Signatures of one attempt at a time mean one thing: held twice, what was said in the one
-        could be shown in the other.
+        A signature is valid in its attempt only. If an attempt ran twice, messages of one run could
+        be shown in the other.
 
         Raises:
             Refused: it began before.
@@ -180,14 +182,30 @@ class Invitation(SessionMessage):
     """Asks for keys; opens every attempt."""
 
 
-M = TypeVar("M", bound=Any)
+class SignedMessage(Protocol):
+    """Dataclass of a message with a signature over its other fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        ...
+
+    @property
+    def signature(self) -> bytes:
+        """Signature of the sender."""
+        ...
+
+
+M = TypeVar("M", bound=SignedMessage)
 T = TypeVar("T", bound=SessionParams)
 
 
 class Participant(Generic[T]):
-    """One party's part of an attempt: answers what it is told, each step once and in order.
+    """One party's part of an attempt: it answers each message once and in order.
 
-    `steps` are what comes next, and what answers it.
+    `steps` are the messages to come, each with the method that answers it.
     """
 
     terms: T
@@ -201,9 +219,10 @@ class Participant(Generic[T]):
         """Return the answer to a message.
 
         Raises:
-            Refused: it must not be answered, and why; another can still be.
+            Refused: it must not be answered; another message still can be.
             Aborted: too few are left.
         """
+        # In order only: a server that skips a step would skip its checks.
         if not self.steps or type(message) is not self.steps[0][0]:
             due = self.steps[0][0].__name__ if self.steps else "nothing more"
             raise Refused(f"order: {type(message).__name__} came, due is {due}")
@@ -215,23 +234,25 @@ class Participant(Generic[T]):
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
-    """Return parts as bytes that no other parts give."""
+    """Join parts so that different parts never give the same bytes."""
+    # Lengths come first: without them ("ab", "c") and ("a", "bc") would have one signature.
     return b"".join(len(part).to_bytes(8) + part for part in parts)
 
 
-def given(names: Collection[str], form: bytes) -> str:
-    """Digest that tells a sum over these people, of this form, from others."""
+def sum_digest(names: Collection[str], form: bytes) -> str:
+    """Return the digest that identifies a sum: its people and its form."""
     return hashlib.sha256(joined([form, *(name.encode() for name in sorted(names))])).hexdigest()
 
 
-def transcript(before: bytes, *messages: Any) -> bytes:
-    """Digest of what was said so far: the digest before, and messages with their signatures."""
+def transcript(before: bytes, *messages: SignedMessage) -> bytes:
+    """Return the digest of a conversation: the digest before, and the next signed messages."""
     parts = (part for message in messages for part in (message.signed, message.signature))
     return hashlib.sha256(joined([before, *parts])).digest()
 
 
 def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
-    """Bytes to sign: the step, the attempt, the sender, and the content."""
+    """Return the bytes to sign: the step, the attempt, the sender, and the content."""
+    # A signature for one step, attempt or purpose must not be valid for another.
     return joined([b"vergence secure sum 4", stage.encode(), terms, sender.encode(), *parts])
 
 
@@ -241,7 +262,7 @@ def summary(data: bytes | memoryview) -> bytes:
 
 
 def listed(named: Mapping[str, bytes]) -> bytes:
-    """Bytes that everybody gave, joined in the order of the names."""
+    """Join everybody's bytes, with their names, in the order of the names."""
     return joined(part for name in sorted(named) for part in (name.encode(), named[name]))
 
 
@@ -258,7 +279,7 @@ def check(signed: bytes, signature: bytes, sender: str, register: Register) -> N
 
 
 def signing_pair() -> tuple[Sign, Genuine]:
-    """Return a new Ed25519 key as how to sign, and how to check."""
+    """Return a new Ed25519 key as two functions: one signs, one checks."""
     key = Ed25519PrivateKey.from_private_bytes(new_seed())
     public = key.public_key()
 

@@ -1,4 +1,4 @@
-"""Shamir's shares of 32-byte secrets: any `threshold` of them give it, fewer tell nothing."""
+"""Shamir shares of 32-byte secrets: `threshold` shares recover one, fewer reveal nothing."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def split(secret: bytes, threshold: int, people: int) -> list[bytes]:
             f"{threshold} of {people}"
         )
     terms = [int.from_bytes(secret)] + [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
-    found = []
+    shares: list[bytes] = []
+    # Never at 0, where the polynomial's value is the secret itself.
     for x in range(1, people + 1):
         value = 0
         for term in reversed(terms):
             value = (value * x + term) % PRIME
-        found.append(value.to_bytes(SHARE))
-    return found
+        shares.append(value.to_bytes(SHARE))
+    return shares
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
@@ -48,6 +49,7 @@ def join(shares: Mapping[int, bytes]) -> bytes:
     secret = 0
     for x, share in shares.items():
         value = int.from_bytes(share)
+        # A share at x = 0 would be taken for the secret whatever the others say.
         if len(share) != SHARE or value >= PRIME or not 0 < x < PRIME:
             raise StateError(f"shares: what person {x} gave is none")
         above, below = 1, 1

@@ -6,9 +6,9 @@ turned by a random amount rho and shared among the parties bit by bit. The parti
 count + rho, which is any number with the same probability; each looks up its share of the table
 there; only these bits are opened.
 
-Safe if parties and dealer follow the protocol and the dealer tells nobody rho: what a party sees,
-it could have drawn itself from the bits that are opened. A dealer that holds a share of the counts
-itself turns the tables by it.
+This is secure if parties and dealer follow the protocol and the dealer reveals rho to nobody: a
+party could simulate everything it sees from the bits that are opened. A dealer that has a share of
+the counts itself turns the tables by it.
 
 Source: one-time truth tables, Ishai et al., "On the power of correlated randomness in secure
 computation", TCC 2013, section 3.
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from vergence.privacy.secure_aggregation.masking import derived, new_seed, stream
 
 Counts = NDArray[np.uint8]
+Table = NDArray[np.unsignedinteger]
 MOST_BITS = 6
 """A table has 2^bits bits: at most a word for every entry."""
 
@@ -57,18 +58,17 @@ def deal(
 
 
 def blind(seed: bytes, n: int, salt: bytes) -> Counts:
-    """Random numbers that a party adds to its share of the counts before it shows the share."""
+    """Return the random numbers that a party adds to its share of the counts before showing it."""
     return np.frombuffer(stream(derived(seed, salt, "gate counts"), n), np.uint8)
 
 
-def hidden_table(seed: bytes, n: int, bits: int, salt: bytes) -> NDArray:
+def hidden_table(seed: bytes, n: int, bits: int, salt: bytes) -> Table:
     """Return a party's share of the tables `[n]`, bit c of an entry for count c."""
     kind = np.dtype(_kind(bits)).newbyteorder("<")
-    found = stream(derived(seed, salt, "gate tables"), n * kind.itemsize)
-    return np.frombuffer(found, kind)
+    return np.frombuffer(stream(derived(seed, salt, "gate tables"), n * kind.itemsize), kind)
 
 
-def read_table(data: bytes, bits: int) -> NDArray:
+def read_table(data: bytes, bits: int) -> Table:
     """Return the last party's share of the tables."""
     return np.frombuffer(data, np.dtype(_kind(bits)).newbyteorder("<"))
 
@@ -78,7 +78,7 @@ def shown_counts(share: Counts, seed: bytes, bits: int, salt: bytes) -> Counts:
     return (share + blind(seed, len(share), salt)) & np.uint8((1 << bits) - 1)
 
 
-def looked_up(table: NDArray, shown: Sequence[Counts], bits: int) -> NDArray[np.uint8]:
+def looked_up(table: Table, shown: Sequence[Counts], bits: int) -> NDArray[np.uint8]:
     """Return a party's share of [count >= least], eight entries to a byte."""
     at = np.zeros(len(table), np.uint8)
     for counts in shown:
@@ -88,10 +88,11 @@ def looked_up(table: NDArray, shown: Sequence[Counts], bits: int) -> NDArray[np.
     return np.packbits((table >> at.astype(kind)).astype(np.uint8) & 1)
 
 
-def passing(found: Sequence[NDArray[np.uint8]], n: int) -> NDArray[np.bool_]:
+def passing(bits: Sequence[NDArray[np.uint8]], n: int) -> NDArray[np.bool_]:
     """True where an entry has enough contributors."""
-    return np.unpackbits(np.bitwise_xor.reduce(list(found)), count=n).view(np.bool_)
+    return np.unpackbits(np.bitwise_xor.reduce(list(bits)), count=n).view(np.bool_)
 
 
-def _kind(bits: int) -> type:
+def _kind(bits: int) -> type[np.unsignedinteger]:
+    # The smallest integer with a bit for each of 2^bits counts.
     return {4: np.uint16, 5: np.uint32, 6: np.uint64}.get(bits, np.uint8)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -28,12 +28,12 @@ from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 from vergence.privacy.dp.accounting import gaussian_epsilon, gaussian_noise
-from vergence.privacy.keyed_noise import NoiseKey, hidden
+from vergence.privacy.keyed_noise import NoiseKey, NoiseKind, hidden
 
 
 @dataclass(frozen=True)
 class Bottleneck(NamedOptions, label="bottleneck"):
-    """Largest norm of vectors, and the noise on them.
+    """Clipping norm of smashed vectors, and the noise on them.
 
     Args:
         clip: C, the largest L2 norm of an image's smashed vector.
@@ -78,17 +78,18 @@ class Bottleneck(NamedOptions, label="bottleneck"):
             raise ConfigError(
                 f"noise is drawn per image: {len(smashed)} samples came with {len(images)} numbers"
             )
-        each = smashed[0].numel() if len(smashed) else 0
-        noise = drawn("gaussian", each, images, secret.child(version(layers)))
+        features = smashed[0].numel() if len(smashed) else 0
+        # New layers, new noise: the old noise on a new vector would show the difference of both.
+        noise = image_noise("gaussian", features, images, secret.child(version(layers)))
         return hidden(self.clipped(smashed), self.deviation, noise)
 
 
-def drawn(
-    kind: Literal["gaussian", "laplace"], each: int, images: Sequence[int], secret: NoiseKey
+def image_noise(
+    kind: NoiseKind, each: int, images: Sequence[int], secret: NoiseKey
 ) -> NDArray[np.float64]:
-    """Return noise of scale 1, `[images, each]`: of every image the same under a secret."""
+    """Return noise of scale 1, `[images, each]`; an image always gets the same under a secret."""
     draws = (secret.child(int(image)).draws() for image in images)
-    return np.array([getattr(one, kind)(each) for one in draws])
+    return np.array([stream.standard(kind, each) for stream in draws])
 
 
 def version(layers: Params) -> str:

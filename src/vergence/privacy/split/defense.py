@@ -1,9 +1,10 @@
 """Defences at the cut of split learning, as settings of a run: the table `privacy.cut`.
 
-A defence does up to four things to a client's layers and to what they give (smashed data): it keeps
-the layers in shape, bounds what they give, adds a term to their loss, and adds noise to what leaves
-the client. Noise is drawn once per picture and state of the layers: the same vector is always sent
-with the same noise, and never with that of another vector (`privacy/split/bottleneck.py`).
+A defence does up to four things to a client's layers and their outputs (smashed data): it
+constrains the layers' weights, bounds their outputs, adds a term to their loss, and adds noise to
+what leaves the client. Noise is drawn once per picture and state of the layers: the same vector is
+always sent with the same noise, and never with that of another vector
+(`privacy/split/bottleneck.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.privacy.dp.accounting import gaussian_epsilon
 from vergence.privacy.dp.budget import Budget
-from vergence.privacy.keyed_noise import NoiseKey, NoiseStream, hidden
-from vergence.privacy.split.bottleneck import Bottleneck, drawn
+from vergence.privacy.keyed_noise import NoiseKey, NoiseKind, NoiseStream, hidden
+from vergence.privacy.split.bottleneck import Bottleneck, image_noise
 from vergence.privacy.split.nopeek import penalty
 from vergence.privacy.split.pixel_dp import normalise_, sensitivity
 
 SHAPED = 1e-5
-"""A norm so little below 1 is left as it is: divided by in every step, weights would shrink."""
+"""A norm is left as it is if it is below 1 by no more: else weights would shrink step by step."""
 IMAGE = "image"
 """The column of pictures, whose pixels a defence may count."""
 
@@ -42,21 +43,21 @@ class NoiseSpec:
     Attributes:
         kind: which distribution.
         scale: its standard deviation (Gaussian) or scale (Laplace), in units of smashed data.
-        multiple: the same, in units of what it hides.
+        multiple: the same, as a multiple of the sensitivity.
     """
 
-    kind: Literal["gaussian", "laplace"]
+    kind: NoiseKind
     scale: float
     multiple: float
 
     def fresh(self, smashed: Tensor, draws: NoiseStream) -> Tensor:
         """Return smashed data with the next noise of `draws`."""
-        return hidden(smashed, self.scale, getattr(draws, self.kind)(smashed.numel()))
+        return hidden(smashed, self.scale, draws.standard(self.kind, smashed.numel()))
 
     def bound(self, smashed: Tensor, images: Sequence[int], secret: NoiseKey) -> Tensor:
         """Return smashed data, each with its image's noise under this secret."""
         each = smashed[0].numel() if len(smashed) else 0
-        return hidden(smashed, self.scale, drawn(self.kind, each, images, secret))
+        return hidden(smashed, self.scale, image_noise(self.kind, each, images, secret))
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,15 @@ class SplitDefense:
         return False
 
     def check(self, front: Piece) -> None:
-        """Refuse layers with which the defence would not hold what it says."""
+        """Refuse layers for which the defence's promise does not hold."""
         return
 
     def keep(self, front: nn.Module, height: int, width: int) -> None:
-        """Bring the client's layers into shape, in place; images have this size."""
+        """Constrain the weights of the client's layers, in place; images have this size."""
         return
 
     def shaped(self, smashed: Tensor) -> Tensor:
-        """Return smashed data `[samples, ...]` as they leave, less noise; gradients pass."""
+        """Return smashed data `[samples, ...]` bounded, before noise; gradients pass through."""
         return smashed
 
     def term(self, images: Tensor, smashed: Tensor) -> Tensor | float:
@@ -88,8 +89,8 @@ class SplitDefense:
         """Return the noise, where there is any.
 
         Args:
-            releases: how often a picture is sent in a whole run, through other layers each time.
-            gain: how far a pixel that goes from black to white moves what enters the network.
+            releases: number of states of the layers through which a picture is sent in a run.
+            gain: change of the network's input when a pixel goes from black to white.
         """
         return None
 
@@ -98,7 +99,7 @@ class SplitDefense:
         return 0.0
 
     def amounts(self, cost: float) -> float:
-        """Return epsilon of so much."""
+        """Return the epsilon that a sum of costs amounts to."""
         return 0.0
 
     @property
@@ -119,7 +120,7 @@ class BottleneckCut(SplitDefense, Budget):
         delta: at which epsilon is counted.
         name: `bottleneck`.
         frozen: clients do not train their layers: a picture is released once however often it is
-            sent, and no update of the layers tells of it.
+            sent, and there is no update of the layers that could reveal it.
     """
 
     where = "privacy.cut"
@@ -200,7 +201,7 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
             ConfigError: says which weights clients have.
         """
         module = front.module()
-        conv = lone(module)
+        conv = only_convolution(module)
         if conv is None:
             layers = ", ".join(dict.fromkeys(n.rpartition(".")[0] for n in front.init()))
             raise ConfigError(
@@ -213,7 +214,7 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
 
     def keep(self, front: nn.Module, height: int, width: int) -> None:
         """Divide the convolution's weights by its operator norm."""
-        conv = lone(front)
+        conv = only_convolution(front)
         assert conv is not None
         if not 1 - SHAPED <= sensitivity(conv, height, width) <= 1:
             normalise_(conv, height, width)
@@ -233,7 +234,7 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
 
 @dataclass(frozen=True)
 class DefendedPiece(Piece):
-    """A client's stages as they are trained with a defence behind them."""
+    """A client's stages with a defence at the cut, as they are trained."""
 
     defence: SplitDefense = SplitDefense()
 
@@ -243,7 +244,8 @@ class DefendedPiece(Piece):
         return cls(front.network, seed=front.seed, whole=front.whole, defence=defence)
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return smashed data, less noise, of layers in shape."""
+        """Return bounded smashed data, before noise, of constrained layers."""
+        # In every pass: the last step moved the weights, and noise is scaled to their norm.
         self.keep(module, batch)
         return self.defence.shaped(super().forward(module, batch))
 
@@ -252,7 +254,7 @@ class DefendedPiece(Piece):
         return super().loss(output, batch) + self.defence.term(self.images(batch), output)
 
     def keep(self, module: nn.Module, batch: Batch) -> None:
-        """Bring layers into shape, in place."""
+        """Constrain the layers' weights, in place."""
         self.defence.keep(module, *self.images(batch).shape[-2:])
 
     def images(self, batch: Batch) -> Tensor:
@@ -260,14 +262,14 @@ class DefendedPiece(Piece):
         return self.task.inputs(batch)[0]
 
 
-def held(network: Staged, stages: Sequence[str]) -> nn.ModuleList:
+def stage_layers(network: Staged, stages: Sequence[str]) -> nn.ModuleList:
     """Return the layers of some stages of a whole network."""
     paths = [path for name in stages for path in network.stages[name]]
     return nn.ModuleList(network.get_submodule(path) for path in paths)
 
 
-def lone(module: nn.Module) -> nn.Conv2d | None:
-    """Return the convolution that is all of a network's weights, None where it is not."""
+def only_convolution(module: nn.Module) -> nn.Conv2d | None:
+    """Return the only layer with weights if it is a convolution, else None."""
     layers = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
     return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Conv2d) else None
 

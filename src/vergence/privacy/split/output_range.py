@@ -1,4 +1,4 @@
-"""Range of honest smashed data, calibrated by a server: what lies outside does not count.
+"""Range of honest smashed data, calibrated by a server; data outside of it are not used.
 
 Smashed data are one tensor `[samples, ...]`. A server that holds no honest update to compare with
 still knows what its tail was trained on: each value and the length of each sample lie in a range. A
@@ -29,8 +29,8 @@ class OutputRange(NamedOptions, label="privacy.output_range"):
 
     Args:
         root: the person whom it trusts.
-        widen: room beside what the root's pictures give: so many widths on both sides, and so many
-            times their length.
+        widen: margin around the root's range: so many widths on both sides, and norms up to
+            1 + `widen` times the largest.
     """
 
     root: str
@@ -39,7 +39,7 @@ class OutputRange(NamedOptions, label="privacy.output_range"):
 
 @dataclass(frozen=True)
 class Span:
-    """Between which bounds values, and the L2 norms of samples, are taken for honest."""
+    """Bounds of honest values, and of the L2 norms of honest samples."""
 
     low: float
     high: float
@@ -61,7 +61,7 @@ class Span:
     def agreed(cls, spans: Sequence[Span]) -> Span:
         """Return the median bounds of several clients' spans.
 
-        Liars, while fewer than half, cannot widen it beyond an honest one.
+        Malicious clients, while fewer than half, cannot widen it beyond an honest one.
 
         Raises:
             ConfigError: there are none.
@@ -81,11 +81,13 @@ class Span:
         if not smashed.numel():
             return None
         low, high = (float(bound) for bound in torch.aminmax(smashed))
-        if not self.low <= low <= high <= self.high:  # NaN is in no range
+        # Written so that NaN, for which every comparison is false, is refused.
+        if not self.low <= low <= high <= self.high:
             return (
                 f"range: '{name}' reaches from {low:.4g} to {high:.4g}, calibrated are "
                 f"{self.low:.4g} to {self.high:.4g}"
             )
+        # Values that are all in range can still add up to a sample far outside of what was seen.
         longest = float(_norms(smashed).max())
         if not longest <= self.longest:
             return (

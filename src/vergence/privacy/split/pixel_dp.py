@@ -1,4 +1,4 @@
-"""PixelDP: noise behind a first convolution whose operator norm is known, and what it promises.
+"""PixelDP: noise behind a first convolution whose operator norm is known, and its guarantee.
 
 A change of L in the pixels (L1, or L2) changes what the convolution makes of them by at most
 Delta L: noise of scale Delta l hides it with epsilon = L / l (Laplace). Delta is the norm of the
@@ -23,10 +23,10 @@ from vergence.privacy.dp.accounting import gaussian_epsilon
 from vergence.privacy.keyed_noise import NoiseStream, hidden
 
 Norm = Literal["l1_l1", "l1_l2", "l2_l2"]
-"""From a change of pixels to a change of outputs: Laplace needs the first; Gaussian noise the
-second for changes in L1, the third for changes in L2."""
+"""Operator norms from a change of pixels to a change of outputs. Laplace noise needs the first,
+Gaussian noise the second for changes in L1 and the third for changes in L2."""
 ABOVE = 1 + 1e-6
-"""Divided out beside the norm, so that rounded weights have a norm of at most 1."""
+"""Margin by which weights are divided in addition to their norm, so that rounding keeps it <= 1."""
 
 
 @torch.no_grad()
@@ -57,7 +57,8 @@ def sensitivity(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") 
 def _columns(conv: nn.Conv2d, weight: Tensor, height: int, width: int) -> Tensor:
     image = torch.zeros(1, conv.in_channels, height, width, dtype=torch.float64)
     image.requires_grad_(True)
-    with torch.enable_grad():  # the transpose, whatever stride and padding leave over
+    # The gradient of a sum is the transposed convolution, whatever stride and padding leave over.
+    with torch.enable_grad():
         out = functional.conv2d(
             image, weight, None, conv.stride, conv.padding, conv.dilation, conv.groups
         )
@@ -88,9 +89,9 @@ def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -
 
     Source: SplitFed thesis, section 4.4.1.
     """
-    found = sensitivity(conv, height, width, norm)
-    if found:
-        conv.weight.div_(found * ABOVE)
+    before = sensitivity(conv, height, width, norm)
+    if before:
+        conv.weight.div_(before * ABOVE)
     return sensitivity(conv, height, width, norm)
 
 

@@ -1,4 +1,4 @@
-"""Log of pictures sent by a client, and of the state of its layers; it only grows."""
+"""Append-only log of the pictures that a client sent, and of the state of its layers then."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from vergence.privacy.release_log import Release, ReleaseLog
 
 Cost = Callable[[float], float]
-"""From the noise of a release, as a multiple of what it hides, to what that costs."""
+"""Function from a release's noise, as a multiple of the sensitivity, to its privacy cost."""
 
 
 class Released:
-    """One client's releases: a line says which pictures, through which layers, with which noise.
+    """One client's releases; a line holds pictures, the version of the layers, and the noise.
 
     A picture that is sent again through the same layers has the same noise, and is not written
     down again.
@@ -38,7 +38,7 @@ class Released:
         return max(self.costs.values(), default=0.0)
 
     def new(self, images: Sequence[int], version: str) -> list[int]:
-        """Return those of some pictures that were not sent through these layers."""
+        """Return the pictures among `images` that were not sent through these layers yet."""
         sent = self.sent.get(version, ())
         return [image for image in images if image not in sent]
 
@@ -47,7 +47,7 @@ class Released:
         return max((self.costs.get(i, 0.0) for i in images), default=0.0) + self.cost(multiple)
 
     def enter(self, images: Sequence[int], version: str, multiple: float) -> None:
-        """Write a release down, before it is one."""
+        """Write down a release that is about to be made."""
         entry = Release(" ".join(map(str, images)), version, multiple, 1.0, 1)
         self.book.enter(entry)
         self._count(entry)

@@ -1,9 +1,10 @@
-"""SplitGuard for gaze: a client falsifies labels now and then, and so detects hijacking servers.
+"""SplitGuard for gaze: a client detects hijacking servers by falsifying labels now and then.
 
 A server that trains the task answers false labels with another gradient; one that hijacks the
 client's layers answers as always, as it never looks at labels. In every block of `every` batches
-the client falsifies the labels of one, at a place that only it knows, takes no step with the answer
-to it, and asks whether that answer is the odd one out: the furthest from the mean of the others.
+the client falsifies the labels of one, at a position that only it knows, takes no step with the
+answer to it, and checks whether that answer is the odd one out: the furthest from the mean of the
+others.
 
 **How labels of a regression are falsified.** All targets of the batch are moved the same way, by
 `by` standard deviations of the batch in every column, up or down by lot. With classes any wrong
@@ -46,13 +47,13 @@ from vergence.privacy.keyed_noise import NoiseStream
 
 Verdict = Literal["open", "trusted", "accused"]
 FOUND, NOT_FOUND, AGAIN = 1, 0, 2
-"""Of a block: whether the answer to the lie was the odd one out; found, but not at first hearing.
-"""
+"""Result of a block: the answer to the lie was the odd one out, or was not, or was in a repetition
+that does not count."""
 
 
 @dataclass(frozen=True)
 class SplitGuard:
-    """Rate of a client's lies, and the conditions under which it believes its findings.
+    """Options of SplitGuard's test: how often a client lies, and its error probabilities.
 
     Attributes:
         every: batches in a block, one of which has false labels.
@@ -94,9 +95,9 @@ class SplitGuard:
 
     @property
     def evidence(self) -> tuple[float, float]:
-        """Logarithms of the likelihood ratio, honest to deaf, of a block found and not found."""
-        found = math.log(self.expected * self.every)
-        return found, math.log((1 - self.expected) / (1 - 1 / self.every))
+        """Log likelihood ratios, honest to ignoring labels, of a block found and not found."""
+        found_ratio = math.log(self.expected * self.every)
+        return found_ratio, math.log((1 - self.expected) / (1 - 1 / self.every))
 
     def accuses(self, ratio: float, trusted: int) -> bool:
         """True if this log likelihood ratio accuses, in the test after so many `trusted`."""
@@ -123,36 +124,37 @@ class SplitGuardConfig(SplitGuard):
     act: Literal["report", "stop"] = "report"
 
     def read(self, blocks: Iterable[int]) -> tuple[Verdict, int, float]:
-        """Return the verdict on blocks, how many were heard, and the likelihood ratio.
+        """Return the verdict on blocks, how many of them count, and the likelihood ratio.
 
         After `trusted` a new test begins; `accused` stays.
         """
-        found, not_found = self.evidence
+        for_found, for_not_found = self.evidence
         verdict: Verdict = "open"
-        ratio, heard, trusted = 0.0, 0, 0
+        ratio, count, trusted = 0.0, 0, 0
         for block in blocks:
+            # In a repeated block a server may know from the first time where the lie is.
             if block == AGAIN:
                 continue
-            heard += 1
-            ratio += found if block == FOUND else not_found
+            count += 1
+            ratio += for_found if block == FOUND else for_not_found
             if self.accuses(ratio, trusted):
-                return "accused", heard, math.exp(ratio)
+                return "accused", count, math.exp(ratio)
             if ratio >= -math.log(self.missed):
                 verdict, ratio, trusted = "trusted", 0.0, trusted + 1
-        return verdict, heard, math.exp(ratio)
+        return verdict, count, math.exp(ratio)
 
 
 @dataclass
 class SplitGuardTest:
-    """A client's watch over one server. Ask `lies`, then tell it what came back with `heard`.
+    """A client's test of one server: ask `lies` before a batch, give the answer to `observe`.
 
     Attributes:
-        plan: how often it lies.
-        draws: secret of the client; a server that could foresee them would be prepared.
+        plan: options of the test.
+        draws: secret of the client; a server that could foresee them would answer lies honestly.
         verdict: `open` until there is evidence; after `trusted` a new test begins, as a server may
             turn later; `accused` stays.
-        batches: how many answers were heard.
-        trusted: how many tests ended so.
+        batches: number of observed answers.
+        trusted: number of tests that ended in `trusted`.
     """
 
     plan: SplitGuard
@@ -165,29 +167,30 @@ class SplitGuardTest:
     block: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.place = self._drawn()
+        self.place = self._draw_place()
 
     @property
     def lies(self) -> bool:
         """True if the next batch is to have false labels; no step is taken with its answer."""
         return len(self.block) == self.place
 
-    def heard(self, gradient: Tensor) -> Verdict:
+    def observe(self, gradient: Tensor) -> Verdict:
         """Take the gradient of a batch of smashed data, `[samples, ...]`; return the verdict."""
         self.batches += 1
         self.block.append(gradient.detach().sum(0).flatten().double())
         if len(self.block) < self.plan.every:
             return self.verdict
-        found, not_found = self.plan.evidence
-        self.ratio += found if odd_one_out(torch.stack(self.block)) == self.place else not_found
-        self.block, self.place = [], self._drawn()
+        for_found, for_not_found = self.plan.evidence
+        is_found = odd_one_out(torch.stack(self.block)) == self.place
+        self.ratio += for_found if is_found else for_not_found
+        self.block, self.place = [], self._draw_place()
         if self.verdict == "accused" or self.plan.accuses(self.ratio, self.trusted):
             self.verdict = "accused"
         elif self.ratio >= -math.log(self.plan.missed):
             self.verdict, self.ratio, self.trusted = "trusted", 0.0, self.trusted + 1
         return self.verdict
 
-    def _drawn(self) -> int:
+    def _draw_place(self) -> int:
         return int(self.draws.uniform(1)[0] * self.plan.every)
 
 

@@ -1,11 +1,11 @@
 """SplitGuard in a run: false labels that a client sends, and evidence it gathers from answers.
 
-Blocks lie within rounds: batch n of a round is in block n // every, and what is left over is part
-of the last one. What a block showed is written into a book of the client's own, which only grows,
-so that evidence adds up over rounds; a round's answers lie beside it, as a turn may be taken by
-another process, or again. A block that is left unfinished, or whose answers change or do not fit,
-is one where the lie was not found. Of a block that is heard again nothing counts in the server's
-favour: the step left out in the first hearing may have told it where the lie is.
+Blocks lie within rounds: batch n of a round is in block n // every, and the remainder is part of
+the last one. The result of a block is written into the client's own append-only log, so that
+evidence adds up over rounds. A round's answers lie in a file next to it, as a turn may be continued
+by another process, or repeated. In a block that is left unfinished, or whose answers change or do
+not fit, the lie counts as not found. A block that is repeated never counts in the server's favour:
+the step that the client left out the first time may have shown where the lie is.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from vergence.privacy.split.split_guard import (
 )
 
 BLOCK = ".block"
-"""How names of files with a block's answers end."""
+"""Suffix of files with a block's answers."""
 
 
 class Accused(DpSgdBudgetSpent):
-    """A client holds that its server ignores labels, and takes no further turn."""
+    """Raised where a client concludes that its server ignores labels: it takes no further turn."""
 
 
 class SplitGuardClient:
     """Check of the server by the clients of one run.
 
     Args:
-        plan: how often they lie.
-        labels: the columns that are moved.
-        state: the folder of states, where secret and books lie.
+        plan: options of the test.
+        labels: names of the label columns that are moved.
+        state: folder of states, with the secret and the logs.
         seed: of the run.
-        tell: is given a line where a verdict turns.
+        tell: prints a line when a verdict changes.
     """
 
     def __init__(
@@ -66,26 +66,27 @@ class SplitGuardClient:
     def lies(self, client: str, round: int, number: int, of: int) -> bool:
         """True if batch `number` of the `of` in a client's round has false labels."""
         start, size = self.plan.block(number, of)
-        drawn = self.secret.child(client, round, start // self.plan.every).draws().uniform(1)[0]
-        return int(drawn * size) == number - start
+        # From the client's secret: a server that knew the place would answer that batch honestly.
+        place = self.secret.child(client, round, start // self.plan.every).draws().uniform(1)[0]
+        return int(place * size) == number - start
 
     def leaving(self, client: str, round: int, number: int, of: int, answer: Reply) -> Reply:
-        """Reply of a client for a batch, as it leaves: with false labels, where it lies."""
-        told = answer.trees.get("labels")
-        if told is None or not {*self.labels} <= {*told}:
+        """Return a client's reply for a batch, with false labels where it lies."""
+        labels = answer.trees.get("labels")
+        if labels is None or not {*self.labels} <= {*labels}:
             return answer
         if not self.lies(client, round, number, of):
             return answer
         draws = self.secret.child(client, round, number, "ways").draws()
-        sent = dict(told)
+        sent = dict(labels)
         for name in self.labels:
             column = sent[name]
             moved = self.plan.falsified(column.reshape(len(column), -1), draws)
             sent[name] = moved.reshape(column.shape)
         return replace(answer, trees={**answer.trees, "labels": Params.named(**sent)})
 
-    def hear(self, client: str, round: int, number: int, of: int, gradient: Tensor) -> None:
-        """Take the answer to a batch, `[samples, ...]`.
+    def observe(self, client: str, round: int, number: int, of: int, gradient: Tensor) -> None:
+        """Record the server's answer to a batch, `[samples, ...]`, and judge a complete block.
 
         Raises:
             Accused: the client stops.
@@ -98,20 +99,22 @@ class SplitGuardClient:
         path = self.folder / f"seed{self.seed}.guard.{client}.{round}-{start}{BLOCK}"
         known = path.read_bytes() if path.exists() else b""
         answer = gradient.detach().sum(0).flatten().float().numpy()
-        told, at = answer.tobytes(), (number - start) * answer.nbytes
-        if at > len(known) or not told:  # of another shape than those before it
-            _enter(book, path, known + told, NOT_FOUND)
-        elif known[at : at + len(told)] != told:
+        data, at = answer.tobytes(), (number - start) * answer.nbytes
+        if at > len(known) or not data:
+            # Of another shape than the answers before it: an honest server never changes it.
+            _enter(book, path, known + data, NOT_FOUND)
+        elif known[at : at + len(data)] != data:
+            # A second answer to the same batch: the server may have learned where the lie is.
             if at < len(known):
                 _enter(book, path, known, NOT_FOUND)
-            known = known[:at] + told
+            known = known[:at] + data
             write_whole(path, known)
-        if told and at + len(told) == len(known) == size * len(told):
+        if data and at + len(data) == len(known) == size * len(data):
             block = torch.from_numpy(np.frombuffer(known, answer.dtype).copy()).view(size, -1)
             odd = self.lies(client, round, start + odd_one_out(block.double()), of)
             _enter(book, path, known, FOUND if odd else NOT_FOUND)
-        verdict, heard, ratio = self.plan.read(entry.steps for entry in book.entries)
-        batches = heard * self.plan.every
+        verdict, blocks, ratio = self.plan.read(entry.steps for entry in book.entries)
+        batches = blocks * self.plan.every
         accused = (
             f"accused: after {batches} batches the server's answers to false labels are like those "
             f"to true ones (likelihood ratio {ratio:.2g}, at most {self.plan.accused:g}): it may "
@@ -124,7 +127,7 @@ class SplitGuardClient:
             raise Accused(accused)
 
     def _leave_behind(self, book: ReleaseLog, client: str, round: int) -> None:
-        """Judge what other rounds left unfinished."""
+        """Count blocks that other rounds left unfinished as not found."""
         for path in self.folder.glob(f"seed{self.seed}.guard.*{BLOCK}"):
             about = path.name.removeprefix(f"seed{self.seed}.guard.{client}.")
             if "." not in about.removesuffix(BLOCK) and not about.startswith(f"{round}-"):
@@ -133,7 +136,7 @@ class SplitGuardClient:
 
 
 def _enter(book: ReleaseLog, path: Path, answers: bytes, what: int) -> None:
-    """Write down what a hearing of a block showed; the same hearing again is none."""
+    """Write down the result of a block; the same answers again change nothing."""
     draw = path.name.removesuffix(BLOCK).rpartition(".")[2]
     mark = f"{draw}.{digest(answers)[:16]}"
     again = any(entry.draw == draw for entry in book.entries)
