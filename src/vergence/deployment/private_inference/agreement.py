@@ -23,7 +23,7 @@ from vergence.deployment.folders import NODE, STRICT
 from vergence.deployment.keys import genuine, signer
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.inference.ring import FRACTION
-from vergence.privacy.inference.shared_network import SharedNetwork
+from vergence.privacy.inference.shared_network import SharedNetwork, file_names
 
 T = TypeVar("T")
 AGREEMENT, PARTIES, LEDGER = "agreement.json", "parties.toml", "used.json"
@@ -61,11 +61,9 @@ class PredictionAgreement:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the whole agreement; equal for everybody with folders of one dealing."""
-        return hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()
-
-    def record(self) -> dict[str, object]:
-        """Return the fields as a folder's file holds them."""
-        return {**asdict(self), "network": self.network.record()}
+        return hashlib.sha256(
+            json.dumps(asdict(self, dict_factory=file_names), sort_keys=True).encode()
+        ).hexdigest()
 
 
 @dataclass(frozen=True)

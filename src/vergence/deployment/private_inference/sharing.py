@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,7 @@ from vergence.privacy.inference.shared_network import (
     SharedNetwork,
     deal,
     encoded,
+    file_names,
     forward,
     party_records,
     public_part,
@@ -256,7 +257,7 @@ def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) 
         for name, folder in parties.items()
     }
     made = PredictionAgreement(new_nonce(), network, FRACTION, images, digests)
-    return json.dumps(made.record(), indent=1).encode()
+    return json.dumps(asdict(made, dict_factory=file_names), indent=1).encode()
 
 
 def deal_all(

@@ -62,6 +62,12 @@ OFFSET = 62
 """2^62 is added to what is truncated, so that it is not negative."""
 
 
+def file_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Return a record's fields under the names that files and digests of dealt folders have."""
+    names = {"takes_side_inputs": "beside", "side_inputs": "beside"}
+    return {names.get(name, name): value for name, value in pairs}
+
+
 @dataclass(frozen=True)
 class SharedNetwork:
     """Public part of a network: its layers and their shapes.
@@ -80,13 +86,8 @@ class SharedNetwork:
 
     def digest(self) -> str:
         """Return the SHA-256 of all fields, by which parties and clients know the same network."""
-        text = json.dumps([self.record(), FRACTION], sort_keys=True)
+        text = json.dumps([asdict(self, dict_factory=file_names), FRACTION], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def record(self) -> dict[str, object]:
-        """Return the fields under the names that files and digests of dealt folders have."""
-        names = {"takes_side_inputs": "beside", "side_inputs": "beside"}
-        return asdict(self, dict_factory=lambda pairs: {names.get(k, k): v for k, v in pairs})
 
     @cached_property
     def steps(self) -> tuple[tuple[Layer, Shape, Shape], ...]:
