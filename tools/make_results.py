@@ -35,8 +35,11 @@ from vergence_papers.outcome import CLAIMS, EVIDENCE
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
-REFERENCES = ("fedcpf", "earned")
-"""Methods that are also tested against all others, besides FedAvg and local-only."""
+REFERENCES = ("fedcpf", "interpolation", "earned")
+"""Methods that are also tested against all others, besides FedAvg and local-only.
+
+`earned` is the former name of `interpolation`, in runs that were trained before.
+"""
 PRIOR = "prior"
 SWEPT = ("rivals_eye",)
 CROSSED = ("anatomy_eye", "crowds_10")
@@ -201,7 +204,8 @@ def recipe(folders: list[Path]) -> None:
         for folder in folders
     ]
     heads, rows = [""], {run.label: [run.title] for run in studies[0].runs}
-    rows["earned"] = rows.pop("earned")  # last
+    recipe_label = next(label for label in REFERENCES[1:] if label in rows)
+    rows[recipe_label] = rows.pop(recipe_label)  # last
     rows = {PRIOR: ["*own mean or map*, nothing learned"], **rows}
     for study in studies:
         tuned = tomllib.loads(study.runs[0].config).get("tuning", {}).get("people", [])
@@ -215,7 +219,7 @@ def recipe(folders: list[Path]) -> None:
             for person, values in study.priors.get(name, {}).items()
             if person not in tuned
         }
-        count, seeds = len(scores["earned"]), len(study.runs[0].seeds)
+        count, seeds = len(scores[recipe_label]), len(study.runs[0].seeds)
         named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
         heads += [f"{named}, {plural(count, 'person')}, {plural(seeds, 'seed')}", "steps"]
         heads += ["worse than alone", "alone, more steps", "FedAvg"]

@@ -12,7 +12,7 @@ from vergence.privacy.release_log import ReleaseLog
 
 USER = UserLevelConfig(clip=0.5, noise=3.0)
 LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
-LAST = ("fedavg_ft", "fedrep", "fedbabu", "earned")
+LAST = ("fedavg_ft", "fedrep", "fedbabu", "interpolation")
 
 
 @pytest.mark.parametrize("name", LAST)

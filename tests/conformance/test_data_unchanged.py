@@ -98,7 +98,7 @@ SUITED = {
 OTHER = {"ap_fl", "pe_zsl", "sg_zsl", "cfedvs", "fedgen", "fedpac", "fedbn", "smashed_average"}
 """Methods that take tasks with named classes, sequences, norms or numbers as targets alone."""
 NAMES = [name for name in names("methods", Method) if name not in OTHER]
-QUICK = ("fedavg", "earned", "ifca", "split", "splitfed", "fedala", "qfedavg", "feddf")
+QUICK = ("fedavg", "interpolation", "ifca", "split", "splitfed", "fedala", "qfedavg", "feddf")
 
 
 def built(name):

@@ -21,7 +21,7 @@ from vergence.privacy.secure_aggregation.pairwise import PairwiseClient
 from vergence.privacy.secure_aggregation.pairwise_messages import Masked, Unmask
 from vergence.privacy.secure_aggregation.session import Invitation
 
-QUICK = ("earned", "fedadam", "fedavg", "scaffold")
+QUICK = ("interpolation", "fedadam", "fedavg", "scaffold")
 FITS = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name in NAMES

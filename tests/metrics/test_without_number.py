@@ -77,7 +77,7 @@ def test_a_trial_of_a_sweep_has_not_failed_for_it(tmp_path):
     assert diverged(tmp_path, {"auc": {"p1": NAN}}, ["auc"]) == "auc of 'p1' is nan"
 
 
-def test_a_block_without_a_number_says_nothing_to_the_gate_of_earned():
+def test_a_block_without_a_number_says_nothing_to_the_gate_of_interpolation():
     blocks = [[2.0, 1.0], [NAN, NAN], [2.0, 1.5]]
     assert smallest(blocks, [4, 4, 4], 1.0) == smallest([blocks[0], blocks[2]], [4, 4], 1.0) == 1
     assert smallest([[2.0, 1.0], [2.0, NAN]], [4, 4], 0.0) == 0, "a model that broke is not taken"

@@ -11,6 +11,7 @@ import pkgutil
 import sys
 import types
 import typing
+import warnings
 from dataclasses import MISSING, fields, is_dataclass
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
@@ -27,6 +28,9 @@ from vergence.experiment.user_code_files import one_class_error, running, wrong_
 from vergence.experiment.values import fitting
 
 T = TypeVar("T")
+
+FORMER_NAMES = {("methods", "earned"): "interpolation"}
+"""What is called otherwise now, by its kind and its former name."""
 
 
 def find(kind: str, name: str, base: type[T]) -> type[T]:
@@ -45,6 +49,9 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
         return (
             class_by_name(module, code.kind, name, base) if code.kind else only_class(module, base)
         )
+    if now_called := FORMER_NAMES.get((kind, name)):
+        warnings.warn(f"'{name}' in {kind} is called '{now_called}' now", FutureWarning, 2)
+        name = now_called
     # Importing all of a kind, to list their names, takes a third of a second.
     where = modules(kind).get(name)
     module = importlib.import_module(where) if where else None

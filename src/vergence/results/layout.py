@@ -125,6 +125,8 @@ METHOD_NAMES = {
     "ifca": "IFCA",
     "cfedvs": "CFed-VS",
     "fedgroup": "FedGroup",
+    "interpolation_mix": "interpolation, not fine-tuned",
+    # Runs before the method was renamed.
     "earned_mix": "earned, not fine-tuned",
     "local_only_long": "local-only, more steps",
     "fedavg_ft_long": "FedAvg + longer fine-tuning",

@@ -1,4 +1,4 @@
-"""Earned personalisation on one number, plain gradient steps of 0.1, two of them a turn.
+"""Interpolation on one number, plain gradient steps of 0.1, two of them a turn.
 
 The common model is FedAvg's. One's own starts at the candidate of lowest validation loss: with
 f2 = (x - 3)^2 as training and validation data, own 2 and model 1, candidates 1, 1.5, 2 have losses
@@ -17,12 +17,12 @@ from vergence.core.data import Samples
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
-from vergence.methods.earned import Earned, Mixing
+from vergence.methods.interpolation import Interpolation, Mixing
 from vergence.metrics.held_out import smallest
 from vergence.training.sequential import Solver
 
 TASK = Quadratic(One())
-METHOD = Earned(grid=2, local=PLAIN)
+METHOD = Interpolation(grid=2, local=PLAIN)
 MODEL = params(1.0)
 
 
@@ -76,7 +76,7 @@ def chosen(method, own, val):
 
 def test_of_equal_losses_the_common_model_wins():
     """Own 5 and model 1 are as far from 3; the mean is better than both, so grid 1 decides."""
-    assert chosen(Earned(grid=1, local=PLAIN), 5.0, F2) == 0.0
+    assert chosen(Interpolation(grid=1, local=PLAIN), 5.0, F2) == 0.0
 
 
 def test_settling_fine_tunes_as_far_as_it_pays():
@@ -164,9 +164,9 @@ def test_validation_data_are_judged_in_blocks_of_neighbours():
     of the mean sqrt(48 / 16 * 4 / 3) = 2: within one standard error, and not within 0.99.
     """
     val = samples(1.0, 3.0, 3.0, 3.0)
-    assert chosen(Earned(grid=1, errors=1.0001, local=PLAIN), 3.0, val) == 0.0
-    assert chosen(Earned(grid=1, errors=0.99, local=PLAIN), 3.0, val) == 1.0
-    assert chosen(Earned(grid=1, errors=0, local=PLAIN), 3.0, val) == 1.0
+    assert chosen(Interpolation(grid=1, errors=1.0001, local=PLAIN), 3.0, val) == 0.0
+    assert chosen(Interpolation(grid=1, errors=0.99, local=PLAIN), 3.0, val) == 1.0
+    assert chosen(Interpolation(grid=1, errors=0, local=PLAIN), 3.0, val) == 1.0
 
 
 def test_no_validation_data_are_an_error_that_says_so():
