@@ -32,8 +32,14 @@ from vergence.engine.plan import Plan
 from vergence.engine.round_loop import RunOutcome, run_rounds
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
-from vergence.methods.generative.ap_fl import GlobalMemory, Memory, apart, mixed
-from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.methods.generative.ap_fl import GlobalMemory, Memory, layers_and_meaning, mix_models
+from vergence.methods.generative.sample_generator import (
+    KIND,
+    MEANING,
+    NOISE,
+    frozen_classifier,
+    labelled_batch,
+)
 from vergence.methods.local_only import LocalOnly
 from vergence.models.small_cnn import SmallCnn
 from vergence.tasks.images import Images
@@ -135,7 +141,9 @@ def rows_of(
     if not isinstance(method, GlobalMemory):
         kept = None if state is None else getattr(state, "params", None)
         return {name: scored(outcome.server.model if kept is None else kept)}
-    mixes = {f"{name}, beta {share:g}": mixed(state.mine, state.friend, share) for share in SHARES}
+    mixes = {
+        f"{name}, beta {share:g}": mix_models(state.mine, state.friend, share) for share in SHARES
+    }
     return {
         f"{name}, made up": recognised(method, task, outcome.server, args.away),
         **{row: scored(params) for row, params in mixes.items()},
@@ -146,14 +154,14 @@ def recognised(
     method: GlobalMemory, task: Images, memory: Memory, away: str
 ) -> tuple[float, float]:
     """Return how many made-up samples of one's, and of all classes show their class, in percent."""
-    net, meaning = apart(memory.generator)
+    net, meaning = layers_and_meaning(memory.generator)
     kinds = torch.arange(10).repeat_interleave(50)
     noise = torch.randn(len(kinds), method.noise, generator=RandomStream("absent").torch())
     batch = {NOISE: noise, MEANING: meaning[kinds], KIND: kinds}
     judge, ask = method.judge(task), Trainers(task)
     samples = ask.answer(Forward(net, batch, method.imagining), 1.0)
-    theta = memory.base.model.only(frozen(judge)[0].names)
-    scores = ask.answer(Forward(theta, labelled(judge, samples, kinds), method.judge), 1.0)
+    theta = memory.base.model.only(frozen_classifier(judge)[0].names)
+    scores = ask.answer(Forward(theta, labelled_batch(judge, samples, kinds), method.judge), 1.0)
     right = (scores.argmax(1) == kinds).double()
     own = torch.isin(kinds, torch.tensor(OWNED[int(away[1:])]))
     return 100 * float(right[own].mean()), 100 * float(right.mean())

@@ -42,7 +42,7 @@ from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.clustered.fedgroup import FedGroup
 from vergence.methods.clustered.ifca import IFCA
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.generative.ap_fl import GlobalMemory, mixed
+from vergence.methods.generative.ap_fl import GlobalMemory, mix_models
 from vergence.metrics.intervals import interval
 from vergence.models.softmax import Softmax
 from vergence.models.vslstm import VsLSTM
@@ -224,7 +224,7 @@ def served(given: argparse.Namespace, seed: int, how: Delivery) -> tuple[float, 
     with run_folder() as folder:
         state = run_rounds(method, task, people, plan, folder).clients[who]
     test, solver = people.people[who].test, Solver(task)
-    mine, shared = (mixed(state.mine, state.friend, share) for share in (0.0, 0.5))
+    mine, shared = (mix_models(state.mine, state.friend, share) for share in (0.0, 0.5))
     return solver.score(mine, test), solver.score(shared, test)
 
 

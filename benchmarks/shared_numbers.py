@@ -52,8 +52,14 @@ from vergence.engine.round_loop import run_rounds
 from vergence.errors import DataError
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.generative.ap_fl import GlobalMemory, Memory, apart
-from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.methods.generative.ap_fl import GlobalMemory, Memory, layers_and_meaning
+from vergence.methods.generative.sample_generator import (
+    KIND,
+    MEANING,
+    NOISE,
+    frozen_classifier,
+    labelled_batch,
+)
 from vergence.metrics.clustering import adjusted_rand
 from vergence.metrics.dtw import dtw
 from vergence.models.softmax import Softmax
@@ -124,7 +130,9 @@ def agreement(numbers: DisclosedNumbers, method: CFedVS) -> Iterator[tuple[str, 
         yield (
             name,
             float(
-                np.mean([adjusted_rand(made, method.grouped(d.numpy()).tolist()) for d in draws])
+                np.mean(
+                    [adjusted_rand(made, method.make_groups(d.numpy()).tolist()) for d in draws]
+                )
             ),
         )
 
@@ -255,14 +263,14 @@ def remembered(outputs: Tensor, kinds: Tensor, classes: int) -> Tensor:
 
 def of_generator(method: GlobalMemory, task: Images, memory: Memory) -> Tensor:
     """Return the share of made-up samples of each class that the model takes for it."""
-    net, meaning = apart(memory.generator)
+    net, meaning = layers_and_meaning(memory.generator)
     kinds = torch.arange(10).repeat_interleave(50)
     noise = torch.randn(len(kinds), method.noise, generator=RandomStream("shared numbers").torch())
     ask, judge = Trainers(task), method.judge(task)
     batch = {NOISE: noise, MEANING: meaning[kinds], KIND: kinds}
     samples = ask.answer(Forward(net, batch, method.imagining), 1.0)
-    theta = memory.base.model.only(frozen(judge)[0].names)
-    outputs = ask.answer(Forward(theta, labelled(judge, samples, kinds), method.judge), 1.0)
+    theta = memory.base.model.only(frozen_classifier(judge)[0].names)
+    outputs = ask.answer(Forward(theta, labelled_batch(judge, samples, kinds), method.judge), 1.0)
     return remembered(outputs, kinds, 10)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vergence.methods.clustered.cfedvs import CFedVS
-from vergence.methods.clustered.fedgroup import decomposed
+from vergence.methods.clustered.fedgroup import cosines_to_directions
 from vergence.metrics.clustering import kmeans
 from vergence.metrics.dtw import dtw
 from vergence.metrics.summaries import summary
@@ -78,9 +78,9 @@ def by_clients(clients: int, entries: int, repeats: int) -> list[float]:
     told, updates = rng.random((clients, 1)), rng.random((min(clients, 20 * GROUPS), entries))
 
     def directions() -> None:
-        kmeans(decomposed(updates, GROUPS), GROUPS, np.random.default_rng(0))
+        kmeans(cosines_to_directions(updates, GROUPS), GROUPS, np.random.default_rng(0))
 
-    return [cpu_ms(lambda: CFedVS().grouped(told), repeats), cpu_ms(directions, repeats)]
+    return [cpu_ms(lambda: CFedVS().make_groups(told), repeats), cpu_ms(directions, repeats)]
 
 
 def row(name: object, values: Sequence[float]) -> str:

@@ -204,8 +204,8 @@ def recipe(folders: list[Path]) -> None:
         for folder in folders
     ]
     heads, rows = [""], {run.label: [run.title] for run in studies[0].runs}
-    recipe_label = next(label for label in REFERENCES[1:] if label in rows)
-    rows[recipe_label] = rows.pop(recipe_label)  # last
+    # Last, by its name or its former name.
+    rows[own] = rows.pop(own := next(label for label in REFERENCES[1:] if label in rows))
     rows = {PRIOR: ["*own mean or map*, nothing learned"], **rows}
     for study in studies:
         tuned = tomllib.loads(study.runs[0].config).get("tuning", {}).get("people", [])
@@ -219,7 +219,7 @@ def recipe(folders: list[Path]) -> None:
             for person, values in study.priors.get(name, {}).items()
             if person not in tuned
         }
-        count, seeds = len(scores[recipe_label]), len(study.runs[0].seeds)
+        count, seeds = len(scores[own]), len(study.runs[0].seeds)
         named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
         heads += [f"{named}, {plural(count, 'person')}, {plural(seeds, 'seed')}", "steps"]
         heads += ["worse than alone", "alone, more steps", "FedAvg"]

@@ -17,7 +17,7 @@ from vergence.core.messages import Message, Reply
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.requests import Request, Requests
-from vergence.methods.split.base import BatchwiseSplit, closed, opened
+from vergence.methods.split.base import BatchwiseSplit, pack, unpack
 
 M = TypeVar("M", bound=Method)
 Lie = Callable[[Tensor, torch.Generator], Tensor]
@@ -57,11 +57,11 @@ def lying(
             self, c: Any, msg: Message, site: ClientContext
         ) -> Conversation[tuple[Any, Reply]]:
             c, told = yield from super().on_train(c, msg, site)
-            smashed = opened(told.trees["smashed"])
+            smashed = unpack(told.trees["smashed"])
             if site.id not in liars or not len(smashed):
                 return c, told
-            said = lie(smashed, site.rng.child("lie", c.drawn).torch())
-            trees = {**told.trees, "smashed": closed(said, self.number)}
+            said = lie(smashed, site.rng.child("lie", c.batches_sent).torch())
+            trees = {**told.trees, "smashed": pack(said, self.number)}
             return c, replace(told, trees=trees)
 
     return as_subclass(Lying, method)
@@ -84,4 +84,4 @@ def tree(sealed: Any, name: str) -> Tensor | None:
     if name not in sealed.trees:
         return None
     held = sealed.trees[name]
-    return opened(held if isinstance(held, Params) else held.total)
+    return unpack(held if isinstance(held, Params) else held.total)

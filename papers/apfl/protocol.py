@@ -11,7 +11,7 @@ import numpy as np
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
-from vergence.methods.generative.ap_fl import mixed
+from vergence.methods.generative.ap_fl import mix_models
 from vergence.results.read import Run, StudyResults
 from vergence.results.verdict_rules import count_test_images
 from vergence_papers.claims import PRIOR, TablePart
@@ -48,7 +48,7 @@ def befriended(run: Run, experiment: Experiment, shares: Mapping[str, float]) ->
         for person in ready.clients:
             state = saved.clients.get(person, None)
             for row, share in shares.items():
-                model = mixed(state.mine, state.friend, share)
+                model = mix_models(state.mine, state.friend, share)
                 scores = {**measure.own(model, person), **measure.pooled(model)}
                 found[row] |= {(seed, person, metric): scores[metric] for metric in (OWN, POOLED)}
     return found

@@ -14,8 +14,14 @@ from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.generative.ap_fl import GlobalMemory, apart
-from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.methods.generative.ap_fl import GlobalMemory, layers_and_meaning
+from vergence.methods.generative.sample_generator import (
+    KIND,
+    MEANING,
+    NOISE,
+    frozen_classifier,
+    labelled_batch,
+)
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.steps import Trainers
@@ -49,13 +55,13 @@ def away(method, place, samples, rounds):
 
 def missed(method, server, generator):
     """Return how far from the centres of zones the common model sees made-up samples look."""
-    (net, meaning), kinds = apart(generator), torch.arange(16).repeat_interleave(8)
+    (net, meaning), kinds = layers_and_meaning(generator), torch.arange(16).repeat_interleave(8)
     noise = torch.randn(len(kinds), method.noise, generator=RandomStream("zones").torch())
     batch = {NOISE: noise, MEANING: meaning[kinds], KIND: kinds}
     judge, ask = method.judge(TASK), Trainers(TASK)
     samples = ask.answer(Forward(net, batch, method.imagining), 1.0)
-    theta = server.base.model.only(frozen(judge)[0].names)
-    told = labelled(judge, samples, kinds)
+    theta = server.base.model.only(frozen_classifier(judge)[0].names)
+    told = labelled_batch(judge, samples, kinds)
     return float(TASK.loss(ask.answer(Forward(theta, told, method.judge), 1.0), told))
 
 

@@ -23,7 +23,7 @@ from vergence.engine.split_session import ServerSession
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import spent_block
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.split.base import FRESH, opened
+from vergence.methods.split.base import FRESH, unpack
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.smashed_average import SmashedAverage
 from vergence.methods.split.split import SplitLearning
@@ -159,7 +159,7 @@ def test_batches_are_drawn_by_chance_and_may_be_empty(tmp_path, monkeypatch):
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
         if list(sealed.trees.get("labels", {}) and sealed.trees["labels"].total) != ["examples"]:
-            sizes.append(len(opened(sealed.trees["smashed"].total)))
+            sizes.append(len(unpack(sealed.trees["smashed"].total)))
         return sealed
 
     monkeypatch.setattr(ServerSession, "_accept", hears)

@@ -19,7 +19,7 @@ from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.centralised import Centralised
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.split.base import closed, opened
+from vergence.methods.split.base import pack, unpack
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.smashed_average import SmashedAverage
 from vergence.methods.split.split import SplitLearning
@@ -226,12 +226,12 @@ def test_smaller_numbers_cost_little_accuracy(tmp_path):
     """float16 within 5e-4 of the largest entry, int8 within half a step of 1/127 of it."""
     values = torch.randn(16, 3, 5, generator=torch.Generator().manual_seed(0))
     top = float(values.abs().max())
-    assert torch.equal(opened(closed(values, "float32")), values)
-    assert (opened(closed(values, "float16")) - values).abs().max() < 5e-4 * top
+    assert torch.equal(unpack(pack(values, "float32")), values)
+    assert (unpack(pack(values, "float16")) - values).abs().max() < 5e-4 * top
     tiny = values * 1e-9  # below what float16 can hold
-    assert (opened(closed(tiny, "float16")) - tiny).abs().max() < 5e-13 * top
-    assert (opened(closed(values, "int8")) - values).abs().max() <= top / 254 * 1.001
-    assert len(opened(closed(torch.empty(0), "int8"))) == 0
+    assert (unpack(pack(tiny, "float16")) - tiny).abs().max() < 5e-13 * top
+    assert (unpack(pack(values, "int8")) - values).abs().max() <= top / 254 * 1.001
+    assert len(unpack(pack(torch.empty(0), "int8"))) == 0
     exact = run(tmp_path / "exact", SplitFed(local=LOCAL))
     for number in ("float16", "int8"):
         found = run(tmp_path / number, SplitFed(local=LOCAL, number=number))
@@ -311,14 +311,14 @@ def test_alike_batches_come_from_the_same_part_of_everybodys_labels(tmp_path, mo
     """Of two batches a pass the first has the lower yaws, also of who has samples for six."""
     uneven = EyeSynthetic(people=2, counts=(60, 180), size="9x15").load()
     seen = []
-    honest = SmashedAverage.rows
+    honest = SmashedAverage.batch_rows
 
     def rows(self, site, *at):
         found = honest(self, site, *at)
         seen.append((site.id, at[1], float(site.train.columns["gaze"][found, 1].mean())))
         return found
 
-    monkeypatch.setattr(SmashedAverage, "rows", rows)
+    monkeypatch.setattr(SmashedAverage, "batch_rows", rows)
     run(tmp_path, SmashedAverage(local=LOCAL, alike=True), uneven)
     for person in uneven.clients:
         low, high = ([yaw for p, q, yaw in seen if (p, q) == (person, at)] for at in (0, 1))

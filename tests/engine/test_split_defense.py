@@ -31,7 +31,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.privacy.spent import spent_block
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.split.base import FRESH, opened
+from vergence.methods.split.base import FRESH, unpack
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.smashed_average import SmashedAverage
 from vergence.methods.split.split import SplitLearning
@@ -72,7 +72,7 @@ def heard(monkeypatch):
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
         if "smashed" in sealed.trees:
-            found.append((served.task.client, self.round, opened(sealed.trees["smashed"].total)))
+            found.append((served.task.client, self.round, unpack(sealed.trees["smashed"].total)))
         return sealed
 
     monkeypatch.setattr(ServerSession, "_accept", hears)

@@ -84,7 +84,7 @@ def test_malformed_raw_data_are_quarantined(method, tree, sent, reason, tmp_path
 
 @pytest.mark.parametrize("count", [-1.0, 1e12])
 def test_claims_of_examples_are_bounded(count, tmp_path, monkeypatch):
-    honest = SplitFed.end
+    honest = SplitFed.last_reply
 
     def end(self, site):
         told = honest(self, site)
@@ -94,7 +94,7 @@ def test_claims_of_examples_are_bounded(count, tmp_path, monkeypatch):
             )
         return told
 
-    monkeypatch.setattr(SplitFed, "end", end)
+    monkeypatch.setattr(SplitFed, "last_reply", end)
     run(tmp_path, SplitFed(local=LOCAL, weights="samples"))
     status = {r["client"]: r["status"] for r in table(tmp_path, "turns.csv")}
     assert status["p01"].startswith("quarantined: weight")

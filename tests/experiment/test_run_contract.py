@@ -14,7 +14,7 @@ from vergence.experiment.run import start
 from vergence.experiment.schema import load
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
-from vergence.methods.clustered.base import of_group
+from vergence.methods.clustered.base import model_of_group
 from vergence.methods.fedcpf import FedCPF
 from vergence.results.write import write_harm
 from vergence.training.sequential import Solver
@@ -341,7 +341,7 @@ def test_methods_with_groups_say_who_is_in_which(tmp_path):
         if label == "fedgroup":
             wanted = {p: saved.server.groups[p] for p in people}
         else:
-            models = [of_group(saved.server.models, j) for j in (0, 1)]
+            models = [model_of_group(saved.server.models, j) for j in (0, 1)]
             losses = {p: [solver.loss(m, data.train) for m in models] for p, data in people.items()}
             wanted = {p: int(np.argmin(both)) for p, both in losses.items()}
         told = rows(tmp_path / "out" / label / "groups.csv")

@@ -14,7 +14,7 @@ from vergence.core.stages import PULL, pieces
 from vergence.errors import ConfigError
 from vergence.experiment.run import start
 from vergence.experiment.schema import Experiment, check
-from vergence.methods.split.base import closed
+from vergence.methods.split.base import pack
 from vergence.model_tools.split_cost import (
     BOTTLENECK,
     CUT,
@@ -103,7 +103,7 @@ def test_numbers_of_a_tensor_are_those_that_travel(model2):
     """A batch of 32 in each format, its scale for int8."""
     pool1, one = choice(model2, CUT, "pool1"), Load(32.0, 1.0, 32)
     for number in NUMBERS:
-        flat = closed(torch.zeros(32, 20, 16, 28), number).flat  # type: ignore[arg-type]
+        flat = pack(torch.zeros(32, 20, 16, 28), number).flat  # type: ignore[arg-type]
         without = pool1.down(number, one) - 4 * 520
         assert without == flat.numel() * flat.element_size()
 

@@ -83,7 +83,9 @@ def test_a_finished_run(finished):
 @pytest.mark.parametrize("local", [True, False], ids=["with local-only", "without"])
 def test_tables_of_an_unfinished_study_begin_with_what_is_missing(local, tmp_path):
     """FedAvg was interrupted in round 2, another waits; local-only is finished or waits."""
-    order = ["local_only", "fedavg", "fedcpf"] if local else ["interpolation", "fedavg", "local_only"]
+    order = (
+        ["local_only", "fedavg", "fedcpf"] if local else ["interpolation", "fedavg", "local_only"]
+    )
     text = TOY.replace("METHODS", f"methods = {json.dumps(order)}")
 
     def stop(report):

@@ -25,7 +25,7 @@ from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedprox import FedProx
-from vergence.methods.generative.ap_fl import GlobalMemory, mixed, shares
+from vergence.methods.generative.ap_fl import GlobalMemory, mix_models, shares
 from vergence.methods.generative.sample_generator import (
     ALPHA,
     CLASSIFIERS,
@@ -57,8 +57,8 @@ def test_o10_diversity():
 
 def test_o11_interpolation():
     mine, friend = (Params.named(a=torch.tensor(x)) for x in ([1.0, 2.0], [3.0, 6.0]))
-    assert mixed(mine, friend, 0.1)["a"].tolist() == pytest.approx([1.2, 2.4])
-    literal = mixed(mine, friend, 1 - 0.1)
+    assert mix_models(mine, friend, 0.1)["a"].tolist() == pytest.approx([1.2, 2.4])
+    literal = mix_models(mine, friend, 1 - 0.1)
     assert literal["a"].tolist() == pytest.approx([2.8, 5.6])
 
 
@@ -119,7 +119,7 @@ def test_beta_0_is_the_clients_own_model_to_the_bit(tmp_path):
     states = back(tmp_path / "a", replace(SMALL, beta=0.0)).clients
     for client in ("p00", "p02"):
         c = states[client]
-        assert mixed(c.mine, c.friend, 0.0) is c.mine
+        assert mix_models(c.mine, c.friend, 0.0) is c.mine
         assert not c.mine.flat.equal(c.friend.flat)
     other = back(tmp_path / "b", replace(SMALL, beta=0.5)).clients["p02"]
     assert states["p02"].mine.flat.equal(other.mine.flat)
@@ -174,9 +174,9 @@ def test_who_never_trained_tells_nothing(base, tmp_path):
 def test_another_vector_table_is_refused():
     task = ToyTask(Linear())
     generator = SMALL.server(task).generator
-    SMALL.compare(generator["meaning"], task)
+    SMALL.check_meanings(generator["meaning"], task)
     with pytest.raises(ConfigError, match="trained with other vectors of class names"):
-        replace(SMALL, semantics="random").compare(generator["meaning"], task)
+        replace(SMALL, semantics="random").check_meanings(generator["meaning"], task)
 
 
 def test_without_a_base_method_there_is_nothing_to_go_over():

@@ -30,7 +30,7 @@ from vergence.core.method import Global
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute
 from vergence.methods.apfl import APFL, Mixed
-from vergence.methods.fedala import AdaptiveAggregation, FedALA, mixed
+from vergence.methods.fedala import AdaptiveAggregation, FedALA, mix_models
 from vergence.training.batches import batches
 
 TASK = Quadratic(One())
@@ -169,11 +169,11 @@ def test_fedala_the_mix_stays_in_the_unit_interval(target, mix, expected):
 def test_fedala_lower_layers_are_the_models():
     """Own (2, 1), model (3, 3), W = 0.25: body 3, head 1.5; `layers` may name others."""
     own = PRODUCT.init()
-    assert values(mixed(own, MODEL["model"], own.only(["head.weight"]) * 0.25)) == [3.0, 1.5]
+    assert values(mix_models(own, MODEL["model"], own.only(["head.weight"]) * 0.25)) == [3.0, 1.5]
     assert values(ALA.model_on(ala(5, 0.25), MODEL, None)) == [3.0, 1.5]
     lower = FedALA(layers=("body.*",)).client(PRODUCT)
     assert lower.mix.layout.names == ("body.weight",)
-    assert values(mixed(own, MODEL["model"], lower.mix * 0.25)) == [2.25, 3.0]
+    assert values(mix_models(own, MODEL["model"], lower.mix * 0.25)) == [2.25, 3.0]
 
 
 def test_fedala_learns_the_mix_on_a_share_of_the_data():

@@ -28,7 +28,7 @@ from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
-from vergence.methods.clustered.base import joined, of_group, update_of
+from vergence.methods.clustered.base import model_of_group, tree_of_models, update_of
 from vergence.methods.clustered.cfedvs import NO_PARAMS, CFedVS, Communities
 from vergence.metrics.dtw import dtw
 from vergence.models.linear import Linear
@@ -82,7 +82,7 @@ def test_a_newcomer_joins_the_nearest_mean_and_nobody_else_is_asked_again():
     method, server = CFedVS(), seated(CFedVS(), *O9)
     assert np.ravel(server.means) == pytest.approx([1.1, 5.15, 9])
     told = Told(*O9, 4, 3.1)
-    after = drive(method.seated(server, ["0", "5", "6"]), told)
+    after = drive(method.assign_groups(server, ["0", "5", "6"]), told)
     assert told.asked == ["5", "6"]
     assert (after.groups["5"], after.groups["6"]) == (1, 0)
     assert {**after.groups, **server.groups} == after.groups
@@ -99,7 +99,7 @@ def test_people_whose_data_changed_join_the_nearest_mean_when_measured_anew():
         if ask.verb == "measure":
             return told(ask)
         group = next(iter(ask.to.values())).facts["group"]
-        start = of_group(server.models, group)
+        start = model_of_group(server.models, group)
         fitted = FitResult(start, 1.0, 1, None)
         return add_up([seal(update_of(start, fitted, 1.0, group, 3), 0)], ask.like)
 
@@ -120,7 +120,7 @@ def test_who_does_not_answer_is_in_no_group_and_gets_the_model_of_the_largest():
     start = method.server(ToyTask(Linear()))
     assert drive(method.setup(start, ["0"]), lambda _: {}) == start
     models = [start.models.like(torch.full_like(start.models.flat, g)) for g in range(3)]
-    apart = joined([of_group(m, 0) for m in models])
+    apart = tree_of_models([model_of_group(m, 0) for m in models])
     server = replace(seated(method, *O9), models=apart, groups={"0": 0, "1": 1, "2": 1})
     sent = {c: float(method.offer(server, c)["model"].flat[0]) for c in ("0", "1", "stranger")}
     assert sent == {"0": 0, "1": 1, "stranger": 1}
@@ -165,7 +165,7 @@ def test_four_bytes_per_person_leave_before_training(tmp_path):
 )
 def test_a_round_by_hand(share_body, expected):
     method = CFedVS(local=PLAIN, clusters=2, share_body=share_body)
-    models = joined([TASK.init()] * 2, method.common(TASK))
+    models = tree_of_models([TASK.init()] * 2, method.common_layers(TASK))
     server = Communities(models, NO_PARAMS, {"a": 0, "b": 0, "c": 1})
 
     def answer(ask):
@@ -176,7 +176,7 @@ def test_a_round_by_hand(share_body, expected):
         return add_up(sealed, ask.like)
 
     after = drive(method.round(server, list(DATA)), answer)
-    assert [values(of_group(after.models, g)) for g in range(2)] == expected
+    assert [values(model_of_group(after.models, g)) for g in range(2)] == expected
 
 
 def test_a_task_without_sequences_is_refused():

@@ -112,8 +112,8 @@ def test_o3_selection_stops_exactly_at_the_limit():
     """n = 10, p = 0.3, rho = 0.5: {1,4,6}, then two more (0 and 3), then none."""
     method = FedCPF(rate=0.3, limit=0.5)
     none = Mask.none(FIRST.layout)
-    one = none | method.chosen(FIRST, none, site(0))
-    two = one | method.chosen(SECOND, one, site(1))
+    one = none | method.newly_personal(FIRST, none, site(0))
+    two = one | method.newly_personal(SECOND, one, site(1))
     assert chosen(one) == {1, 4, 6}
     assert chosen(two) == {0, 1, 3, 4, 6}
     assert method.room(two) == 0
@@ -122,16 +122,16 @@ def test_o3_selection_stops_exactly_at_the_limit():
 def test_inverted_control_takes_the_lowest_change():
     """The three smallest of FIRST: 0.05, 0.10, 0.15 at 5, 0, 7."""
     method = FedCPF(rate=0.3, limit=0.5, select="inverted")
-    assert chosen(method.chosen(FIRST, Mask.none(FIRST.layout), site(0))) == {0, 5, 7}
+    assert chosen(method.newly_personal(FIRST, Mask.none(FIRST.layout), site(0))) == {0, 5, 7}
 
 
 def test_random_control_has_the_same_size_and_a_fixed_draw():
     method = FedCPF(rate=0.3, limit=0.5, select="random")
     none = Mask.none(FIRST.layout)
-    a = chosen(method.chosen(FIRST, none, site(0)))
+    a = chosen(method.newly_personal(FIRST, none, site(0)))
     assert len(a) == 3
-    assert a == chosen(method.chosen(SECOND, none, site(0)))
-    assert a != chosen(method.chosen(FIRST, none, site(0, client="another")))
+    assert a == chosen(method.newly_personal(SECOND, none, site(0)))
+    assert a != chosen(method.newly_personal(FIRST, none, site(0, client="another")))
 
 
 def test_chosen_entries_stay_shared_for_the_round_that_chose_them():
@@ -155,9 +155,9 @@ def test_per_tensor_scope_keeps_the_share_of_every_tensor():
     two = Layout(("a", "b"), ((4,), (4,)))
     score = Params(torch.tensor([9.0, 8, 7, 6, 4, 3, 2, 1]), two)
     method = FedCPF(rate=0.25, limit=0.5, scope="per_tensor")
-    assert chosen(method.chosen(score, Mask.none(two), site(0))) == {0, 4}
+    assert chosen(method.newly_personal(score, Mask.none(two), site(0))) == {0, 4}
     whole = replace(method, scope="global")
-    assert chosen(whole.chosen(score, Mask.none(two), site(0))) == {0, 1}
+    assert chosen(whole.newly_personal(score, Mask.none(two), site(0))) == {0, 1}
 
 
 def test_relative_change_divides_by_the_parameter():
@@ -209,7 +209,7 @@ def test_a_turn_that_raises_validation_loss_leaves_personal_entries_and_mask_alo
     method = FedCPF(rate=0.5, limit=1.0, guard=True)
     own = mask(0, 1, 0, 0)
     start = replace(
-        method.client(Numbers((0, 0, 0, 0))), params=params(5, 5, 5, 5), kept=own, mask=own
+        method.client(Numbers((0, 0, 0, 0))), params=params(5, 5, 5, 5), last_mask=own, mask=own
     )
     end, received = params(1, 9, 3, 2), params(0, 0, 0, 0)
     worse, sent = guarded(method, start, received, end, (1.0, 1.5))

@@ -10,8 +10,8 @@ from tests.scripts import PLAIN, Numbers, Product, Two, pairs, params, taught, v
 from vergence.core.aggregation import add_up
 from vergence.core.conversation import drive
 from vergence.core.messages import reply, seal
-from vergence.methods.clustered.base import of_group
-from vergence.methods.clustered.fedgroup import FedGroup, decomposed, dissimilarity
+from vergence.methods.clustered.base import model_of_group
+from vergence.methods.clustered.fedgroup import FedGroup, cosines_to_directions, dissimilarity
 
 O17 = [(1, 0, 0.1), (0.9, 0.1, 0), (0, 1, 0.1), (0.1, 0.9, 0)]
 UPDATES = {name: params(*update) for name, update in zip("abcd", O17, strict=True)}
@@ -41,7 +41,7 @@ def test_o17_dissimilarities():
 
 def test_o17_directions():
     """The first is common to all; the sign of the second separates the pairs."""
-    found = decomposed(np.array(O17), 2)
+    found = cosines_to_directions(np.array(O17), 2)
     first = [0.708881, 0.778905, 0.708881, 0.778905]
     second = [0.703598, 0.624695, -0.703598, -0.624695]
     assert abs(found[:, 0]) == pytest.approx(first, abs=1e-6)
@@ -56,16 +56,16 @@ def test_o17_groups_start_from_the_mean_of_their_people(names):
     """Groups {a, b} and {c, d}; 1 + (1 + 0.9) / 2 = 1.95, 1 + 0.1 / 2 = 1.05."""
     server = begun(FedGroup(clusters=2), names)
     assert server.groups == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert values(of_group(server.models, 0)) == [1.95, 1.05, 1.05]
-    assert values(of_group(server.models, 1)) == [1.05, 1.95, 1.05]
-    assert values(of_group(server.ways, 1)) == [0.05, 0.95, 0.05]
+    assert values(model_of_group(server.models, 0)) == [1.95, 1.05, 1.05]
+    assert values(model_of_group(server.models, 1)) == [1.05, 1.95, 1.05]
+    assert values(model_of_group(server.directions, 1)) == [0.05, 0.95, 0.05]
 
 
 def test_newcomers_join_who_points_their_way_for_good():
     method, asked = FedGroup(clusters=2), []
     late = {"e": params(0.3, 0.2, 0), "f": params(0, 5, 0), "a": params(0, 9, 0)}
     server = begun(method)
-    after = drive(method.seated(server, ["a", "e", "f", "g"]), answering(late, asked))
+    after = drive(method.assign_groups(server, ["a", "e", "f", "g"]), answering(late, asked))
     assert asked == [("probe", ["e", "f", "g"])]
     assert after.groups == {**server.groups, "e": 0, "f": 1}
     assert after.models.flat.equal(server.models.flat)
@@ -88,8 +88,8 @@ def test_a_group_of_nobody_keeps_the_common_start_and_gets_no_newcomers():
     method = FedGroup(clusters=3)
     server = begun(method, "a")
     assert server.groups == {"a": 0}
-    assert values(of_group(server.models, 2)) == [1, 1, 1]
-    after = drive(method.seated(server, ["b"]), answering({"b": params(-1, -1, 0)}))
+    assert values(model_of_group(server.models, 2)) == [1, 1, 1]
+    after = drive(method.assign_groups(server, ["b"]), answering({"b": params(-1, -1, 0)}))
     assert after.groups == {"a": 0, "b": 0}
 
 
@@ -105,7 +105,7 @@ def test_a_probe_and_a_round_by_hand():
     _, probe = taught(method, task, None, {"model": start.start}, data, verb="probe")
     assert values(probe.trees["model"].total) == [0.1576, 0.3008]
     assert probe.metrics == {}
-    server = replace(start, groups={"a": 0}, ways=start.models)
+    server = replace(start, groups={"a": 0}, directions=start.models)
 
     def answer(ask):
         sealed = [
@@ -114,6 +114,6 @@ def test_a_probe_and_a_round_by_hand():
         return add_up(sealed, ask.like)
 
     after = drive(method.round(server, ["a"]), answer)
-    assert values(of_group(after.models, 0)) == [2.1, 1.2]
-    assert values(of_group(after.models, 1)) == [2, 1]
+    assert values(model_of_group(after.models, 0)) == [2.1, 1.2]
+    assert values(model_of_group(after.models, 1)) == [2, 1]
     assert torch.equal(after.start.flat, start.start.flat)

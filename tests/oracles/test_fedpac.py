@@ -36,7 +36,7 @@ from vergence.core.params import Params
 from vergence.core.requests import Request
 from vergence.errors import ConfigError
 from vergence.methods import fedpac
-from vergence.methods.fedpac import FedPAC, combined, pooled, sketched, weights_of
+from vergence.methods.fedpac import FedPAC, combine_heads, head_weights, pool_class_means, sketched
 
 TASK = Product(Two())
 LOCAL = replace(PLAIN, lr=0.01)
@@ -79,13 +79,13 @@ def test_o7_alpha(i):
     told = o7()
     h = np.stack([t["h"].numpy().ravel() for t in told]).astype(float)
     v = np.array([float(t["v"]) for t in told])
-    assert weights_of(h, v, i) == pytest.approx(ALPHA[i], abs=1e-5)
+    assert head_weights(h, v, i) == pytest.approx(ALPHA[i], abs=1e-5)
 
 
 def test_o7_heads():
     """Heads (1, 0), (0, 1), (0, 0): a combined head shows alpha_1 and alpha_2."""
     heads = {"a": params(1, 0), "b": params(0, 1), "c": params(0, 0)}
-    found = combined(heads, o7())
+    found = combine_heads(heads, o7())
     for client, alpha in zip("abc", ALPHA, strict=True):
         assert found[client].flat.tolist() == pytest.approx(alpha[:2], abs=1e-5)
 
@@ -96,8 +96,8 @@ def test_small_weights_are_dropped_and_the_rest_add_up():
     With 499 instead of 1999 it is 0.002 and stays.
     """
     h = np.zeros((2, 1))
-    assert weights_of(h, np.array([1.0, 1999.0]), 0) == pytest.approx([1, 0], abs=0)
-    assert weights_of(h, np.array([1.0, 499.0]), 0) == pytest.approx([0.998, 0.002], abs=1e-6)
+    assert head_weights(h, np.array([1.0, 1999.0]), 0) == pytest.approx([1, 0], abs=0)
+    assert head_weights(h, np.array([1.0, 499.0]), 0) == pytest.approx([0.998, 0.002], abs=1e-6)
 
 
 @pytest.mark.parametrize("people", [1, 2, 7])
@@ -106,7 +106,7 @@ def test_9_equal_statistics_give_equal_weights(people, v):
     """Methods design note, section 7, invariant 9."""
     h = np.tile([0.3, -0.2, 0.7], (people, 1))
     for i in range(people):
-        alpha = weights_of(h, np.full(people, v), i)
+        alpha = head_weights(h, np.full(people, v), i)
         assert alpha == pytest.approx(np.full(people, 1 / people))
 
 
@@ -115,7 +115,7 @@ def test_alpha_is_on_the_simplex_and_least(people, width, power, seed):
     """a^T P a is convex: no corner of the simplex may lie downhill, but for what is dropped."""
     rng = np.random.default_rng(seed)
     h, v = 10**power * rng.normal(size=(people, width)), 10 ** rng.uniform(-6, 0, people)
-    alpha = weights_of(h, v, 0)
+    alpha = head_weights(h, v, 0)
     assert alpha is not None
     assert (alpha >= 0).all()
     assert alpha.sum() == pytest.approx(1)
@@ -133,11 +133,11 @@ class Failed:
 def test_a_solver_that_fails_leaves_everybody_their_own_head(monkeypatch):
     heads = {"a": params(1, 0), "b": params(0, 1)}
     monkeypatch.setattr(fedpac, "minimize", lambda *_, **__: Failed)
-    found = combined(heads, o7()[:2])
+    found = combine_heads(heads, o7()[:2])
     assert {c: values(h) for c, h in found.items()} == {"a": [1, 0], "b": [0, 1]}
     monkeypatch.setattr(Failed, "success", True)
     monkeypatch.setattr(Failed, "x", np.array([np.nan, 1.0]))
-    assert values(combined(heads, o7()[:2])["b"]) == [0, 1]
+    assert values(combine_heads(heads, o7()[:2])["b"]) == [0, 1]
 
 
 def told(means, counts):
@@ -148,9 +148,9 @@ def told(means, counts):
 
 def test_class_means_are_pooled_by_counts():
     """(1 * 1 + 4 * 3) / 4 = 3.25; class 1 is told by nobody and keeps what was known of it."""
-    first = pooled([told([1.0, 0.0], [1.0, 0.0]), told([4.0, 7.0], [3.0, 2.0])], None)
+    first = pool_class_means([told([1.0, 0.0], [1.0, 0.0]), told([4.0, 7.0], [3.0, 2.0])], None)
     assert (first["means"].flatten().tolist(), first["counts"].tolist()) == ([3.25, 7], [4, 2])
-    second = pooled([told([2.0, 0.0], [5.0, 0.0])], first)
+    second = pool_class_means([told([2.0, 0.0], [5.0, 0.0])], first)
     assert (second["means"].flatten().tolist(), second["counts"].tolist()) == ([2, 7], [5, 2])
 
 

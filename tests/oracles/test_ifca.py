@@ -22,7 +22,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
-from vergence.methods.clustered.base import joined, of_group
+from vergence.methods.clustered.base import model_of_group, tree_of_models
 from vergence.methods.clustered.ifca import IFCA, Models, lowest
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
@@ -41,7 +41,7 @@ def test_o16_choices():
 def begun(method):
     start = TASK.init()
     other = start.put(-start.only(["head.weight"]))
-    return Models(joined([start, other], method.common(TASK)))
+    return Models(tree_of_models([start, other], method.common_layers(TASK)))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_round_by_hand(share_body, weights, expected):
     sealed = [taught(method, TASK, method.client(TASK), offered, data)[1] for data in DATA.values()]
     heard = add_up(sealed, offered)
     after = drive(method.round(server, list(DATA)), lambda _: heard)
-    assert [values(of_group(after.models, j)) for j in range(2)] == expected
+    assert [values(model_of_group(after.models, j)) for j in range(2)] == expected
 
 
 def test_what_was_not_chosen_is_not_sent():
@@ -79,7 +79,7 @@ def test_an_empty_cluster_keeps_its_model():
     offered = method.offer(server, "")
     heard = add_up([taught(method, TASK, None, offered, DATA["a"])[1]], offered)
     after = drive(method.round(server, ["a"]), lambda _: heard)
-    assert of_group(after.models, 1).flat.equal(of_group(server.models, 1).flat)
+    assert model_of_group(after.models, 1).flat.equal(model_of_group(server.models, 1).flat)
 
 
 def rounds_of(method, server, count, *clients):
@@ -93,13 +93,13 @@ def rounds_of(method, server, count, *clients):
 
 def test_a_model_nobody_chose_in_ten_rounds_makes_all_start_anew_once():
     method = IFCA(local=PLAIN, clusters=2)
-    spare = joined([TASK.init(), TASK.init()])
+    spare = tree_of_models([TASK.init(), TASK.init()])
     server = replace(begun(method), spare=(spare,))
     nine = rounds_of(method, server, 9, "a")
-    assert (nine.rounds, nine.chosen, len(nine.spare)) == (9, (0,), 1)
+    assert (nine.rounds, nine.trained_clusters, len(nine.spare)) == (9, (0,), 1)
     ten = rounds_of(method, nine, 1, "a")
     assert ten.models.flat.equal(spare.flat)
-    assert (ten.spare, ten.rounds, ten.chosen) == ((), 0, ())
+    assert (ten.spare, ten.rounds, ten.trained_clusters) == ((), 0, ())
     assert rounds_of(method, ten, 11, "a").rounds == 11
 
 
@@ -107,7 +107,7 @@ def test_a_model_chosen_once_is_not_empty_and_silence_is_no_round():
     method = IFCA(local=PLAIN, clusters=2)
     server = replace(begun(method), spare=(begun(method).models,))
     both = rounds_of(method, server, 1, "a", "b")
-    assert both.chosen == (0, 1)
+    assert both.trained_clusters == (0, 1)
     assert len(rounds_of(method, both, 12, "a").spare) == 1
     assert rounds_of(method, server, 12) == server
 
@@ -117,7 +117,9 @@ def test_later_starts_are_other_ones_and_one_model_has_none():
     body, _ = task.parts()
     server = IFCA(clusters=2, restarts=2, share_body=True).server(task)
     assert len(server.spare) == 2
-    starts = [of_group(models, j) for models in (server.models, *server.spare) for j in (0, 1)]
+    starts = [
+        model_of_group(models, j) for models in (server.models, *server.spare) for j in (0, 1)
+    ]
     assert len({float(start.only(body).flat.sum()) for start in starts}) == 3
     assert len({float(start.flat.sum()) for start in starts}) == 6
     assert IFCA(clusters=1, restarts=2).server(task).spare == ()
@@ -140,7 +142,7 @@ def test_clusters_start_differently_and_shared_bodies_alike():
     body, _ = task.parts()
     for share_body in (False, True):
         method = IFCA(clusters=3, share_body=share_body)
-        models = [of_group(method.server(task).models, j) for j in range(3)]
+        models = [model_of_group(method.server(task).models, j) for j in range(3)]
         assert models[0].layout == task.init().layout
         assert models[0].flat.equal(task.init().flat)
         for one, other in ((0, 1), (0, 2), (1, 2)):

@@ -11,12 +11,15 @@ import torch
 
 from tests.oracles.test_fedavg import F1, F2, PLAIN, One, Quadratic
 from tests.scripts import params, values
+from vergence import methods
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.data import Samples
 from vergence.core.messages import Message
+from vergence.core.method import Method
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
+from vergence.experiment.registry import find
 from vergence.methods.interpolation import Interpolation, Mixing
 from vergence.metrics.held_out import smallest
 from vergence.training.sequential import Solver
@@ -70,7 +73,7 @@ def test_half_way():
 def chosen(method, own, val):
     """Share of one's own model that is chosen."""
     site = ClientContext("a", F2, val, TASK, 0, RandomStream("t"))
-    best = method.best(method.mixes(params(own), MODEL), site)
+    best = method.best_candidate(method.candidates(params(own), MODEL), site)
     return drive(best, Solver(TASK).compute)[1]
 
 
@@ -180,3 +183,11 @@ def test_an_own_model_that_diverged_is_not_taken():
     assert smallest([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
     assert smallest([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
     assert smallest([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0
+
+
+def test_the_former_name_works_with_a_warning():
+    with pytest.warns(FutureWarning, match="called 'interpolation' now"):
+        assert find("methods", "earned", Method) is Interpolation
+    with pytest.warns(FutureWarning, match="called Interpolation now"):
+        assert methods.Earned is Interpolation
+    assert "Earned" not in dir(methods)

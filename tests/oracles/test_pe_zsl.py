@@ -24,7 +24,7 @@ from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd
 from vergence.methods.generative.pe_zsl import PeZsl
-from vergence.methods.generative.provider import NOTHING, STILL, fresh
+from vergence.methods.generative.provider import NOTHING, STILL, copy_state
 from vergence.methods.generative.sample_generator import KIND
 from vergence.models.linear import Linear
 from vergence.models.mlp import Mlp
@@ -93,7 +93,7 @@ def test_a_teacher_that_only_answers_is_written_once(tmp_path):
 def provided(method, outcome):
     """Return all made-up samples of the lesson, their classes, and what is kept of them."""
     trainers, state = Trainers(TASK), outcome.server
-    parts = list(method.drawn(state, "lesson", 0))
+    parts = list(method.generator_inputs(state, "lesson", 0))
     made = [trainers.answer(Forward(state.generator, part, method.synthesis), 0) for part in parts]
     return torch.cat(made), torch.cat([part[KIND] for part in parts]), state.lesson["kept"]
 
@@ -133,7 +133,7 @@ def test_estimates_point_where_the_gradient_does():
     teacher = Params.of(Linear(inputs=2).build())
     teacher = teacher.like(torch.tensor([2.0, -1, 1]))
     trainers, samples, kinds = Trainers(task), torch.eye(2), torch.tensor([1, 0])
-    state = fresh(method.server(task))
+    state = copy_state(method.server(task))
 
     def answer(ask):
         if isinstance(ask, Forward):
@@ -145,7 +145,7 @@ def test_estimates_point_where_the_gradient_does():
         return {"p00": seal(reply(scores=Params.named(scores=output)), 0)}
 
     scores = torch.tensor([[3.0], [0.0]])
-    found = drive(method.estimated(state, ["p00"], 0, samples, kinds, scores), answer)
+    found = drive(method.estimated_gradient(state, ["p00"], 0, samples, kinds, scores), answer)
     assert torch.allclose(found, torch.tensor([[2.0, -1.0], [1.0, -0.5]]), atol=0.25)
 
 

@@ -23,7 +23,7 @@ from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
-from vergence.methods.scaffold import Scaffold, travelled
+from vergence.methods.scaffold import Scaffold, sgd_distance
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 
@@ -119,9 +119,9 @@ def test_with_momentum_the_control_is_a_weighted_mean_of_gradients(nesterov, end
 
 
 def test_travelled():
-    assert travelled(LocalTraining(momentum=0.0), 7) == 7
-    number(travelled(LocalTraining(momentum=0.9), 3), 1 + 1.9 + 2.71)
-    number(travelled(LocalTraining(momentum=0.9, nesterov=True), 3), 1.9 + 2.71 + 3.439)
+    assert sgd_distance(LocalTraining(momentum=0.0), 7) == 7
+    number(sgd_distance(LocalTraining(momentum=0.9), 3), 1 + 1.9 + 2.71)
+    number(sgd_distance(LocalTraining(momentum=0.9, nesterov=True), 3), 1.9 + 2.71 + 3.439)
 
 
 def test_steps_are_those_taken():

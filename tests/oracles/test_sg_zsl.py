@@ -15,7 +15,7 @@ from vergence.engine.protections.dry_run import dry_run
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import spent_block, uncovered_text
-from vergence.methods.generative.losses import against, kl
+from vergence.methods.generative.losses import kl, kl_to_shares
 from vergence.methods.generative.pe_zsl import PeZsl
 from vergence.methods.generative.sg_zsl import SgZsl, longest
 from vergence.models.mlp import Mlp
@@ -41,8 +41,10 @@ def test_a_profile_is_the_mean_of_shares_and_kl_against_it():
     p = real.softmax(1).mean(0, keepdim=True)
     made = torch.tensor([[0.5, 0.5], [0.2, 0.8]])
     rows = [float((p * (p / made[i].softmax(0)).log()).sum()) for i in (0, 1)]
-    assert float(against(p, made)) == pytest.approx(sum(rows) / 2, abs=1e-6)
-    assert float(against(real.softmax(1), made)) == pytest.approx(float(kl(real, made)), abs=1e-7)
+    assert float(kl_to_shares(p, made)) == pytest.approx(sum(rows) / 2, abs=1e-6)
+    assert float(kl_to_shares(real.softmax(1), made)) == pytest.approx(
+        float(kl(real, made)), abs=1e-7
+    )
 
 
 @pytest.mark.parametrize(("entries", "high"), [(64, 1.0), (50, 2.0), (2, 1.0), (3, 20.0)])

@@ -77,7 +77,7 @@ def test_newcomers_land_in_their_group(per_frame, tmp_path):
         shown = [rate_clip(draw_clip(rng, *COMMUNITIES["latent"][trial % 3]), np.ones(3), rng)] * 3
         late = samples_of({"new": dict.fromkeys(PARTS, shown)})["new"].train
         told = taught(method, TASK, None, {"proxies": server.proxies}, late, verb="measure")[1]
-        after = drive(method.seated(server, ["new"]), lambda _, told=told: {"new": told})
+        after = drive(method.assign_groups(server, ["new"]), lambda _, told=told: {"new": told})
         right += after.groups["new"] == group_of[trial % 3]
     assert right >= 190
 

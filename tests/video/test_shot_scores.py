@@ -10,7 +10,7 @@ from vergence.data.io.video import Video
 from vergence.data.video_summaries.tvsum import KEYFRAME_FEATURES, KEYFRAMES
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import read_run
-from vergence.methods.clustered.base import of_group
+from vergence.methods.clustered.base import model_of_group
 from vergence.models import pretrained
 from vergence.video.shot_scores import load_scorer
 from vergence.video.summarise import choose_shots
@@ -64,7 +64,7 @@ def test_scores_are_the_models_importance(runs):
     saved = read_run(runs / "cfedvs")
     assert sorted(saved.server.groups.values()) == [0, 1]
     for person, group in saved.server.groups.items():
-        expected = by_hand(saved.task, of_group(saved.server.models, group))
+        expected = by_hand(saved.task, model_of_group(saved.server.models, group))
         found = load_scorer(runs / "cfedvs", person)(x)
         assert found.tolist() == pytest.approx(expected, rel=1e-5)
     own = load_scorer(runs / "local_only", "p01")(x)

@@ -19,7 +19,7 @@ from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.experiment.trained_run import TrainedRun
 from vergence.methods.generative.provider import Taught
-from vergence.methods.generative.sample_generator import classifier, judged
+from vergence.methods.generative.sample_generator import classifier, judge_outputs
 from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
@@ -72,7 +72,7 @@ def copy_output(
 def teacher_answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tensor:
     """Answers of an owner's teacher: probabilities `[samples, classes]`."""
     with torch.no_grad():
-        output = judged(classifier(task), teacher.flat, samples.clone())
+        output = judge_outputs(classifier(task), teacher.flat, samples.clone())
         return task.prediction(task.among(output, known["classes"]))
 
 
@@ -86,7 +86,7 @@ def _generated(saved: TrainedRun, count: int) -> Tensor:
     solver, parts = Solver(saved.method.synthesis(saved.task)), list[Tensor]()
     number = 0
     while sum(map(len, parts)) < count:
-        for batch in saved.method.drawn(saved.server, "extraction", number):
+        for batch in saved.method.generator_inputs(saved.server, "extraction", number):
             parts.append(solver.outputs(saved.server.generator, Samples(batch)))
         number += 1
     return torch.cat(parts)[:count]

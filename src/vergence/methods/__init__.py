@@ -15,5 +15,4 @@ def __getattr__(name: str) -> Any:
     """Import a method's class at its first use; a former name of one warns."""
     if name == "Earned":
         warnings.warn("the method Earned is called Interpolation now", FutureWarning, 2)
-        name = "Interpolation"
-    return _shown(name)
+    return _shown("Interpolation" if name == "Earned" else name)

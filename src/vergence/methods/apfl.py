@@ -1,4 +1,4 @@
-"""APFL: learn how much of one's own model to mix into the common one."""
+"""APFL: each client learns how much of its own model to mix into the common one."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -28,15 +28,15 @@ class Mixed:
 
 @dataclass(frozen=True)
 class APFL(AveragingMethod[Mixed]):
-    """Predict with alpha v + (1 - alpha) w; train w alone and v where the mix stands.
+    """Predict with alpha v + (1 - alpha) w; train w by its own loss and v by the loss of the mix.
 
-    Per batch, both from where they were:  w <- w - lr grad f(w);
+    Per batch, both from their last values:  w <- w - lr grad f(w);
     v <- v - lr alpha grad f(mix).  At the start of a turn, if `adaptive`:
-    alpha <- alpha - alpha_lr <v - w, grad f(mix)>, kept in [0, 1].
+    alpha <- alpha - alpha_lr <v - w, grad f(mix)>, clipped to [0, 1].
 
     Args:
-        alpha: share of one's own model at the start.
-        adaptive: learn alpha, one step per turn; false keeps it.
+        alpha: share of the client's own model at the start.
+        adaptive: learn alpha, one step per turn; false leaves it as it is.
         alpha_lr: its learning rate; default that of `local`, with which it moves slowly.
         weights: clients count by their samples, or equally.
 
@@ -52,31 +52,34 @@ class APFL(AveragingMethod[Mixed]):
     weights: Literal["samples", "equal"] = "samples"
 
     def client(self, task: Task) -> Mixed:
-        """Start from the task's initial model, too."""
+        """Start the client's own model from the task's initial model."""
         return Mixed(task.init(), self.alpha)
 
     def on_train(
         self, c: Mixed, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Mixed, Reply]]:
-        """Train the received model and one's own side by side, batch by batch."""
+        """Train the received model and the client's own side by side, batch by batch."""
         w, v, alpha, loss, count = msg["model"], c.params, c.alpha, 0.0, 0
         of_w = of_v = OptimizerState({}, 0)
         for rows in batches(len(site.train), self.local, site.rng.child("order")):
             data, once = site.train.subset(rows), replace(self.local, steps=1, batch=len(rows))
             mix = alpha * v + (1 - alpha) * w
+            # Once a turn, before both models move: the gradient is that of the received model's
+            # mix.
             if self.adaptive and not count:
                 gradient = yield from compute(mix, data, "gradient")
                 rate = self.alpha_lr or self.local.rate(site.progress)
                 alpha = min(max(alpha - rate * (v - w).dot(gradient), 0.0), 1.0)
                 mix = alpha * v + (1 - alpha) * w
             common = yield from fit(w, data, once, optimiser=of_w)
+            # The gradient is taken at the mix. Its step, times alpha, is then taken from v.
             own = yield from fit(mix, data, once, optimiser=of_v)
             v = v + alpha * (own.params - mix)
             w, of_w, of_v = common.params, common.optimiser, own.optimiser
             loss, count = loss + common.metrics["loss"], count + 1
-        weight, told = site.weight(self.weights), {"loss": loss / count}
-        return Mixed(v, alpha), reply(model=w - msg["model"], weight=weight, metrics=told)
+        weight, metrics = site.weight(self.weights), {"loss": loss / count}
+        return Mixed(v, alpha), reply(model=w - msg["model"], weight=weight, metrics=metrics)
 
     def model_on(self, c: Mixed, msg: Message, site: ClientContext) -> Params:
-        """Predict with the mix of one's own model and the received one."""
+        """Predict with the mix of the client's own model and the received one."""
         return c.alpha * c.params + (1 - c.alpha) * msg["model"]

@@ -1,4 +1,4 @@
-"""Centralised training: the data centre everybody else is compared with."""
+"""Centralised training: one model on pooled data, with which federated methods are compared."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -27,9 +27,9 @@ class Centralised(AveragingMethod[DataCentre]):
     A round is as many epochs as a client's, or as many steps as those of all clients together.
 
     Not private and, with people who look at the same thing differently, not an upper bound
-    either: the network is never told whose data it sees.
+    either: the network never learns whose data it sees.
 
-    Source: the data centre of arXiv 2211.07330; see docs/reference/methods/centralised.md.
+    Source: the data centre in arXiv 2211.07330; see docs/reference/methods/centralised.md.
     """
 
     pooled: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Ditto: a common model, and beside it one's own with a proximal term towards the common one."""
+"""Ditto: a common model, and a personal one with a proximal term towards the common one."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -24,12 +24,12 @@ class DittoState:
 
 @dataclass(frozen=True)
 class Ditto(AveragingMethod[DittoState]):
-    """Train the common model as FedAvg; beside it one's own, pulled towards the received one.
+    """Train the common model as FedAvg, and a personal model that is pulled towards it.
 
-    Own model v_i minimises F_i(v) + mu / 2 ||v - model||^2.
+    The personal model v_i minimises F_i(v) + mu / 2 ||v - model||^2.
 
     Args:
-        mu: strength of the pull (lambda in the paper); 0 trains it alone.
+        mu: strength of the pull (lambda in the paper); 0 trains the personal model by itself.
         weights: clients count by their samples, or equally, in the common model.
 
     Source: Li et al., "Ditto: Fair and robust federated learning through personalization",
@@ -40,15 +40,16 @@ class Ditto(AveragingMethod[DittoState]):
     weights: Literal["samples", "equal"] = "samples"
 
     def client(self, task: Task) -> DittoState:
-        """Start with none."""
+        """Start without a personal model."""
         return DittoState(None)
 
     def on_train(
         self, c: DittoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[DittoState, Reply]]:
-        """Train the received model to send it back, and one's own near the received one."""
+        """Train the received model to send it back, and the personal one near the received one."""
         model = msg["model"]
         common = yield from fit(model, site.train, self.local)
+        # A client in its first turn starts its personal model from the common one.
         start = model if c.params is None else c.params
         own = yield from fit(start, site.train, self.local, anchor=(model, self.mu))
         update = common.params - model
@@ -57,5 +58,5 @@ class Ditto(AveragingMethod[DittoState]):
         )
 
     def model_on(self, c: DittoState, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own model, before the first turn with the received one."""
+        """Predict with the personal model; before the first turn, with the received one."""
         return msg["model"] if c.params is None else c.params

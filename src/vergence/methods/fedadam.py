@@ -1,4 +1,4 @@
-"""FedAdam, the adaptive federated learning for gaze: Adam on the server."""
+"""FedAdam: Adam on the server; the adaptive federated learning of the gaze paper."""
 
 import math
 from dataclasses import dataclass
@@ -53,17 +53,20 @@ class FedAdam(ServerOptimizer[AdamMoments]):
     def server(self, task: Task) -> AdamMoments:
         """Start from the task's initial model."""
         start = task.init()
+        # Reddi et al. ask for v_{-1} >= tau^2; Kingma and Ba's correction of the bias needs v at 0.
         floor = self.tau**2 if self.variant == "reddi" else 0.0
         return AdamMoments(start, start * 0.0, start * 0.0 + floor)
 
     def step(self, s: AdamMoments, update: Params) -> AdamMoments:
         """Move along the mean update."""
         beta1, steps = self.beta1, s.steps + 1
+        # The gaze paper's Algorithm 1 prints one decay for both moments.
         beta2 = beta1 if self.variant == "seed_exact" else self.beta2
         first = beta1 * s.first + (1 - beta1) * update
         second = beta2 * s.second + (1 - beta2) * update * update
         rate = self.server_lr
         if self.variant == "corrected":
+            # Both corrections in one factor of the rate, so tau is added to the uncorrected root.
             rate *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
         step = first / (second.like(second.flat.sqrt()) + self.tau)
         return AdamMoments(s.model + rate * step, first, second, steps)

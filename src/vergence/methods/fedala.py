@@ -1,4 +1,4 @@
-"""FedALA: learn, entry by entry, how far to follow the common model."""
+"""FedALA: each client learns, entry by entry, how far to follow the common model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,12 +35,13 @@ class AdaptiveAggregation:
 class FedALA(AveragingMethod[AdaptiveAggregation]):
     """Start each turn from own + (model - own) W with a learned W in [0, 1]; average as FedAvg.
 
-    W <- clip(W - rate * grad * (model - own)) over batches of one's own data, lower layers are the
-    common model's. W is learned from the second turn on: then for `first_epochs`, later for one.
+    W <- clip(W - rate * grad * (model - own)) over batches of the client's data. Lower layers are
+    those of the common model. W is learned from the second
+    turn on: then for `first_epochs` passes, later for one.
 
     Args:
         rate: eta, learning rate of the mix.
-        share: part of one's own data the mix is learned on, drawn anew each turn.
+        share: part of the client's data on which the mix is learned, drawn anew each turn.
         first_epochs: passes when the mix is first learned.
         layers: parameters with a mix (patterns, "fc*"); default what the model calls its head,
             else its last layer.
@@ -65,7 +66,7 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
     }
 
     def client(self, task: Task) -> AdaptiveAggregation:
-        """Start from the task's initial model, all common."""
+        """Start from the task's initial model, and follow the common model everywhere."""
         start = task.init()
         higher = start.only(task.parts(*self.layers)[1])
         return AdaptiveAggregation(start, higher * 0.0 + 1.0)
@@ -73,36 +74,40 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
     def on_train(
         self, c: AdaptiveAggregation, msg: Message, site: ClientContext
     ) -> Conversation[tuple[AdaptiveAggregation, Reply]]:
-        """Learn the mix, train from there, send the update."""
+        """Learn the mix, train from the mixed model, and send the update."""
+        # Before the first turn own and common model are equal, so W would have no gradient.
         mix, passes = c.mix, {0: 0, 1: self.first_epochs}.get(c.turns, 1)
         for number in range(passes):
-            mix = yield from self.learned(c.params, msg["model"], mix, site, number)
-        start = mixed(c.params, msg["model"], mix)
+            mix = yield from self.learn_mix(c.params, msg["model"], mix, site, number)
+        start = mix_models(c.params, msg["model"], mix)
         fitted = yield from fit(start, site.train, self.local)
         update = fitted.params - msg["model"]
         mine = AdaptiveAggregation(fitted.params, mix, c.turns + 1)
         return mine, reply(model=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
-    def learned(
+    def learn_mix(
         self, own: Params, model: Params, mix: Params, site: ClientContext, number: int
     ) -> Conversation[Params]:
-        """Return the mix after one pass over a share of one's own data."""
-        apart, size = (model - own).only(mix), len(site.train)
-        drawn = torch.randperm(size, generator=site.rng.child("share").torch())
-        data = site.train.subset(drawn[: max(round(self.share * size), 1)])
+        """Return the mix after one pass over a share of the client's data."""
+        difference, size = (model - own).only(mix), len(site.train)
+        order = torch.randperm(size, generator=site.rng.child("share").torch())
+        data = site.train.subset(order[: max(round(self.share * size), 1)])
         once = replace(self.local, epochs=1, steps=None)
         for rows in batches(len(data), once, site.rng.child("mix", number)):
-            gradient = yield from compute(mixed(own, model, mix), data.subset(rows), "gradient")
-            moved = mix - self.rate * gradient.only(mix) * apart
+            gradient = yield from compute(
+                mix_models(own, model, mix), data.subset(rows), "gradient"
+            )
+            moved = mix - self.rate * gradient.only(mix) * difference
+            # Algorithm 1, line 11: the element-wise clip keeps the start between both models.
             mix = mix.like(torch.clamp(moved.flat, 0.0, 1.0))
         return mix
 
     def model_on(self, c: AdaptiveAggregation, msg: Message, site: ClientContext) -> Params:
-        """Predict with the mix of the model after one's last turn and the received one."""
-        return mixed(c.params, msg["model"], c.mix)
+        """Predict with the mix of the client's last trained model and the received one."""
+        return mix_models(c.params, msg["model"], c.mix)
 
 
-def mixed(own: Params, model: Params, mix: Params) -> Params:
+def mix_models(own: Params, model: Params, mix: Params) -> Params:
     """Return own + (model - own) * mix in the layers that have one, the model elsewhere."""
     mine = own.only(mix)
     return model.put(mine + (model.only(mix) - mine) * mix)

@@ -1,4 +1,4 @@
-"""FedAvg and local fine-tuning after the last round: the baseline most papers omit."""
+"""FedAvg with local fine-tuning after the last round: a baseline that most papers omit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,8 @@ class FedAvgFT(UpdateMethod[Global, Tuned], AveragingMethod[Tuned]):
     """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
 
     Args:
-        tune_epochs: passes over a client's own data after the last round, whatever `local` says.
+        tune_epochs: passes over a client's own data after the last round; replaces `local.epochs`
+            and `local.steps`.
         weights: clients count by their samples, or equally.
 
     Source: McMahan et al. 2017, Algorithm 1; see docs/reference/methods/fedavg_ft.md.
@@ -42,7 +43,7 @@ class FedAvgFT(UpdateMethod[Global, Tuned], AveragingMethod[Tuned]):
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
     def client(self, task: Task) -> Tuned:
-        """Keep nothing until the end."""
+        """Start without a fine-tuned model."""
         return Tuned(None)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:

@@ -27,7 +27,7 @@ class FedAvgM(ServerOptimizer[Moving]):
     v <- beta v + D;  model <- model + server_lr v
 
     Args:
-        beta: how much of the velocity is kept; 0 with `server_lr` 1 is FedAvg.
+        beta: share of the velocity that remains in a step; 0 with `server_lr` 1 is FedAvg.
         server_lr: rate of the server's step; at rest the model moves 1 / (1 - beta) times as far.
         weights: clients count by their samples, or equally.
 

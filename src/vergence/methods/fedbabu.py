@@ -29,11 +29,11 @@ class Untouched:
 
 @dataclass(frozen=True)
 class FedBABU(BodyMethod[Untouched]):
-    """Train and average the body only, the head as it was initialised; at the end fine-tune all.
+    """Train and average the body under the initial head; at the end fine-tune the whole network.
 
     Args:
         tune_epochs: passes over one's own data after the last round, for the whole network,
-            whatever `local` says.
+            in place of `local.epochs`.
         head: the fixed parameters (patterns, "fc2.*"); default what the model calls its head,
             else its last layer.
         weights: clients count equally, as in the authors' code, or by their samples.
@@ -71,7 +71,7 @@ class FedBABU(BodyMethod[Untouched]):
         return c, reply(body=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let everybody fine-tune."""
+        """Let every client fine-tune."""
         yield from aggregate("tune", to=clients)
         return s
 

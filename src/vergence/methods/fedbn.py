@@ -1,4 +1,4 @@
-"""FedBN: everybody keeps the normalisation layers of their own."""
+"""FedBN: normalisation layers are personal, all other layers are averaged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from vergence.errors import ConfigError
 
 @dataclass(frozen=True)
 class FedBN(LayersMethod[Layers]):
-    """Train everything; average all but normalisation layers, or their running statistics.
+    """Train everything; average all but normalisation layers, or all but their running statistics.
 
-    A network that normalises by group or layer, or by fixed statistics, has no running ones.
-    Somebody who never took part predicts with statistics of their own training samples, counted in
-    one pass without labels; without samples, with those that the network starts with.
+    A network that normalises by group or layer, or by fixed statistics, has no running statistics.
+    An unseen client predicts with statistics of its own training samples, counted in one pass
+    without labels; without samples, with those that the network starts with.
 
     Args:
         weights: clients count by their samples, or equally.
-        at_home: `layers`: scales, shifts and statistics stay home; `statistics`: these alone
-            (SiloBN).
+        at_home: `layers`: scales, shifts and statistics stay on the client; `statistics`: only the
+            statistics do (SiloBN).
 
     Source: Li et al., "FedBN: Federated learning on non-IID features via local batch
     normalization", ICLR 2021, Algorithm 1; "statistics": Andreux et al., "Siloed Federated Learning
@@ -48,7 +48,7 @@ class FedBN(LayersMethod[Layers]):
         return task.norms() if self.at_home == "layers" else task.statistics()
 
     def check(self, task: Task) -> None:
-        """Refuse a network of which nothing would stay at home: FedBN would be FedAvg.
+        """Refuse a network of which nothing would stay on the client: FedBN would be FedAvg.
 
         Raises:
             ConfigError: names the network.
@@ -68,8 +68,9 @@ class FedBN(LayersMethod[Layers]):
     def model_on(
         self, c: Layers, msg: Message, site: ClientContext
     ) -> Params | Conversation[Params]:
-        """Predict with the received parameters beside one's own."""
+        """Predict with the received shared layers and the client's own normalisation layers."""
         model = c.params.put(msg["shared"])
+        # Parameters that equal the initial ones are those of a client that never trained.
         if site.task.statistics() and torch.equal(c.params.flat, site.task.init().flat):
-            return compute(model, site.train, "statistics")  # of somebody who has never trained
+            return compute(model, site.train, "statistics")
         return model

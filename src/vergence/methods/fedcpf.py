@@ -1,4 +1,4 @@
-"""FedCPF: keep personal the parameters that change most over many updates."""
+"""FedCPF: parameters that change most over many updates become personal."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class MaskWindow:
     since: int = 0
 
     def restarts(self, score: float, step: float, how: Restart) -> tuple[MaskWindow, bool]:
-        """Climb the score levels reached and tell whether the window starts anew (Alg. 2, 8-11).
+        """Climb to the level of a score; also return whether the window starts anew (Alg. 2, 8-11).
 
         A jump of several steps climbs them all at once (`while`). With `if` it keeps firing in
         later rounds without progress; `always` is the printed k <- 0 on every call.
         """
         level = 0 if how == "always" else self.level
-        reached = min(score, 1.0) + 1e-9  # 0.6 has climbed twelve steps of 0.05
+        # Rounding must not cost a level: a score of 0.6 has climbed twelve steps of 0.05.
+        reached = min(score, 1.0) + 1e-9
         hit = reached >= level * step
         while reached >= level * step:
             level += 1
@@ -55,38 +56,36 @@ class MaskWindow:
     def add(
         self, change: Params, round: int, hit: bool, inclusive: bool
     ) -> tuple[MaskWindow, Params]:
-        """Take in this round's change; return the window and the mean change (Eq. 4).
-
-        The printed denominator r_cu - r_th is 0 in the round of a restart, while its sum has
-        r_cu - r_th + 1 terms: divide by the number of terms.
-        """
+        """Add this round's change; return the window and the mean change (Eq. 4)."""
         if hit and not inclusive:
             return replace(self, total=change * 0.0, count=0, since=round), change
         total = change if hit else self.total + change
         count = 1 if hit else self.count + 1
         since = round if hit else self.since
+        # The printed denominator r_cu - r_th is 0 in the round of a restart, while its sum has r_cu
+        # - r_th + 1 terms: divide by the number of terms.
         mean = total if count == 1 else total / float(count)
         return replace(self, total=total, count=count, since=since), mean
 
 
-@tagged("Personal")
+@tagged("Personal", last_mask="kept")
 @dataclass(frozen=True)
 class Personal:
     """A client's own parameters after its last turn, and its masks.
 
-    `mask` (eta^r) is what stays home in the coming round; `kept` (eta^{r-1}) is what stayed home
-    in the last one, and so was not overwritten by the server's model.
+    `mask` (eta^r): entries that stay on the client in the coming round. `last_mask` (eta^{r-1}):
+    entries that stayed in the last round, which the server's model did not overwrite.
     """
 
     params: Params
-    kept: Mask
+    last_mask: Mask
     mask: Mask
     window: MaskWindow
 
 
 @dataclass(frozen=True)
 class FedCPF(AveragingMethod[Personal]):
-    """Keep personal the parameters that change most on average, average the rest entry by entry.
+    """Parameters that change most on average stay personal; the others are averaged by entry.
 
     Each round a client trains all its parameters, sends those its mask leaves shared, and adds to
     the mask the `rate` * n entries whose absolute change, averaged since its validation score
@@ -104,12 +103,12 @@ class FedCPF(AveragingMethod[Personal]):
         restart: how the score restarts the window: `while` it exceeds a level; `if`, one level per
             round; `always` makes every window one round long.
         rate_of: `rate` is a share of all entries, or of those still shared.
-        frozen_trainable: personal entries go on training; false is a different method.
+        frozen_trainable: personal entries are trained on; false is a different method.
         weights: clients count equally, or by their samples.
-        enough: training samples from which on `limit` holds; of n fewer it is n / `enough` of it.
-            0: whatever there is, as in the paper.
-        guard: personal entries stay as they were, and the mask too, after a turn whose training
-            raised the validation loss; not in the paper.
+        enough: number of training samples from which on `limit` holds. With n fewer, the limit is
+            `limit` * n / `enough`. 0: it always holds, as in the paper.
+        guard: discard a turn's change of personal entries and mask if training raised the
+            validation loss; not in the paper.
 
     Source: "Personalized federated learning for egocentric video gaze estimation with
     comprehensive parameter freezing", arXiv 2502.18123, Algorithms 1 and 2, Equation 4.
@@ -136,7 +135,7 @@ class FedCPF(AveragingMethod[Personal]):
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
     keeps: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
-        "kept": "which numbers of the model were personal",
+        "last_mask": "which numbers of the model were personal",
         "mask": "which numbers of the model are personal",
     }
 
@@ -153,33 +152,36 @@ class FedCPF(AveragingMethod[Personal]):
         if self.enough:
             limit = self.limit * min(1.0, len(site.train) / self.enough)
             return (yield from replace(self, limit=limit, enough=0).on_train(c, msg, site))
-        start = self.model_on(c, msg, site)  # Alg. 1 line 17 of the round before
+        # Alg. 1, line 17 of the round before.
+        start = self.model_on(c, msg, site)
         trainable = None if self.frozen_trainable else ~c.mask
         grows = self.room(c.mask) > 0
+        # A random choice needs no score, and a full mask none either: validation data stay unread.
         val = site.val if grows and self.select != "random" else None
-        fitted = yield from fit(
-            start, site.train, self.local, trainable=trainable, score_on=val
-        )  # Alg. 2 lines 3-5
+        # Alg. 2, lines 3-5.
+        fitted = yield from fit(start, site.train, self.local, trainable=trainable, score_on=val)
         own, mask, window = fitted.params, c.mask, c.window
-        if self.guard and (yield from self.worsened(start, own, site)):
+        if self.guard and (yield from self.raised_loss(start, own, site)):
             own, grows = c.mask.merge(start, own), False
         if grows:
             change = self.change(start, fitted.params, c.mask)
             score = fitted.metrics.get("score", 0.0)
             window, hit = window.restarts(score, self.step, self.restart)
             window, mean = window.add(change, site.round, hit, self.window == "inclusive")
-            mask = c.mask | self.chosen(mean, c.mask, site)
-        weight = ~c.mask  # Alg. 1 lines 11-12: the mask the round began with
+            mask = c.mask | self.newly_personal(mean, c.mask, site)
+        # Alg. 1, lines 11-12: the mask with which the round began, not the one that just grew.
+        weight = ~c.mask
         if self.weights == "samples":
             bits = weight.bits.to(start.flat.dtype)
             weight = start.like(bits * fitted.examples)
         update = fitted.params - msg["model"]
-        mine = Personal(params=own, kept=c.mask, mask=mask, window=window)
-        told = {"loss": fitted.metrics["loss"]}  # the validation score stays home
-        return mine, reply(model=update, weight=weight, metrics=told)
+        mine = Personal(params=own, last_mask=c.mask, mask=mask, window=window)
+        # The validation score stays on the client: the server has no use for it.
+        metrics = {"loss": fitted.metrics["loss"]}
+        return mine, reply(model=update, weight=weight, metrics=metrics)
 
-    def worsened(self, start: Params, end: Params, site: ClientContext) -> Conversation[bool]:
-        """True if training raised the loss on validation data."""
+    def raised_loss(self, start: Params, end: Params, site: ClientContext) -> Conversation[bool]:
+        """Return whether training raised the loss on validation data."""
         before = yield from compute(start, site.val, "loss")
         after = yield from compute(end, site.val, "loss")
         return after > before
@@ -188,33 +190,35 @@ class FedCPF(AveragingMethod[Personal]):
         """Return |theta+ - theta| on shared entries, 0 on personal ones (Alg. 2 line 12)."""
         if not self.relative:
             return (~mask).distance(end, start)
+        # Parameters that are exactly 0 would make the ratio infinite.
         change = abs(end - start).flat / (start.flat.abs() + 1e-8)
         return (~mask).keep(start.like(change))
 
-    def room(self, mask: Mask, n: int | None = None, taken: int | None = None) -> int:
-        """Number of entries that may become personal now, in one tensor or in the whole model."""
+    def room(self, mask: Mask, n: int | None = None, personal: int | None = None) -> int:
+        """Return how many entries may become personal now, in one tensor or in the whole model."""
         n = mask.layout.n if n is None else n
-        taken = mask.count if taken is None else taken
-        base = n if self.rate_of == "all" else n - taken
-        return max(min(floor(self.rate * base), floor(self.limit * n) - taken), 0)
+        personal = mask.count if personal is None else personal
+        base = n if self.rate_of == "all" else n - personal
+        return max(min(floor(self.rate * base), floor(self.limit * n) - personal), 0)
 
-    def chosen(self, mean: Params, mask: Mask, site: ClientContext) -> Mask:
+    def newly_personal(self, mean: Params, mask: Mask, site: ClientContext) -> Mask:
         """Return the entries that become personal (Alg. 2 line 14)."""
         rooms = self.room(mask) if self.scope == "global" else self.rooms(mask)
         if self.select == "random":
+            # A stream of its own, so that the control draws the same batches as the method.
             chance = torch.rand(len(mean.flat), generator=site.rng.child("select").torch())
             return Mask.best(mean.like(chance), rooms, among=~mask)
         score = -mean if self.select == "inverted" else mean
         return site.choose(score, rooms, among=~mask)
 
     def rooms(self, mask: Mask) -> dict[str, int]:
-        """Number of entries of each tensor that may become personal now."""
-        parts, taken = mask.layout.slices, mask.counts()
-        return {n: self.room(mask, p.stop - p.start, taken[n]) for n, p in parts.items()}
+        """Return for each tensor how many entries may become personal now."""
+        parts, counts = mask.layout.slices, mask.counts()
+        return {n: self.room(mask, p.stop - p.start, counts[n]) for n, p in parts.items()}
 
     def model_on(self, c: Personal, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own entries where they are personal, the server's elsewhere."""
-        return c.kept.merge(c.params, msg["model"])
+        """Predict with the client's values of personal entries, and the server's of all others."""
+        return c.last_mask.merge(c.params, msg["model"])
 
 
 def floor(x: float) -> int:

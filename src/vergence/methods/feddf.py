@@ -26,13 +26,13 @@ from vergence.core.task import Task
 from vergence.training.batches import batches
 
 LOOK = 100
-"""Batches between two looks at the validation samples."""
+"""Batches between two evaluations on the validation samples."""
 
 
 @tagged("Student")
 @dataclass(frozen=True)
 class Student:
-    """The model, and what randomness is drawn by."""
+    """The model, and the seed and round of the random streams."""
 
     model: Params
     seed: int
@@ -51,13 +51,14 @@ class FedDF(UpdateMethod[Student, NoState]):
     Args:
         objective: the mean of the teachers' outputs, or the mean of the losses against each.
         temperature: T.
-        steps: batches per round, the most if `patience` is given; 0 is FedAvg.
+        steps: batches per round, at most so many with `patience`; 0 is FedAvg.
         batch: samples of U in each.
         rate: learning rate of Adam, which falls to 0 along a cosine over the batches of a round.
-        clip: longest gradient; 0: any.
-        patience: stop after so many batches without a better score on the labelled samples that
-            the server holds, and go back to the best; 0: never look at them.
-        weights: clients count in the average by their samples, or equally; as teachers equally.
+        clip: largest norm of a gradient; 0: no limit.
+        patience: stop after so many batches without a better score on the server's labelled
+            samples, and return to the best model; 0: do not use those samples.
+        weights: clients count in the average by their samples, or equally. As teachers they always
+            count equally.
 
     Source: Lin, Kong, Stich, Jaggi, "Ensemble distillation for robust model fusion in federated
     learning", NeurIPS 2020, Algorithm 1 (one architecture for all).
@@ -82,7 +83,7 @@ class FedDF(UpdateMethod[Student, NoState]):
         return Student(task.init(), task.seed)
 
     def round(self, s: Student, cohort: Sequence[ClientId]) -> Conversation[Student]:
-        """Let the cohort train, average, and let the average imitate everybody."""
+        """Let the cohort train, average, and distil the clients' models into the mean."""
         replies = yield from collect("train", to=cohort)
         came = [replies[c] for c in cohort if c in replies]
         if not came:
@@ -90,64 +91,72 @@ class FedDF(UpdateMethod[Student, NoState]):
         student = s.model + add_up(came, {"model": s.model}).mean("model")
         if self.steps:
             teachers = [s.model + add_up([r], {"model": s.model}).mean("model") for r in came]
-            student = yield from self.distilled(
+            student = yield from self.distill(
                 student, teachers, RandomStream("feddf", s.seed, s.round)
             )
         return replace(s, model=student, round=s.round + 1)
 
-    def distilled(
+    def distill(
         self, student: Params, teachers: Sequence[Params], stream: RandomStream
     ) -> Conversation[Params]:
-        """Parameters of the student after it is trained to imitate the teachers."""
-        held = yield from proxies()
-        wanted = LocalTraining(batch=self.batch, steps=self.steps)
-        drawn = list(batches(len(held.train), wanted, stream))
-        needed, places = torch.cat(drawn).unique(return_inverse=True)
-        taught = yield from self.taught(teachers, held.train.subset(needed))
+        """Return the student after it was trained to imitate the teachers."""
+        public = yield from proxies()
+        sizes = LocalTraining(batch=self.batch, steps=self.steps)
+        row_batches = list(batches(len(public.train), sizes, stream))
+        # A teacher's output is computed once for each sample that any batch draws, and no other.
+        needed, places = torch.cat(row_batches).unique(return_inverse=True)
+        with_outputs = yield from self.with_teacher_outputs(teachers, public.train.subset(needed))
         adam, schedule = OptimizerState({}, 0), DistillationSchedule(self.patience)
-        for at, rows in enumerate(places.split([len(rows) for rows in drawn])):
-            if self.patience and at % LOOK == 0 and (yield from schedule.over(student, held, at)):
+        for at, rows in enumerate(places.split([len(rows) for rows in row_batches])):
+            if (
+                self.patience
+                and at % LOOK == 0
+                and (yield from schedule.should_stop(student, public, at))
+            ):
                 break
             local = self.adam(at)
             done = yield from step(
-                student, adam, taught.take(rows), local, self.distillation_objective
+                student, adam, with_outputs.take(rows), local, self.distillation_objective
             )
             student, adam = done.params, done.optimiser
         if self.patience:
-            yield from schedule.over(student, held, self.steps)
+            yield from schedule.should_stop(student, public, self.steps)
         return schedule.best or student
 
-    def taught(self, teachers: Sequence[Params], data: Samples) -> Conversation[Samples]:
-        """Return samples with the column `teachers` `[samples, teachers or 1, ...]`: outputs."""
-        shown: dict[int, Tensor] = {}
+    def with_teacher_outputs(
+        self, teachers: Sequence[Params], data: Samples
+    ) -> Conversation[Samples]:
+        """Add the teachers' outputs as the column `teachers` `[samples, teachers or 1, ...]`."""
+        outputs_of: dict[int, Tensor] = {}
         for number, teacher in enumerate(teachers):
-            shown[number] = yield from compute(teacher, data, "outputs")
-        outputs = torch.stack(list(shown.values()), 1)
+            outputs_of[number] = yield from compute(teacher, data, "outputs")
+        outputs = torch.stack(list(outputs_of.values()), 1)
         if self.objective == "avg_logits":
             outputs = outputs.mean(1, keepdim=True)
         return replace(data, columns={**data.columns, "teachers": outputs})
 
     def adam(self, at: int) -> LocalTraining:
-        """Training settings of batch number `at`."""
+        """Return the training settings of batch number `at`."""
         rate = self.rate * 0.5 * (1 + math.cos(math.pi * at / self.steps))
         return LocalTraining(optimizer="adam", lr=rate, weight_decay=0.0, clip=self.clip)
 
     def distillation_objective(self, task: Task) -> DistillationPass:
-        """Training objective of the student."""
+        """Return the training objective of the student."""
         return DistillationPass(task.network, task.seed, task, self.temperature)
 
 
 class DistillationSchedule:
-    """Score of a student on labelled samples during training, where a method looks at them."""
+    """Early stopping of a student by its score on labelled samples."""
 
     def __init__(self, patience: int) -> None:
         self.patience, self.since, self.score = patience, 0, -math.inf
         self.best: Params | None = None
 
-    def over(self, student: Params, held: PublicData, at: int) -> Conversation[bool]:
-        """Score a student after so many batches; tell whether it has not got better for long."""
-        score = yield from compute(student, held.val, "score")
+    def should_stop(self, student: Params, public: PublicData, at: int) -> Conversation[bool]:
+        """Evaluate a student after `at` batches; return whether patience has run out."""
+        score = yield from compute(student, public.val, "score")
         if score > self.score:
+            # Steps change parameters in place: without the copy the best model would train on.
             self.best, self.score, self.since = student.copy(), score, at
         return at - self.since >= self.patience
 
@@ -165,9 +174,9 @@ class DistillationPass(WrappedTask):
         return self.task.forward(module, batch)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Distance of the output from the teachers' outputs, a mean over the teachers."""
-        apart = [
+        """Return the distance from the teachers' outputs, a mean over the teachers."""
+        distances = [
             self.task.imitation(output, teacher, self.temperature)
             for teacher in batch["teachers"].unbind(1)
         ]
-        return torch.stack(apart).mean()
+        return torch.stack(distances).mean()

@@ -1,4 +1,4 @@
-"""FedGen: the server learns features from clients' heads, and clients train on them."""
+"""FedGen: the server learns a generator of features, on which clients then train."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 from vergence.models.generator import ConditionalNet, conditional
 
+# The authors' programme decays its rates and weights by 0.98 a round.
 DECAY, LEAST = 0.98, 1e-4
-"""By which rates and weights fall from round to round, and where a client's weights stop."""
+"""Factor of rates and weights from round to round, and the least weight of a client's terms."""
+# The weight decay of the generator's Adam in the authors' programme.
 WEIGHT_DECAY = 1e-2
 
 
 @tagged("Teachers")
 @dataclass(frozen=True)
 class Teachers:
-    """The model, the generator with Adam's moments, and the classes anybody has told of.
+    """The model, the generator with Adam's moments, and the classes that the generator learned.
 
     `known` holds `classes` `[K]`, 1 where somebody had samples; `head` names the head's tensors.
     """
@@ -66,15 +68,15 @@ class FedGen(Method[Teachers, NoState]):
     output), y' drawn evenly from all known classes, alpha_r = max(1e-4, alpha 0.98^r), beta_r too.
 
     Args:
-        alpha: how much made-up features count in local training, in round 0.
-        beta: how much outputs are held to those of made-up features of their class, in round 0.
-        eta: weight of diversity.
-        adversarial: how much the generator seeks features on which the average model errs.
+        alpha: weight of the loss on made-up features in local training, in round 0.
+        beta: weight of the pull of outputs to those of made-up features of their class, in round 0.
+        eta: weight of the generator's diversity term.
+        adversarial: weight of the generator's search for features on which the average model errs.
         steps: Adam's steps of the generator per round; 0 is FedAvg.
-        rate: of these, times 0.98 per round.
+        rate: learning rate of these steps, times 0.98 per round.
         batch: made-up features in each step.
         hidden: width of the generator.
-        noise: numbers drawn for a made-up feature.
+        noise: number of random entries from which a feature is made.
         weights: clients count in the average by their samples, or equally.
 
     Source: Zhu, Hong, Zhou, "Data-free knowledge distillation for heterogeneous federated
@@ -133,7 +135,7 @@ class FedGen(Method[Teachers, NoState]):
         return Teachers(model, generator, zero, zero, known, head, task.seed)
 
     def generator_objective(self, task: Task) -> Consensus:
-        """Training objective of the generator."""
+        """Return the training objective of the generator."""
         network = latents(task, self.noise, self.hidden)
         return Consensus(network, task.seed, task, self.eta, self.adversarial)
 
@@ -142,42 +144,45 @@ class FedGen(Method[Teachers, NoState]):
         return {"model": s.model, "generator": s.generator, "known": s.known}
 
     def round(self, s: Teachers, cohort: Sequence[ClientId]) -> Conversation[Teachers]:
-        """Let the cohort train, teach the generator by their heads, and average."""
+        """Let the cohort train, train the generator by their heads, and average."""
         counts = Params.named(counts=s.known["classes"])
         replies = yield from collect("train", to=cohort, like={"counts": counts})
         came = [replies[c] for c in cohort if c in replies]
         if not came:
             return s
-        s = yield from self.generating(s, came)
+        s = yield from self.train_generator(s, came)
         model = s.model + add_up(came, {"model": s.model}).mean("model")
         return replace(s, model=model, round=s.round + 1)
 
-    def generating(self, s: Teachers, came: Sequence[SealedReply]) -> Conversation[Teachers]:
-        """Teach the generator."""
+    def train_generator(self, s: Teachers, came: Sequence[SealedReply]) -> Conversation[Teachers]:
+        """Train the generator by the heads of the clients that replied."""
+        # A client may send negative counts, and the server must not weigh by them.
         counts = torch.stack([r.trees["counts"].total["counts"] for r in came]).clamp(min=0)
-        there = counts.sum(0)
-        classes = there.nonzero()[:, 0]
+        totals = counts.sum(0)
+        classes = totals.nonzero()[:, 0]
         if not len(classes) or not self.steps:
             return s
+        # Every reply is added up alone: heads and their weights are needed one by one.
         one = {"model": s.model}
         models = [*(s.model + add_up([r], one).mean("model") for r in came), s.model]
-        heads = stacked([model.only(s.head) for model in models])
+        heads = stack_heads([model.only(s.head) for model in models])
         adam = OptimizerState(
             {"exp_avg": s.first.copy(), "exp_avg_sq": s.second.copy()}, s.round * self.steps
         )
         local = LocalTraining(
             optimizer="adam", lr=self.rate * DECAY**s.round, weight_decay=WEIGHT_DECAY, clip=0.0
         )
+        # Steps change parameters in place, and the state may be the checkpoint's.
         generator = s.generator.copy()
         for at in range(self.steps):
             draw = RandomStream("fedgen", s.seed, s.round, at).torch()
             y = classes[torch.randint(len(classes), (self.batch,), generator=draw)]
             noise = torch.rand(self.batch, self.noise, generator=draw)
-            shares = (counts / there.clamp(min=1))[:, y]
+            shares = (counts / totals.clamp(min=1))[:, y]
             batch = {"class": y, "noise": noise, "shares": shares, **heads}
             done = yield from step(generator, adam, batch, local, self.generator_objective)
             generator, adam = done.params, done.optimiser
-        slots, known = adam.slots, torch.maximum(s.known["classes"], (there > 0).float())
+        slots, known = adam.slots, torch.maximum(s.known["classes"], (totals > 0).float())
         return replace(
             s,
             generator=generator,
@@ -189,9 +194,10 @@ class FedGen(Method[Teachers, NoState]):
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
-        """Train on one's samples and on made-up features; tell how many of each class one has."""
+        """Train on own samples and made-up features; also send the number of samples per class."""
         classes = yield from compute(msg["model"], site.train, "classes")
-        objective = self.regularised(msg, site) if msg["known"].flat.any() else None
+        # In round 0 the generator has learned nothing, and knows no class.
+        objective = self.client_objective(msg, site) if msg["known"].flat.any() else None
         fitted = yield from fit(msg["model"], site.train, self.local, objective=objective)
         update = fitted.params - msg["model"]
         counts = classes.bincount(minlength=site.task.classes).float()
@@ -202,8 +208,8 @@ class FedGen(Method[Teachers, NoState]):
             metrics=fitted.metrics,
         )
 
-    def regularised(self, msg: Message, site: ClientContext) -> Regularised:
-        """Training objective of a client."""
+    def client_objective(self, msg: Message, site: ClientContext) -> Regularised:
+        """Return the training objective of a client in this round."""
         alpha, beta = (
             max(LEAST, w * DECAY**site.round) if w else 0.0 for w in (self.alpha, self.beta)
         )
@@ -213,7 +219,7 @@ class FedGen(Method[Teachers, NoState]):
 
 @dataclass(frozen=True)
 class Latents(Model):
-    """The generator's network: classes and noise to what enters a network's head."""
+    """The generator's network, from classes and noise to the features that enter the head."""
 
     classes: int = 1
     noise: int = 32
@@ -234,7 +240,7 @@ def latents(task: Task, noise: int, hidden: int) -> Latents:
 
 @dataclass(frozen=True)
 class Regularised(Objective):
-    """The loss of one's samples, of made-up features, and a pull to outputs of made-up ones."""
+    """The loss on own samples, the loss on made-up features, and the pull to their outputs."""
 
     generator: Params
     noise: int
@@ -243,20 +249,24 @@ class Regularised(Objective):
     beta: float
 
     def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
-        """Return the sum of the three."""
+        """Return the sum of the three terms."""
         head = module.get_submodule(task.linear_head())
         output = task.forward(module, batch)
         loss, n = task.loss(output, batch), len(output)
         if self.beta:
-            alike, _ = self.made(task.class_of(batch), head, draw)
+            alike, _ = self.outputs_on_made_up(task.class_of(batch), head, draw)
+            # The targets are fixed, as in the authors' programme: the pull trains the output on
+            # real samples only.
             loss = loss + self.beta * task.imitation(output, alike.detach())
         if self.alpha:
-            drawn = self.classes[torch.randint(len(self.classes), (n,), generator=draw)]
-            found, noise = self.made(drawn, head, draw)
-            loss = loss + self.alpha * task.loss(found, task.labelled(drawn, noise))
+            classes = self.classes[torch.randint(len(self.classes), (n,), generator=draw)]
+            outputs, noise = self.outputs_on_made_up(classes, head, draw)
+            loss = loss + self.alpha * task.loss(outputs, task.labelled(classes, noise))
         return loss
 
-    def made(self, classes: Tensor, head: nn.Module, draw: Generator) -> tuple[Tensor, Tensor]:
+    def outputs_on_made_up(
+        self, classes: Tensor, head: nn.Module, draw: Generator
+    ) -> tuple[Tensor, Tensor]:
         """Return the head's outputs on made-up features of these classes, and their noise."""
         noise = torch.rand(len(classes), self.noise, generator=draw)
         made = conditional(self.generator, classes, noise)
@@ -282,11 +292,11 @@ class Consensus(WrappedTask):
         return module(batch["class"], batch["noise"])
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of the heads, and what diversity and the average model add."""
+        """Return the loss of the heads, plus the terms of diversity and of the average model."""
         task, shares = self.task, batch["shares"]
         labels = task.labelled(batch["class"], batch["noise"])
         outputs = vmap(linear, (None, 0, 0))(output, batch["weight"], batch["bias"])
-        losses = vmap(lambda found: each(task, found, labels))(outputs[:-1])
+        losses = vmap(lambda of_head: each(task, of_head, labels))(outputs[:-1])
         loss = (shares * losses).mean(1).sum() + self.eta * diversity(batch["noise"], output)
         if self.adversarial:
             ensemble = (shares[..., None] * outputs[:-1]).sum(0)
@@ -294,11 +304,11 @@ class Consensus(WrappedTask):
         return loss
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Nothing is measured on made-up features."""
+        """Return zeros: there is nothing to measure on made-up features."""
         return {"loss": 0.0, "score": 0.0}
 
 
-def stacked(heads: Sequence[Params]) -> Batch:
+def stack_heads(heads: Sequence[Params]) -> Batch:
     """Return linear layers as `weight` `[layers, out, in]` and `bias` `[layers, out]`."""
     named = [{n.rpartition(".")[2]: t.float() for n, t in head.items()} for head in heads]
     weight = torch.stack([n["weight"] for n in named])

@@ -1,4 +1,4 @@
-"""FedPAC: align features with everybody's class means, and combine heads of like-minded people."""
+"""FedPAC: features are aligned with common class means, and heads of similar clients combined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALLEST = 1e-3
 @tagged("Collaboration")
 @dataclass(frozen=True)
 class Collaboration:
-    """The common body, everybody's combined head, and the common class means.
+    """The common body, every client's combined head, and the common class means.
 
     `head` is the mean of all heads, for those who have none; `centres` holds `means` `[K, d]` and
     `counts` `[K]`, and is None before the first round.
@@ -56,7 +56,7 @@ class Collaborator(Layers):
 class FedPAC(Method[Collaboration, Collaborator]):
     """Train the head, then the body with features pulled to common class means; combine heads.
 
-    Before training a client tells H_k = p_k m_k and V = (1/n)(sum_k p_k s_k - sum_k p_k^2 |m_k|^2)
+    Before training a client sends H_k = p_k m_k and V = (1/n)(sum_k p_k s_k - sum_k p_k^2 |m_k|^2)
     of its features (p_k share, m_k mean, s_k mean square of class k). Its next head is
     sum_j alpha_j head_j with alpha = argmin a^T P a over the simplex,
     P = diag(V) + [<H_i - H_j, H_i - H_l>]_jl.
@@ -107,7 +107,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         return Collaborator(task.init(), task.parts()[1])
 
     def offer(self, s: Collaboration, client: ClientId) -> Mapping[str, Params]:
-        """Send the body, this client's head, and the class means if there are any."""
+        """Send the body, this client's head, and the class means if they are known."""
         sent = {"body": s.body, "head": s.heads.get(client, s.head)}
         return sent if s.centres is None else {**sent, "centres": s.centres}
 
@@ -115,33 +115,37 @@ class FedPAC(Method[Collaboration, Collaborator]):
         """Average bodies, then ask for heads and statistics, and combine them."""
         got = yield from aggregate("train", to=cohort)
         replies = yield from collect("share", to={c: Message("share") for c in cohort})
-        told = {c: replies[c] for c in cohort if c in replies}
+        answers = {c: replies[c] for c in cohort if c in replies}
         body = s.body + got.mean("body")
-        if not told:
+        if not answers:
             return replace(s, body=body)
-        heads = {c: r.trees["head"].total for c, r in told.items()}
-        statistics = [r.trees["statistics"].total for r in told.values()]
-        mixed = combined(heads, statistics)
+        heads = {c: r.trees["head"].total for c, r in answers.items()}
+        statistics = [r.trees["statistics"].total for r in answers.values()]
+        mixed = combine_heads(heads, statistics)
         mean = sum(heads.values(), s.head * 0.0) / float(len(heads))
-        return Collaboration(body, mean, {**s.heads, **mixed}, pooled(statistics, s.centres))
+        return Collaboration(
+            body, mean, {**s.heads, **mixed}, pool_class_means(statistics, s.centres)
+        )
 
     def on_train(
         self, c: Collaborator, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Collaborator, Reply]]:
-        """Note one's statistics, train the head, then the body; send the body."""
+        """Compute statistics, train the head, then the body; send the body."""
         start = c.params.put(msg["body"]).put(msg["head"])
         means, _, sketch = yield from self.statistics(start, site)
         rate = replace(self.local, lr=self.local.lr * self.head_rate)
         steps = None if rate.steps is None else self.head_epochs * rate.steps
         passes = replace(rate, epochs=self.head_epochs, steps=steps)
-        headed = yield from fit(start, site.train, passes, trainable=c.mask)
+        with_head = yield from fit(start, site.train, passes, trainable=c.mask)
         pull = None
         if "centres" in msg.trees:
             common = msg["centres"]
             known = (common["counts"] > 0).unsqueeze(1)
+            # A class that nobody has yet pulls to the client's own mean, which is no pull to
+            # others.
             pull = FeatureAlignment(torch.where(known, common["means"], means), self.lamda)
         fitted = yield from fit(
-            headed.params, site.train, self.local, trainable=~c.mask, objective=pull
+            with_head.params, site.train, self.local, trainable=~c.mask, objective=pull
         )
         update = fitted.params.only(msg["body"]) - msg["body"]
         state = Collaborator(fitted.params, c.personal, sketch)
@@ -150,11 +154,12 @@ class FedPAC(Method[Collaboration, Collaborator]):
     def on_share(
         self, c: Collaborator, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Collaborator, Reply]]:
-        """Tell one's head, the class means of one's trained network, and H and V."""
+        """Send the head, the class means of the trained network, and H and V."""
         means, counts, before = yield from self.statistics(c.params, site)
+        # A client that is asked before its first turn has no H and V from before training.
         sketch = before if c.sketch is None else c.sketch
-        told = Params.named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
-        return c, reply(head=c.params.only(c.personal), statistics=told)
+        statistics = Params.named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
+        return c, reply(head=c.params.only(c.personal), statistics=statistics)
 
     def statistics(
         self, params: Params, site: ClientContext
@@ -181,8 +186,8 @@ def sketched(features: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Params]:
     return means, counts, Params.named(h=h, v=v.reshape(1))
 
 
-def pooled(statistics: Sequence[Params], before: Params | None) -> Params:
-    """Return everybody's class means, weighted by counts; of a class nobody has, the last known."""
+def pool_class_means(statistics: Sequence[Params], before: Params | None) -> Params:
+    """Return class means over clients, weighted by counts; for absent classes the former means."""
     counts = torch.stack([s["counts"] for s in statistics])
     means = torch.stack([s["means"] for s in statistics])
     total = counts.sum(0)
@@ -193,32 +198,34 @@ def pooled(statistics: Sequence[Params], before: Params | None) -> Params:
     return Params.named(means=mean, counts=total)
 
 
-def combined(heads: Mapping[str, Params], statistics: Sequence[Params]) -> dict[str, Params]:
-    """Return everybody's combined head; whoever's weights cannot be found keeps their own."""
+def combine_heads(heads: Mapping[str, Params], statistics: Sequence[Params]) -> dict[str, Params]:
+    """Return every client's combined head; its own head if the solver finds no weights."""
     h = np.stack([s["h"].double().numpy().ravel() for s in statistics])
     v = np.array([float(s["v"]) for s in statistics])
     stacked = torch.stack([head.flat for head in heads.values()])
-    found = {}
+    heads_of = {}
     for i, (client, head) in enumerate(heads.items()):
-        alpha = weights_of(h, v, i)
+        alpha = head_weights(h, v, i)
         if alpha is None:
-            found[client] = head
+            heads_of[client] = head
         else:
+            # Weights are solved for in double precision; heads are mixed in their own.
             mix = torch.from_numpy(alpha).to(stacked.dtype)
-            found[client] = head.like(mix @ stacked)
-    return found
+            heads_of[client] = head.like(mix @ stacked)
+    return heads_of
 
 
-def weights_of(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
+def head_weights(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
     """Return alpha of client i `[clients]`, None where the solver fails.
 
     `h` is every client's H, flat, `[clients, K d]`; `v` their V.
     """
-    apart = h[i] - h
-    p = np.diag(v) + apart @ apart.T
+    differences = h[i] - h
+    p = np.diag(v) + differences @ differences.T
+    # The solver's tolerance is absolute: the largest entry of P is scaled to 1.
     p = p / max(np.abs(p).max(), 1e-30)
     start = np.full(len(v), 1 / len(v))
-    found = minimize(
+    solution = minimize(
         lambda a: a @ p @ a,
         start,
         jac=lambda a: 2 * p @ a,
@@ -227,8 +234,9 @@ def weights_of(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 500},
     )
-    if not found.success or not np.isfinite(found.x).all():
+    if not solution.success or not np.isfinite(solution.x).all():
         return None
-    smallest = min(SMALLEST, found.x.max())  # of a thousand alike none would be left
-    alpha = np.where(found.x < smallest, 0.0, found.x)
+    # Of a thousand equal weights none would remain: the largest always does.
+    smallest = min(SMALLEST, solution.x.max())
+    alpha = np.where(solution.x < smallest, 0.0, solution.x)
     return alpha / alpha.sum()

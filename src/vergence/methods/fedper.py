@@ -1,4 +1,4 @@
-"""FedPer: everybody keeps a head of their own."""
+"""FedPer: heads are personal, bodies are averaged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from vergence.core.method import BodyMethod, Exposure, Layers
 
 @dataclass(frozen=True)
 class FedPer(BodyMethod[Layers]):
-    """Train body and head together; average the bodies, keep the heads.
+    """Train body and head together; average the bodies, leave the heads on the clients.
 
     Args:
         head: the personal parameters (patterns, "fc2.*"); default what the model calls its head,

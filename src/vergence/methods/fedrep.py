@@ -1,4 +1,4 @@
-"""FedRep: a head of one's own first, then one step of the common body under it."""
+"""FedRep: each client trains its own head first, then the common body under it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ class FedRep(BodyMethod[Layers]):
 
     Args:
         head_epochs: passes over the data for the head (of `local.steps` each, where given); the
-            body then trains as `local` says.
-        final_epochs: passes for the head after the last round, for everybody, whatever `local`
-            says; 0: none.
+            body is then trained by `local`.
+        final_epochs: passes for every client's head after the last round, in place of
+            `local.epochs`; 0: none.
         head: the personal parameters (patterns, "fc2.*"); default what the model calls its head,
             else its last layer.
         weights: clients count by their samples, or equally.
@@ -45,23 +45,23 @@ class FedRep(BodyMethod[Layers]):
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Layers, Reply]]:
-        """Train one's own head on the received body, then the body."""
+        """Train the client's head on the received body, then the body."""
         start = c.params.put(msg["body"])
         passes = self.passes(self.head_epochs)
-        headed = yield from fit(start, site.train, passes, trainable=c.mask)
-        fitted = yield from fit(headed.params, site.train, self.local, trainable=~c.mask)
+        with_head = yield from fit(start, site.train, passes, trainable=c.mask)
+        fitted = yield from fit(with_head.params, site.train, self.local, trainable=~c.mask)
         update = fitted.params.only(msg["body"]) - msg["body"]
         mine = Layers(fitted.params, c.personal)
         return mine, reply(body=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
     def passes(self, count: int) -> LocalTraining:
-        """Return `local` with so many passes, or so many times its steps."""
+        """Return `local` with `count` passes, or `count` times its steps."""
         if self.local.steps is not None:
             return replace(self.local, steps=count * self.local.steps)
         return replace(self.local, epochs=count)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let everybody train their head on the final body."""
+        """Let every client train its head on the final body."""
         if self.final_epochs:
             yield from aggregate("tune", to=clients)
         return s
@@ -69,7 +69,7 @@ class FedRep(BodyMethod[Layers]):
     def on_tune(
         self, c: Layers, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Layers, Reply]]:
-        """Train one's own head; nothing goes back but metrics."""
+        """Train the client's head; nothing goes back but metrics."""
         local = replace(self.local, epochs=self.final_epochs, steps=None)
         start = c.params.put(msg["body"])
         fitted = yield from fit(start, site.train, local, trainable=c.mask)

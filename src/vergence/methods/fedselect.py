@@ -1,4 +1,4 @@
-"""FedSelect: keep personal the parameters that changed most in one step of the mask."""
+"""FedSelect: parameters that changed most since the mask last grew become personal."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ EVERY = 3
 """Rounds between two steps of the mask in the authors' code."""
 
 
-@tagged("Selected")
+@tagged("Selected", last_mask="kept")
 @dataclass(frozen=True)
 class Selected:
     """A client's parameters after its last turn, and the masks of the last and the coming round.
 
-    `reference` holds the parameters at the last step of the mask; only rule `code` keeps them.
+    `reference` holds the parameters at the last step of the mask; only rule `code` needs them.
     """
 
     params: Params
-    kept: Mask
+    last_mask: Mask
     mask: Mask
     reference: Params | None
 
 
 @dataclass(frozen=True)
 class FedSelect(AveragingMethod[Selected]):
-    """Keep personal the parameters that changed most since the mask last grew.
+    """Parameters that changed most since the mask last grew stay personal.
 
     Rule `paper`: every round, the `rate` * n entries with the largest |theta+ - theta| of that
     round, up to exactly `limit` * n: the form FedCPF is compared with. Rule `code`: what the
@@ -68,19 +68,19 @@ class FedSelect(AveragingMethod[Selected]):
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
     keeps: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
-        "kept": "which numbers of the model were personal",
+        "last_mask": "which numbers of the model were personal",
         "mask": "which numbers of the model are personal",
         "reference": "an earlier model",
     }
 
     @property
     def share(self) -> float:
-        """The rate in force."""
+        """The rate in force: the option, or the default of the rule."""
         return self.rate if self.rate is not None else {"paper": 0.05, "code": 0.25}[self.rule]
 
     @property
     def cap(self) -> float:
-        """The limit in force."""
+        """The limit in force: the option, or the default of the rule."""
         return self.limit if self.limit is not None else {"paper": 0.5, "code": 0.8}[self.rule]
 
     def client(self, task: Task) -> Selected:
@@ -101,9 +101,10 @@ class FedSelect(AveragingMethod[Selected]):
         else:
             end, metrics = yield from self.alternate(start, c.mask, site)
             mask, reference = c.mask, c.reference
+            # In round 0 the reference is the initial model, which is no step of the mask.
             if reference is not None and site.round > 0 and site.round % EVERY == 0:
                 mask, reference = c.mask | self.above(abs(end - reference), c.mask), end
-        mine = replace(c, params=end, kept=c.mask, mask=mask, reference=reference)
+        mine = replace(c, params=end, last_mask=c.mask, mask=mask, reference=reference)
         return mine, reply(model=end - msg["model"], weight=~c.mask, metrics=metrics)
 
     def alternate(
@@ -120,20 +121,24 @@ class FedSelect(AveragingMethod[Selected]):
         return params, metrics
 
     def largest(self, change: Params, mask: Mask, site: ClientContext) -> Mask:
-        """Rule `paper`: the largest changes among shared entries, never above the limit."""
+        """Return the shared entries of largest change, within the limit (rule `paper`)."""
         n = mask.layout.n
+        # Forgive the last bit: 0.3 * 10 has to be 3.
         room = math.floor(self.cap * n + 1e-9) - mask.count
         return site.choose(change, min(math.floor(self.share * n + 1e-9), room), among=~mask)
 
     def above(self, change: Params, mask: Mask) -> Mask:
-        """Rule `code`: per weight tensor, every entry at or above the quantile of the shared."""
+        """Return the shared entries at or above their tensor's quantile of change (rule `code`)."""
         grown = np.zeros(mask.layout.n, dtype=bool)
         bits, values = mask.bits.numpy(), change.flat.numpy()
         for name, part in mask.layout.slices.items():
             personal, here = bits[part], values[part]
             shared = np.compress(~personal, here)
             position = round((1 - self.share) * len(shared))
+            # In float32, as torch's mean of the authors' boolean mask.
             full = float(personal.mean(dtype=np.float32)) > self.cap
+            # The authors' code ranks tensors named weight only, and indexes the sorted changes at
+            # `position`: a full tensor or an index past the end selects nothing.
             if "weight" not in name or full or position >= len(shared):
                 continue
             threshold = np.partition(shared, position)[position]
@@ -141,5 +146,5 @@ class FedSelect(AveragingMethod[Selected]):
         return Mask(torch.from_numpy(grown), mask.layout)
 
     def model_on(self, c: Selected, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own entries where they are personal, the server's elsewhere."""
-        return c.kept.merge(c.params, msg["model"])
+        """Predict with the client's values of personal entries, and the server's of all others."""
+        return c.last_mask.merge(c.params, msg["model"])

@@ -1,4 +1,4 @@
-"""Earned personalisation: follow one's own model only as far as held-out data says it pays."""
+"""Interpolation: mix a personal and the common model as far as validation data favours it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from vergence.metrics.held_out import BLOCKS, cut, smallest
 @tagged("Mixing")
 @dataclass(frozen=True)
 class Mixing:
-    """A client's own model, its share in the mix that was chosen, and a model trained alone."""
+    """A client's own model, its share in the best mix, and a model trained on its data only."""
 
     params: Params
     alone: Params
@@ -28,23 +28,23 @@ class Mixing:
 
 
 @dataclass(frozen=True)
-class Earned(AveragingMethod[Mixing]):
-    """Average as FedAvg; beside it train one's own model from the best mix of own and common.
+class Interpolation(AveragingMethod[Mixing]):
+    """Average as FedAvg; also train a personal model, from its best mix with the common one.
 
-    Candidates are share * own + (1 - share) * model for shares 0, 1 / grid, ..., 1. Of all whose
-    validation loss is within `errors` standard errors of the lowest the smallest share is taken, so
-    that little data means little personalisation. One's own model goes on from there. At the end,
-    with the final model, it is fine-tuned, and what is kept is chosen among the mixes of before and
-    of after that, and a model that was trained alone beside them.
+    Candidates are share * own + (1 - share) * model for shares 0, 1 / grid, ..., 1. Among those
+    whose validation loss is within `errors` standard errors of the lowest, the smallest share wins,
+    so that little data means little personalisation. The personal model trains on from that mix.
+    After the last round it is fine-tuned, and validation data choose among the mixes before and
+    after fine-tuning, and a model that trained on the client's data only.
 
     Args:
-        grid: steps between the common model (share 0) and one's own (share 1).
-        errors: how many standard errors a smaller share may be worse; 0: the lowest loss decides.
+        grid: number of steps between the common model (share 0) and the personal one (share 1).
+        errors: how many standard errors worse a smaller share may be; 0: the lowest loss decides.
         tune_epochs: epochs of fine-tuning at the end, at the full learning rate; 0 for none.
         weights: clients count by their samples, or equally, in the common model.
 
-    Source: this project, docs/reference/methods/earned.md; the common model is McMahan et al. 2017,
-    Algorithm 1; the rule of one standard error Breiman et al. 1984, section 3.4.3.
+    Source: this project, docs/reference/methods/interpolation.md; the common model is McMahan et
+    al. 2017, Algorithm 1; the rule of one standard error Breiman et al. 1984, section 3.4.3.
     """
 
     grid: Annotated[int, Ge(1)] = 4
@@ -66,22 +66,22 @@ class Earned(AveragingMethod[Mixing]):
     def on_train(
         self, c: Mixing, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Mixing, Reply]]:
-        """Train the received model to send it back, and one's own from the best mix."""
+        """Train the received model to send it back, and the personal one from the best mix."""
         model = msg["model"]
         common = yield from fit(model, site.train, self.local)
-        best, share = yield from self.best(self.mixes(c.params, model), site)
+        best, share = yield from self.best_candidate(self.candidates(c.params, model), site)
         own = yield from fit(best, site.train, self.local)
         alone = yield from fit(c.alone, site.train, self.local)
         update = common.params - model
         mine = Mixing(own.params, alone.params, share)
         return mine, reply(model=update, weight=common.weight(self.weights), metrics=common.metrics)
 
-    def mixes(self, own: Params, model: Params) -> list[tuple[Params, float]]:
-        """Return the candidates, from the common model to one's own, each with its share."""
+    def candidates(self, own: Params, model: Params) -> list[tuple[Params, float]]:
+        """Return the mixes from the common to the personal model, each with its share."""
         shares = [step / self.grid for step in range(self.grid + 1)]
-        return [(mixed(own, model, share), share) for share in shares]
+        return [(mix_models(own, model, share), share) for share in shares]
 
-    def best(
+    def best_candidate(
         self, candidates: Sequence[tuple[Params, float]], site: ClientContext
     ) -> Conversation[tuple[Params, float]]:
         """Return the first candidate within `errors` standard errors of the lowest loss."""
@@ -96,31 +96,34 @@ class Earned(AveragingMethod[Mixing]):
         return candidates[smallest(losses, list(map(len, blocks)), self.errors)]
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let everybody settle on what to keep."""
+        """Let every client choose its final model."""
         yield from aggregate("settle", to=clients)
         return s
 
     def on_settle(
         self, c: Mixing, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Mixing, Reply]]:
-        """Fine-tune the best mix with the final model, and choose for good; nothing goes back."""
+        """Fine-tune the best mix, and choose the final personal model; nothing goes back."""
         model = msg["model"]
-        candidates = self.mixes(c.params, model)
+        candidates = self.candidates(c.params, model)
         if self.tune_epochs:
-            best, _ = yield from self.best(candidates, site)
+            best, _ = yield from self.best_candidate(candidates, site)
             local = replace(self.local, epochs=self.tune_epochs, steps=None)
             tuned = yield from fit(best, site.train, local)
-            candidates += self.mixes(tuned.params, model)[1:]
-        kept, _ = yield from self.best([*candidates, (c.alone, 1.0)], site)
-        return Mixing(kept, c.alone, 1.0), reply()
+            # The first mix of the tuned model is the common model, which is a candidate already.
+            candidates += self.candidates(tuned.params, model)[1:]
+        # The order matters: of equal losses an earlier candidate wins, training alone last.
+        final, _ = yield from self.best_candidate([*candidates, (c.alone, 1.0)], site)
+        return Mixing(final, c.alone, 1.0), reply()
 
     def model_on(self, c: Mixing, msg: Message, site: ClientContext) -> Params:
-        """Predict with the mix last chosen."""
-        return mixed(c.params, msg["model"], c.share)
+        """Predict with the mix of the last choice."""
+        return mix_models(c.params, msg["model"], c.share)
 
 
-def mixed(own: Params, model: Params, share: float) -> Params:
+def mix_models(own: Params, model: Params, share: float) -> Params:
     """Return share * own + (1 - share) * model, exactly one of them at 0 and 1."""
+    # 1 * own + 0 * model is not own bit for bit where the model holds infinities or -0.
     if share in (0, 1):
         return own if share else model
     return share * own + (1 - share) * model

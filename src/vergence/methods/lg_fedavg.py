@@ -1,4 +1,4 @@
-"""LG-FedAvg: everybody keeps a body of their own, the head is shared."""
+"""LG-FedAvg: bodies are personal, heads are averaged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from vergence.core.task import Task
 
 @dataclass(frozen=True)
 class LGFedAvg(LayersMethod[Layers]):
-    """Train body and head together; average the heads, keep the bodies: FedPer the other way round.
+    """Train body and head together; average the heads, not the bodies: the reverse of FedPer.
 
     Args:
         head: the shared parameters (patterns, "fc2.*"); default what the model calls its head,

@@ -1,4 +1,4 @@
-"""Local-only training: everybody has a model of their own, and nothing is shared."""
+"""Local-only training: every client trains its own model, and nothing is shared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from vergence.core.task import Task
 
 @tagged("Alone")
 @dataclass(frozen=True)
-class Alone:
-    """A client's own model and optimiser, which goes on over rounds."""
+class LocalModel:
+    """A client's own model, and its optimiser, whose state persists over rounds."""
 
     params: Params
     optimiser: OptimizerState | None
 
 
 @dataclass(frozen=True)
-class LocalOnly(Method[NoState, Alone]):
-    """Train on one's own data alone; replies carry metrics only.
+class LocalOnly(Method[NoState, LocalModel]):
+    """Train each client on its own data only; replies carry metrics only.
 
     Source: the local-only baseline of arXiv 2502.18123, section 3.1.
     """
@@ -35,29 +35,29 @@ class LocalOnly(Method[NoState, Alone]):
     keeps_statistics: ClassVar[bool] = True
 
     def server(self, task: Task) -> NoState:
-        """Keep nothing."""
+        """Return an empty server state."""
         return NoState()
 
-    def client(self, task: Task) -> Alone:
+    def client(self, task: Task) -> LocalModel:
         """Start from the task's initial model, the same for everybody."""
-        return Alone(task.init(), OptimizerState({}, 0))
+        return LocalModel(task.init(), OptimizerState({}, 0))
 
     def offer(self, s: NoState, client: ClientId) -> Mapping[str, Params]:
-        """Send nothing."""
+        """Send clients nothing."""
         return {}
 
     def round(self, s: NoState, cohort: Sequence[ClientId]) -> Conversation[NoState]:
-        """Give everybody a turn."""
+        """Let the cohort train."""
         yield from aggregate("train", to=cohort)
         return s
 
     def on_train(
-        self, c: Alone, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[Alone, Reply]]:
-        """Go on training one's own model."""
+        self, c: LocalModel, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[LocalModel, Reply]]:
+        """Continue training the client's own model."""
         fitted = yield from fit(c.params, site.train, self.local, optimiser=c.optimiser)
-        return Alone(fitted.params, fitted.optimiser), reply(metrics=fitted.metrics)
+        return LocalModel(fitted.params, fitted.optimiser), reply(metrics=fitted.metrics)
 
-    def model_on(self, c: Alone, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own model."""
+    def model_on(self, c: LocalModel, msg: Message, site: ClientContext) -> Params:
+        """Predict with the client's own model."""
         return c.params

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a common model from which one step on a person's own data leads far."""
+"""Per-FedAvg: a common model that is good after one gradient step on a person's data."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -27,9 +27,9 @@ class PerFedAvg(AveragingMethod[NoState]):
         variant: `fo` leaves the second derivative out, `hf` estimates its product with g'.
         alpha: rate of the step on D, and of those before a prediction.
         shots: samples of D and of D''; all, where a person has fewer.
-        delta: reach of the difference of gradients, of `hf` alone.
-        steps: steps of rate alpha on one's own training data before a prediction; 0 predicts with
-            the common model.
+        delta: step of the finite difference of gradients; `hf` only.
+        steps: steps of rate alpha on the client's training data before a prediction; 0
+            predicts with the common model.
         weights: clients count equally, or by their samples.
 
     Source: Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
@@ -54,35 +54,39 @@ class PerFedAvg(AveragingMethod[NoState]):
                 random_subset(site.train, self.shots, site.rng.child(name, count))
                 for name in ("support", "curvature")
             )
-            near = yield from self.adapted(w, support, 1)
+            near = yield from self.adapt(w, support, 1)
             query = site.train.subset(rows)
-            bend = None
+            correction = None
             if self.variant == "hf":
-                bend = yield from self.bend(w, near, query, third)
-            # From w - alpha grad f, where the gradient is taken; its step is then taken from w.
+                correction = yield from self.curvature_correction(w, near, query, third)
+            # The gradient is taken at w - alpha grad f; its step is then taken from w.
             local = replace(self.local, steps=1, batch=len(rows))
-            fitted = yield from fit(near, query, local, optimiser=optimiser, correction=bend)
+            fitted = yield from fit(near, query, local, optimiser=optimiser, correction=correction)
             w, optimiser = w + (fitted.params - near), fitted.optimiser
             loss, count = loss + fitted.metrics["loss"], count + 1
-        weight, told = site.weight(self.weights), {"loss": loss / count}
-        return c, reply(model=w - msg["model"], weight=weight, metrics=told)
+        weight, metrics = site.weight(self.weights), {"loss": loss / count}
+        return c, reply(model=w - msg["model"], weight=weight, metrics=metrics)
 
-    def bend(self, w: Params, near: Params, query: Samples, third: Samples) -> Conversation[Params]:
-        """Return -alpha d: what the second derivative takes from g'; gradients in evaluation mode.
+    def curvature_correction(
+        self, w: Params, near: Params, query: Samples, third: Samples
+    ) -> Conversation[Params]:
+        """Return -alpha d, the second-order correction of g'; its gradients are in evaluation mode.
 
         Args:
             w: the common model.
             near: w after its step on D.
-            query: D', of g'.
-            third: D'', of the difference.
+            query: D', on which g' is taken.
+            third: D'', on which the difference of gradients is taken.
         """
         g = yield from compute(near, query, "gradient")
+        # A central difference, so that its error is of second order in delta.
         ahead = yield from compute(w + self.delta * g, third, "gradient")
         behind = yield from compute(w - self.delta * g, third, "gradient")
         return (-self.alpha / (2 * self.delta)) * (ahead - behind)
 
-    def adapted(self, w: Params, data: Samples, steps: int) -> Conversation[Params]:
+    def adapt(self, w: Params, data: Samples, steps: int) -> Conversation[Params]:
         """Take plain steps of rate alpha from w, each on all these samples."""
+        # The paper's inner step is plain gradient descent, whatever optimiser `local` names.
         plain = LocalTraining(
             steps=steps,
             batch=len(data),
@@ -96,7 +100,7 @@ class PerFedAvg(AveragingMethod[NoState]):
         return fitted.params
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with the common model adapted to one's own training data."""
+        """Predict with the common model adapted to the client's training data."""
         if not self.steps or not len(site.train):
             return msg["model"]
-        return (yield from self.adapted(msg["model"], site.train, self.steps))
+        return (yield from self.adapt(msg["model"], site.train, self.steps))

@@ -28,7 +28,7 @@ class PFedMeState:
 
 @dataclass(frozen=True)
 class PFedMe(Method[Global, PFedMeState]):
-    """Per batch: approach the proximal point theta of w, then move w towards theta.
+    """For every batch, approach the proximal point theta of w, then move w towards theta.
 
     theta ~ argmin F_i(theta) + lamda / 2 ||theta - w||^2 by `inner_steps` steps of `local`;
     w <- w - w_lr lamda (w - theta);  server: model <- (1 - beta) model + beta mean(w).
@@ -43,7 +43,7 @@ class PFedMe(Method[Global, PFedMeState]):
     Source: T Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
     NeurIPS 2020, Algorithm 1.
     Differs: the optimiser of the inner steps keeps its momentum over the batches of a turn, and
-    theta goes on from where it was, where the authors' code starts it at w in every turn.
+    theta starts from its last value, where the authors' code starts it at w in every turn.
     """
 
     lamda: Annotated[float, Gt(0)] = 15.0
@@ -53,7 +53,7 @@ class PFedMe(Method[Global, PFedMeState]):
     weights: Literal["samples", "equal"] = "equal"
 
     def client(self, task: Task) -> PFedMeState:
-        """Start with none."""
+        """Start without a personal model."""
         return PFedMeState(None)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
@@ -64,7 +64,7 @@ class PFedMe(Method[Global, PFedMeState]):
     def on_train(
         self, c: PFedMeState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[PFedMeState, Reply]]:
-        """Follow w, batch by batch, with one's own theta before it."""
+        """Train theta on each batch, and let w follow it."""
         w, loss, count = msg["model"], 0.0, 0
         theta = w if c.params is None else c.params
         optimiser = OptimizerState({}, 0)
@@ -76,9 +76,9 @@ class PFedMe(Method[Global, PFedMeState]):
             theta, optimiser = fitted.params, fitted.optimiser
             w = w - self.w_lr * self.lamda * (w - theta)
             loss, count = loss + fitted.metrics["loss"], count + 1
-        weight, told = site.weight(self.weights), {"loss": loss / count}
-        return PFedMeState(theta), reply(model=w - msg["model"], weight=weight, metrics=told)
+        weight, metrics = site.weight(self.weights), {"loss": loss / count}
+        return PFedMeState(theta), reply(model=w - msg["model"], weight=weight, metrics=metrics)
 
     def model_on(self, c: PFedMeState, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own model, before the first turn with the received one."""
+        """Predict with the personal model; before the first turn, with the received one."""
         return msg["model"] if c.params is None else c.params

@@ -24,8 +24,9 @@ class QFedAvg(AveragingMethod[NoState]):
 
     Args:
         q: 0 is FedAvg with equal weights; larger q, more even losses.
-        lipschitz: L, by which an update is taken for a gradient; default 1 / learning rate. With
-            many local steps or momentum that is too large, and the model hardly moves: give less.
+        lipschitz: L, the factor that turns an update into a gradient; default 1 / learning rate.
+            With many local steps or momentum that is too large, and the model hardly moves: give a
+            smaller one.
 
     Source: Li, Sanjabi, Beirami, Smith, "Fair resource allocation in federated learning",
     ICLR 2020, Algorithm 2.
@@ -52,6 +53,8 @@ class QFedAvg(AveragingMethod[NoState]):
         scale = self.lipschitz or 1 / self.local.rate(site.progress)
         loss = max(loss, SMALLEST)
         numerator = loss**self.q * scale
+        # The server divides by the sum of weights, which are the h_k of Algorithm 2.
         weight = self.q * loss ** (self.q - 1) * (scale * update.norm()) ** 2 + numerator
-        sent = update * (numerator / weight)
-        return c, reply(model=sent, weight=weight, metrics=fitted.metrics)
+        # The weight cancels in the server's weighted sum, which leaves F_k^q L d_k.
+        scaled = update * (numerator / weight)
+        return c, reply(model=scaled, weight=weight, metrics=fitted.metrics)

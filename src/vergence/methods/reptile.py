@@ -1,4 +1,4 @@
-"""Reptile: a common model that moves towards what it becomes on a few of a person's samples."""
+"""Reptile: the common model moves towards models trained on a few samples of a person."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from vergence.training.batches import random_subset
 
 @dataclass(frozen=True)
 class Reptile(Method[Global, NoState]):
-    """Adapt to episodes of a few samples, and move a part of the way there.
+    """Adapt to episodes of a few samples, and move part of the way to each adapted model.
 
     Per episode D: w <- w + rate (U(w, D) - w), where U takes `inner_steps` steps of `local` on D;
     server: model <- model + server_lr mean(w_i - model).
@@ -27,15 +27,15 @@ class Reptile(Method[Global, NoState]):
         episodes: how many follow each other in a turn.
         shots: samples of an episode; all, where a person has fewer.
         inner_steps: k, steps on an episode, in batches of `local.batch`.
-        rate: epsilon, how far w moves to where an episode ends.
+        rate: epsilon, the share of the way from w to the end of an episode.
         server_lr: how far the server moves to the mean.
-        steps: steps on one's own training data before a prediction; 0 predicts with the common
+        steps: steps on the client's training data before a prediction; 0 predicts with the common
             model.
         weights: clients count equally, or by their samples.
 
     Source: Nichol, Achiam, Schulman, "On first-order meta-learning algorithms", 2018,
     arXiv 1803.02999, Algorithm 1 and its batched version.
-    Differs: a person is a task whose episodes are held in turn, between two messages.
+    Differs: a person is a task, and all episodes of a turn run between two messages.
     """
 
     episodes: Annotated[int, Ge(1)] = 10
@@ -47,7 +47,7 @@ class Reptile(Method[Global, NoState]):
     weights: Literal["samples", "equal"] = "equal"
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort hold its episodes and move towards the mean of where they end."""
+        """Let the cohort run its episodes, and move the model by the mean update."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + self.server_lr * got.mean("model"))
 
@@ -65,11 +65,11 @@ class Reptile(Method[Global, NoState]):
         return c, reply(model=w - msg["model"], weight=weight, metrics={"loss": loss})
 
     def inner(self, steps: int) -> LocalTraining:
-        """Return `local` for this many steps."""
+        """Return the settings `local` with this number of steps."""
         return replace(self.local, steps=steps)
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with the common model adapted to one's own training data."""
+        """Predict with the common model adapted to the client's training data."""
         if not self.steps or not len(site.train):
             return msg["model"]
         # The schedule of a run ends at a hundredth of the rate; adapting takes the whole of it.

@@ -1,4 +1,4 @@
-"""SCAFFOLD: correct every gradient by how one's own direction differs from everybody's."""
+"""SCAFFOLD: every gradient is corrected by the client's drift from the mean direction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from vergence.errors import ConfigError
 @tagged("Controlled")
 @dataclass(frozen=True)
 class Controlled:
-    """The common model, the mean of everybody's controls (c), and how many people there are."""
+    """The common model, the mean of all clients' controls (c), and the number of clients."""
 
     model: Params
     control: Params
@@ -31,7 +31,7 @@ class Controlled:
 @tagged("Control")
 @dataclass(frozen=True)
 class ControlVariate:
-    """A client's control (c_i): the mean gradient it last saw."""
+    """A client's control (c_i): its mean gradient in its last turn."""
 
     control: Params
 
@@ -44,8 +44,9 @@ class Scaffold(Method[Controlled, ControlVariate]):
     of y - x, and  c <- c + |cohort| / N * mean(c_i+ - c_i).
 
     Args:
-        option: `II`, controls from the steps taken, or `I`: c_i+ is the gradient of one's own data
-            at the received model, which costs one more pass and asks nothing of the optimiser.
+        option: `II`, controls from the steps taken, or `I`: c_i+ is the gradient of the
+            client's data at the received model, which costs one more pass and works with any
+            optimiser.
         server_lr: rate of the server's step; controls are not scaled by it.
 
     Source: Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
@@ -73,12 +74,12 @@ class Scaffold(Method[Controlled, ControlVariate]):
             )
 
     def server(self, task: Task) -> Controlled:
-        """Start from the task's initial model and no control."""
+        """Start from the task's initial model and a control of zeros."""
         start = task.init()
         return Controlled(start, start * 0.0)
 
     def client(self, task: Task) -> ControlVariate:
-        """Start with no control."""
+        """Start with a control of zeros."""
         return ControlVariate(task.init() * 0.0)
 
     def offer(self, s: Controlled, client: ClientId) -> Mapping[str, Params]:
@@ -86,13 +87,16 @@ class Scaffold(Method[Controlled, ControlVariate]):
         return {"model": s.model, "control": s.control}
 
     def setup(self, s: Controlled, clients: Sequence[ClientId]) -> Conversation[Controlled]:
-        """Count the people (N)."""
+        """Count the clients (N)."""
+        # The `yield` below is never reached: it makes this method a conversation without messages.
         return Controlled(s.model, s.control, len(clients))
         yield
 
     def round(self, s: Controlled, cohort: Sequence[ClientId]) -> Conversation[Controlled]:
-        """Let the cohort train; move the model by the mean update, the control by its share."""
+        """Let the cohort train; add the mean update to the model, and the mean change to c."""
         got = yield from aggregate("train", to=cohort)
+        # Algorithm 1, line 17: |S| / N. A client that joined after `setup` must not make it exceed
+        # 1.
         share = got.count / max(s.people, len(cohort))
         return Controlled(
             s.model + self.server_lr * got.mean("model"),
@@ -103,7 +107,7 @@ class Scaffold(Method[Controlled, ControlVariate]):
     def on_train(
         self, c: ControlVariate, msg: Message, site: ClientContext
     ) -> Conversation[tuple[ControlVariate, Reply]]:
-        """Train with corrected gradients and renew one's control."""
+        """Train with corrected gradients, and compute the client's new control."""
         model, common = msg["model"], msg["control"]
         correction = common - c.control
         if self.option == "I":
@@ -111,17 +115,19 @@ class Scaffold(Method[Controlled, ControlVariate]):
             fitted = yield from fit(model, site.train, self.local, correction=correction)
         else:
             fitted = yield from fit(model, site.train, self.local, correction=correction)
-            way = travelled(self.local, fitted.steps) * self.local.rate(site.progress)
-            control = (model - fitted.params) / way - correction
+            distance = sgd_distance(self.local, fitted.steps) * self.local.rate(site.progress)
+            # Momentum makes the K steps longer than K eta; without the true length c_i+ would be
+            # too large by that factor.
+            control = (model - fitted.params) / distance - correction
         return ControlVariate(control), reply(
             model=fitted.params - model, control=control - c.control, metrics=fitted.metrics
         )
 
 
-def travelled(local: LocalTraining, steps: int) -> float:
-    """Distance after `steps` SGD steps of rate 1 along a constant gradient of 1."""
-    m, velocity, way = local.momentum, 0.0, 0.0
+def sgd_distance(local: LocalTraining, steps: int) -> float:
+    """Return how far `steps` SGD steps of rate 1 lead along a constant gradient of 1."""
+    m, velocity, distance = local.momentum, 0.0, 0.0
     for _ in range(steps):
         velocity = m * velocity + 1
-        way += 1 + m * velocity if local.nesterov else velocity
-    return way
+        distance += 1 + m * velocity if local.nesterov else velocity
+    return distance

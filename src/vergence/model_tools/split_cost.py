@@ -22,7 +22,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.stages import PULL, SMASHED, CutPoint, Piece, pieces, reading
 from vergence.core.task import Model, Task, own_randomness
-from vergence.methods.split.base import needs
+from vergence.methods.split.base import needed_columns
 from vergence.training.batches import batches
 
 WORD = 4
@@ -250,7 +250,7 @@ def _twice(part: Work) -> Work:
 def bytes_to_server(back: Task, batch: Batch) -> int:
     """Return the bytes per sample of what the server's layers and their loss need."""
     assert isinstance(back, Piece)
-    return width(batch, needs(back))
+    return width(batch, needed_columns(back))
 
 
 def width(batch: Batch, names: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from vergence.core.method import Exposure, Method
 from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import array_bytes, pack
+from vergence.core.tags import field_tags
 from vergence.core.task import Task
 from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
@@ -224,9 +225,9 @@ def parts_of(client: Any) -> dict[str, int | None]:
         part = path.split(".")[1]
         sizes[part] = sizes.get(part, 0) + size
     return {
-        f.name: sizes.get(f.name)
-        for f in fields(client)
-        if f.name in sizes or getattr(client, f.name) is None
+        name: sizes.get(packed)
+        for name, packed in field_tags(type(client))
+        if packed in sizes or getattr(client, name) is None
     }
 
 

@@ -15,7 +15,7 @@ from vergence.engine.plan import Plan
 from vergence.engine.secure_sums import smallest
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import statements
-from vergence.methods.split.base import Cutting, needs
+from vergence.methods.split.base import Cutting, needed_columns
 from vergence.model_tools.split_cost import NUMBERS, Blank, Load, load_of, width, works
 from vergence.reports.downloads import downloads
 from vergence.wire.size import size
@@ -283,5 +283,5 @@ def _batchwise(
         found |= {"t": travels(made[1]), "pull": travels(made[1])}
         found["public"] = round(INDEX * len(task.public) * load.samples)
     else:
-        found["labels"] = round(width(batch, needs(method.back(task))) * load.samples)
+        found["labels"] = round(width(batch, needed_columns(method.back(task))) * load.samples)
     return found

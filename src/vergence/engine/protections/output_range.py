@@ -20,7 +20,7 @@ from vergence.engine.participation import suggest
 from vergence.engine.protections.built_in import BuiltInProtection
 from vergence.engine.protections.split_defense import DefendedTrainer
 from vergence.errors import ConfigError
-from vergence.methods.split.base import Cutting, opened
+from vergence.methods.split.base import Cutting, unpack
 from vergence.privacy.hooks import Check, ClientHooks, ProtectedRun, Statement
 from vergence.privacy.split.bottleneck import version
 from vergence.privacy.split.output_range import OutputRange, Span
@@ -80,7 +80,7 @@ class SmashedRangeCheck:
         smashed = sealed.trees.get(SMASHED)
         if span is None or smashed is None or "values" not in smashed.total:
             return None
-        return span.fault(SMASHED, opened(smashed.total))
+        return span.fault(SMASHED, unpack(smashed.total))
 
 
 @dataclass(frozen=True)

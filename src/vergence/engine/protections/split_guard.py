@@ -42,7 +42,7 @@ class SplitGuardHooks(ClientHooks):
         if PULL not in ask.batch or not isinstance(state, ClientFront):
             return then(ask)
         # Answers come in the order of the batches: this one is to the batch that waited longest.
-        at = self._batch(turn, state.drawn - len(state.waiting))
+        at = self._batch(turn, state.batches_sent - len(state.waiting))
         self.watch.observe(*at, ask.batch[PULL])
         return StepResult(ask.params, ask.optimiser, 0.0) if self.watch.lies(*at) else then(ask)
 
@@ -50,7 +50,7 @@ class SplitGuardHooks(ClientHooks):
         """Return the reply for a batch, with false labels if it is one of those."""
         if not isinstance(turn.after, ClientFront):
             return reply
-        return self.watch.leaving(*self._batch(turn, turn.after.drawn - 1), reply)
+        return self.watch.leaving(*self._batch(turn, turn.after.batches_sent - 1), reply)
 
     def _batch(self, turn: Turn, number: int) -> tuple[str, int, int, int]:
         """Return the place of a batch: client, round, its number, number of batches in a round."""

@@ -1,6 +1,6 @@
-"""Several models of one network in one tree: some layers in common, the others one per group.
+"""Models of several groups in one tree: some layers are common, the others exist per group.
 
-A layer of a group is called `name@group`, a common one by its own name, in the network's order.
+A group's layer is called `name@group`, a common one by its own name, in the network's order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ S = TypeVar("S", bound=Any)
 
 
 class ClusteredMethod(Method[S, NoState]):
-    """Base of methods that keep a model per group, of which every client trains one.
+    """Base of methods with a model per group; each client trains the model of its group.
 
-    The server's state has the tree of `models`, and where clients do not choose, their `groups`.
+    The server's state has the tree of `models`, and, where the server assigns groups, `groups`.
     """
 
     clusters: int
@@ -36,34 +36,34 @@ class ClusteredMethod(Method[S, NoState]):
 
     trees: ClassVar[Mapping[str, Tree]] = {"models": Tree("the models of all groups", "groups")}
 
-    def common(self, task: Task) -> tuple[str, ...]:
+    def common_layers(self, task: Task) -> tuple[str, ...]:
         """Return the names of the layers that all groups share."""
         return task.parts()[0] if self.share_body else ()
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Send the model of one's group; to those in none, that of the largest."""
-        return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
+        """Send the model of the client's group; without a group, that of the largest one."""
+        return {"model": model_of_group(s.models, s.groups.get(client, largest_group(s.groups)))}
 
     def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int]:
-        """Return the group of a client; of one in none, the largest."""
-        return s.groups.get(client, largest(s.groups))
+        """Return the client's group; without one, the largest group."""
+        return s.groups.get(client, largest_group(s.groups))
 
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
-        """Train the model of one's group."""
+        """Train the model of the client's group."""
         group = int(msg.facts.get("group") or 0)
-        return c, (yield from self.trained(msg["model"], group, site))
+        return c, (yield from self.train_group(msg["model"], group, site))
 
-    def trained(self, start: Params, group: int, site: ClientContext) -> Conversation[Reply]:
-        """Train the model of a group, and return its update; the others have weight 0."""
+    def train_group(self, start: Params, group: int, site: ClientContext) -> Conversation[Reply]:
+        """Train a group's model and return its update; other groups' layers have weight 0."""
         fitted = yield from fit(start, site.train, self.local)
-        weight, common = fitted.weight(self.weights), self.common(site.task)
+        weight, common = fitted.weight(self.weights), self.common_layers(site.task)
         return update_of(start, fitted, weight, group, self.clusters, common)
 
 
-def spread(layout: Layout, groups: int, common: Collection[str] = ()) -> Layout:
-    """Describe the tree of so many models of this layout that have the named layers in common."""
+def layout_of_groups(layout: Layout, groups: int, common: Collection[str] = ()) -> Layout:
+    """Return the layout of a tree of `groups` models that share the layers `common`."""
     pairs = [
         (name if name in common else f"{name}@{group}", shape)
         for name, shape in zip(layout.names, layout.shapes, strict=True)
@@ -72,17 +72,17 @@ def spread(layout: Layout, groups: int, common: Collection[str] = ()) -> Layout:
     return Layout(tuple(name for name, _ in pairs), tuple(shape for _, shape in pairs))
 
 
-def placed(part: Params, group: int, groups: int, common: Collection[str] = ()) -> Params:
-    """Return a tree of models that holds `part` where a group's model lies, and zeros elsewhere."""
-    tree = Params.zeros(spread(part.layout, groups, common), part.flat.dtype)
+def model_in_tree(part: Params, group: int, groups: int, common: Collection[str] = ()) -> Params:
+    """Return a tree of models with `part` as the model of `group`, and zeros elsewhere."""
+    tree = Params.zeros(layout_of_groups(part.layout, groups, common), part.flat.dtype)
     for name, at in _places(tree.layout, group):
         tree.flat[at] = part.flat[part.layout.slices[name]]
     return tree
 
 
-def joined(models: Sequence[Params], common: Collection[str] = ()) -> Params:
-    """Return the tree of these models, a model per group; common layers are those of the first."""
-    tree = placed(models[0], 0, len(models), common)
+def tree_of_models(models: Sequence[Params], common: Collection[str] = ()) -> Params:
+    """Return one tree of these models, one per group; common layers come from the first model."""
+    tree = model_in_tree(models[0], 0, len(models), common)
     for group, model in enumerate(models):
         for name, at in _places(tree.layout, group):
             if name not in common:
@@ -90,8 +90,8 @@ def joined(models: Sequence[Params], common: Collection[str] = ()) -> Params:
     return tree
 
 
-def of_group(models: Params, group: int) -> Params:
-    """Return the model of a group, common layers among its own, in the network's order."""
+def model_of_group(models: Params, group: int) -> Params:
+    """Return a group's model, with the common layers, in the network's order."""
     names = dict(_places(models.layout, group))
     shapes = dict(zip(models.layout.names, models.layout.shapes, strict=True))
     layout = Layout(tuple(names), tuple(shapes.get(n) or shapes[f"{n}@{group}"] for n in names))
@@ -101,20 +101,20 @@ def of_group(models: Params, group: int) -> Params:
     return model
 
 
-def train_apart(
+def train_groups(
     models: Params, groups: Mapping[ClientId, int], cohort: Sequence[ClientId]
 ) -> Conversation[Params]:
-    """Let those of a cohort who are in a group train its model; add everybody's mean updates.
+    """Let every client of a cohort that has a group train its model, and add the mean updates.
 
-    A client is asked to `train` its `model`, is told the number of its `group`, and gives what
-    `update_of` makes.
+    A client gets the request `train` with its `model` and the number of its `group`, and answers
+    with `update_of`.
     """
-    there = {c: groups[c] for c in cohort if c in groups}
-    asked = {
-        group: Message("train", {"model": of_group(models, group)}, {"group": group})
-        for group in there.values()
+    group_of = {c: groups[c] for c in cohort if c in groups}
+    messages = {
+        group: Message("train", {"model": model_of_group(models, group)}, {"group": group})
+        for group in group_of.values()
     }
-    to = {client: asked[group] for client, group in there.items()}
+    to = {client: messages[group] for client, group in group_of.items()}
     got = yield from aggregate("train", to, like={"models": models})
     return models + got.mean("models") if got.count else models
 
@@ -127,17 +127,19 @@ def update_of(
     groups: int,
     common: Collection[str] = (),
 ) -> Reply:
-    """Return a client's reply: how its group's model moved; the others have weight 0."""
-    alike = start.like(torch.full_like(start.flat, weight))
+    """Return a client's reply: the update of its group's model; the others have weight 0."""
+    # A weight per entry: entries of weight 0 are erased on the client, so that other groups' layers
+    # are not sent.
+    weights = start.like(torch.full_like(start.flat, weight))
     return reply(
-        models=placed(fitted.params - start, group, groups, common),
-        weight=placed(alike, group, groups, common),
+        models=model_in_tree(fitted.params - start, group, groups, common),
+        weight=model_in_tree(weights, group, groups, common),
         metrics=fitted.metrics,
     )
 
 
-def contributed(weights: Params | float) -> set[int]:
-    """Return the groups that somebody trained, by the weights of a tree of models."""
+def trained_groups(weights: Params | float) -> set[int]:
+    """Return the groups that any client trained, by the weights of a tree of models."""
     if not isinstance(weights, Params):
         return set()
     owners = {name: name.partition("@")[2] for name in weights.layout.names}
@@ -145,16 +147,16 @@ def contributed(weights: Params | float) -> set[int]:
     return {int(own) for name, own in owners.items() if own and weights.flat[slices[name]].any()}
 
 
-def largest(groups: Mapping[str, int]) -> int:
-    """Return the group with most members, the first of equals; 0 where nobody is in one."""
+def largest_group(groups: Mapping[str, int]) -> int:
+    """Return the group with most members, the first of equals; 0 if no client has a group."""
     return min(Counter(groups.values()).items(), key=lambda x: (-x[1], x[0]), default=(0, 0))[0]
 
 
 def _places(layout: Layout, group: int) -> list[tuple[str, slice]]:
-    """Return the network's names of a group's layers, and where they lie in the tree."""
-    found = []
+    """Return the network's names of a group's layers, with their slices of the tree."""
+    places = []
     for name, at in layout.slices.items():
         plain, _, owner = name.partition("@")
         if owner in ("", str(group)):
-            found.append((plain, at))
-    return found
+            places.append((plain, at))
+    return places

@@ -1,4 +1,4 @@
-"""CFed-VS: people are grouped before training, by one number each."""
+"""CFed-VS: clients are grouped before training, by one number each."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.methods.clustered.base import ClusteredMethod, joined, train_apart
+from vergence.methods.clustered.base import ClusteredMethod, train_groups, tree_of_models
 from vergence.metrics.clustering import kmeans
 from vergence.metrics.dtw import dtw
 
 Distances = tuple[float, ...]
-"""How far somebody's clips are from each proxy, on average."""
+"""Mean distance of a client's clips from each proxy."""
 NO_PARAMS = Params.zeros(Layout((), ()))
 
 
 @tagged("Communities")
 @dataclass(frozen=True)
 class Communities:
-    """A model per group in one tree, the proxies, who is in which group, and groups' mean d.
+    """A model per group in one tree, the proxies, clients' groups, and the groups' mean d.
 
-    `rounds` are those in which somebody trained.
+    `rounds` counts rounds in which a client trained.
     """
 
     models: Params
@@ -48,15 +48,15 @@ class Communities:
 class CFedVS(ClusteredMethod[Communities]):
     """Group people by how far their clips are from a public one; then FedAvg within the groups.
 
-    d_i = mean over u of DTW(clip_iu, proxy), the one number a client tells before training;
+    d_i = mean over u of DTW(clip_iu, proxy), the one number that a client sends before training;
     M_ij = |d_i - d_j|, and K-means on the rows of M makes the groups, numbered by ascending mean d;
     model_g <- model_g + sum_{i in g} v_i (local_i - model_g) / sum_{i in g} v_i, v as the task
     weighs samples: by frames, where it knows them. A newcomer joins the group of nearest mean d.
 
     Args:
-        clusters: how many groups; 1 is FedAvg, and nobody is asked for a number.
-        proxies: how many public clips, and so many numbers of each client: one cannot tell apart
-            people on opposite sides of it.
+        clusters: number of groups; 1 is FedAvg, and clients are not asked for a number.
+        proxies: number of public clips, and of numbers that each client sends. A single proxy does
+            not distinguish people on opposite sides of it.
         space: K-means on `rows` of M, or on the `scalars` d.
         per_frame: DTW as a mean over frames; else long clips are far from everything.
         share_body: layers other than the head are averaged over everybody.
@@ -97,55 +97,61 @@ class CFedVS(ClusteredMethod[Communities]):
         """Start every group from the task's initial model, and take the task's proxies."""
         clips = task.proxies(self.proxies) if self.clusters > 1 else []
         proxies = Params.named(**{f"proxy{i}": clip for i, clip in enumerate(clips)})
-        return Communities(joined([task.init()] * self.clusters, self.common(task)), proxies)
+        return Communities(
+            tree_of_models([task.init()] * self.clusters, self.common_layers(task)), proxies
+        )
 
     def setup(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
-        """Ask everybody how far their clips are from the proxies, and group them."""
-        return (yield from self.seated(s, clients))
+        """Ask every client for its distances from the proxies, and group all clients."""
+        return (yield from self.assign_groups(s, clients))
 
     def round(self, s: Communities, cohort: Sequence[ClientId]) -> Conversation[Communities]:
-        """Give newcomers a group; let the cohort train, everybody their group's model."""
+        """Give newcomers a group; let every client of the cohort train its group's model."""
         due = self.remeasure > 0 and (s.rounds + 1) % self.remeasure == 0
-        s = yield from self.seated(s, cohort, again=due)
-        models = yield from train_apart(s.models, s.groups, cohort)
+        s = yield from self.assign_groups(s, cohort, again=due)
+        models = yield from train_groups(s.models, s.groups, cohort)
         return replace(s, models=models, rounds=s.rounds + (models is not s.models))
 
-    def seated(
+    def assign_groups(
         self, s: Communities, clients: Sequence[ClientId], again: bool = False
     ) -> Conversation[Communities]:
-        """Give a group to everybody who has none, or to all anew; who is silent stays as it was."""
-        strangers = [c for c in clients if again or c not in s.groups]
+        """Give a group to clients without one, or to all anew; without a reply nothing changes."""
+        # A newcomer, or everybody in a round that measures anew.
+        ungrouped = [c for c in clients if again or c not in s.groups]
+        # One group needs no distances: nobody reveals a number.
         if self.clusters == 1:
-            return replace(s, groups={**s.groups, **dict.fromkeys(strangers, 0)})
-        if not strangers:
+            return replace(s, groups={**s.groups, **dict.fromkeys(ungrouped, 0)})
+        if not ungrouped:
             return s
-        to = {c: Message("measure", {"proxies": s.proxies}) for c in strangers}
+        to = {c: Message("measure", {"proxies": s.proxies}) for c in ungrouped}
         like = {"distances": Params.named(d=torch.zeros(self.proxies))}
         replies: dict[str, SealedReply] = yield from collect("measure", to, like=like)
-        told = {
-            c: replies[c].trees["distances"].total["d"].tolist() for c in strangers if c in replies
+        distances = {
+            c: replies[c].trees["distances"].total["d"].tolist() for c in ungrouped if c in replies
         }
-        if not told:
+        if not distances:
             return s
-        d = np.array(list(told.values()))
+        d = np.array(list(distances.values()))
         means = np.array(s.means)
-        found = cdist(d, means).argmin(1) if s.means else self.grouped(d)
+        labels = cdist(d, means).argmin(1) if s.means else self.make_groups(d)
         if not s.means:
-            means = np.stack([d[found == group].mean(0) for group in np.unique(found)])
-        groups = dict(zip(told, found.tolist(), strict=True))
+            means = np.stack([d[labels == group].mean(0) for group in np.unique(labels)])
+        groups = dict(zip(distances, labels.tolist(), strict=True))
         return replace(s, groups={**s.groups, **groups}, means=tuple(map(tuple, means.tolist())))
 
-    def grouped(self, d: np.ndarray) -> np.ndarray:
+    def make_groups(self, d: np.ndarray) -> np.ndarray:
         """Return the group of every client, int `[clients]`, by d `[clients, proxies]`."""
         points = cdist(d, d) if self.space == "rows" else d
         labels = kmeans(points, self.clusters, RandomStream("cfedvs").numpy())
         means = [d[labels == label].mean() for label in np.unique(labels)]
+        # The rank of its mean d is a group's number, so that numbers do not depend on K-means'
+        # order.
         return np.argsort(np.argsort(means))[labels]
 
     def on_measure(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
-        """Send the mean distance of one's own clips to each proxy: one number per proxy."""
+        """Send the mean distance of the client's clips to each proxy: one number per proxy."""
         clips = yield from compute(NO_PARAMS, site.train, "sequences")
         far = [
             [dtw(clip.numpy(), proxy.numpy(), self.per_frame) for clip in clips]

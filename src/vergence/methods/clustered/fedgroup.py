@@ -1,4 +1,4 @@
-"""FedGroup: people are grouped once, by where their first updates point."""
+"""FedGroup: clients are grouped once, by the direction of their first updates."""
 
 from __future__ import annotations
 
@@ -19,26 +19,31 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.methods.clustered.base import ClusteredMethod, joined, of_group, train_apart
+from vergence.methods.clustered.base import (
+    ClusteredMethod,
+    model_of_group,
+    train_groups,
+    tree_of_models,
+)
 from vergence.metrics.clustering import kmeans
 
 Array = NDArray[np.float64]
 
 
-@tagged("Grouped")
+@tagged("Grouped", directions="ways")
 @dataclass(frozen=True)
 class Grouped:
-    """A model per group in one tree, the common start, and who is in which group.
+    """A model per group in one tree, the common start, and the clients' groups.
 
-    `ways` are the mean updates of those that made the groups, in one tree, None before. `seed`
-    draws them.
+    `directions` are the groups' mean first updates in one tree, None before there are groups;
+    `seed` decides which clients are asked for these.
     """
 
     models: Params
     start: Params
     seed: int
     groups: Mapping[str, int] = field(default_factory=dict)
-    ways: Params | None = None
+    directions: Params | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,11 @@ class FedGroup(ClusteredMethod[Grouped]):
     Before the first round min(20 m, N) people train `probe` steps from the common start. With
     their updates as rows of W = U S V^T and the first m columns of V, the decomposed cosine
     distance of person i to direction j is <w_i, v_j> / |w_i|; K-means on its rows makes the m
-    groups, which start from the common start plus the mean update of their people. Others do the
-    same steps when they are first asked, and join the group of least (1 - cos(w_i, way_g)) / 2.
+    groups, which start from the common start plus the mean update of their people. Other clients
+    do the same steps in their first round, and join the group of least (1 - cos(w_i, way_g)) / 2.
 
     Args:
-        clusters: m; 1 is FedAvg, and nobody is probed.
+        clusters: m; 1 is FedAvg, without a first update.
         probe: gradient steps of the first update.
         weights: clients count by their samples, or equally.
 
@@ -73,62 +78,65 @@ class FedGroup(ClusteredMethod[Grouped]):
     def server(self, task: Task) -> Grouped:
         """Start every group from the task's initial model."""
         start = task.init()
-        return Grouped(joined([start] * self.clusters), start, getattr(task, "seed", 0))
+        return Grouped(tree_of_models([start] * self.clusters), start, getattr(task, "seed", 0))
 
     def setup(self, s: Grouped, clients: Sequence[ClientId]) -> Conversation[Grouped]:
-        """Probe some of the people, and group them by the direction of their updates."""
+        """Ask some clients for a first update, and group them by its direction."""
         if self.clusters == 1:
             return s
         rng, many = RandomStream("fedgroup", s.seed).numpy(), min(20 * self.clusters, len(clients))
-        drawn: list[int] = sorted(rng.choice(len(clients), many, replace=False).tolist())
-        updates = yield from self.probed(s, [clients[i] for i in drawn])
-        return self.grouped(s, updates) if updates else s
+        asked: list[int] = sorted(rng.choice(len(clients), many, replace=False).tolist())
+        updates = yield from self.first_updates(s, [clients[i] for i in asked])
+        return self.make_groups(s, updates) if updates else s
 
     def round(self, s: Grouped, cohort: Sequence[ClientId]) -> Conversation[Grouped]:
-        """Give newcomers a group; let the cohort train, everybody their group's model."""
-        s = yield from self.seated(s, cohort)
-        models = yield from train_apart(s.models, s.groups, cohort)
+        """Give newcomers a group; let every client of the cohort train its group's model."""
+        s = yield from self.assign_groups(s, cohort)
+        models = yield from train_groups(s.models, s.groups, cohort)
         return replace(s, models=models)
 
-    def seated(self, s: Grouped, clients: Sequence[ClientId]) -> Conversation[Grouped]:
-        """Give everybody a group who has none; those who do not answer stay without."""
-        strangers = [c for c in clients if c not in s.groups]
+    def assign_groups(self, s: Grouped, clients: Sequence[ClientId]) -> Conversation[Grouped]:
+        """Give a group to every client without one; without a reply a client stays ungrouped."""
+        ungrouped = [c for c in clients if c not in s.groups]
         if self.clusters == 1:
-            return replace(s, groups={**s.groups, **dict.fromkeys(strangers, 0)})
-        updates = (yield from self.probed(s, strangers)) if strangers else {}
-        if s.ways is None:
-            return self.grouped(s, updates) if updates else s
-        there = sorted(set(s.groups.values()))
-        ways = [of_group(s.ways, group) for group in there]
-        found = {
-            c: there[int(np.argmin([dissimilarity(u, way) for way in ways]))]
+            return replace(s, groups={**s.groups, **dict.fromkeys(ungrouped, 0)})
+        updates = (yield from self.first_updates(s, ungrouped)) if ungrouped else {}
+        if s.directions is None:
+            return self.make_groups(s, updates) if updates else s
+        # An empty group has no direction, and gets no newcomers.
+        used = sorted(set(s.groups.values()))
+        directions = [model_of_group(s.directions, group) for group in used]
+        nearest = {
+            c: used[int(np.argmin([dissimilarity(u, direction) for direction in directions]))]
             for c, u in updates.items()
         }
-        return replace(s, groups={**s.groups, **found})
+        return replace(s, groups={**s.groups, **nearest})
 
-    def probed(
+    def first_updates(
         self, s: Grouped, clients: Sequence[ClientId]
     ) -> Conversation[dict[ClientId, Params]]:
-        """Return the first updates of those who answer."""
+        """Return the first updates of the clients that answer."""
         message = Message("probe", {"model": s.start})
         replies = yield from collect("probe", dict.fromkeys(clients, message))
         return {c: replies[c].trees["model"].total for c in clients if c in replies}
 
-    def grouped(self, s: Grouped, updates: Mapping[ClientId, Params]) -> Grouped:
-        """Make the groups, numbered by the first of their people's names."""
+    def make_groups(self, s: Grouped, updates: Mapping[ClientId, Params]) -> Grouped:
+        """Make the groups, numbered by the alphabetical order of their first members."""
         rows = np.stack([update.flat.double().numpy() for update in updates.values()])
         labels = kmeans(
-            decomposed(rows, self.clusters), self.clusters, RandomStream("groups").numpy()
+            cosines_to_directions(rows, self.clusters),
+            self.clusters,
+            RandomStream("groups").numpy(),
         )
         names, by_name = list(updates), {}
         for client in sorted(names):
             by_name.setdefault(labels[names.index(client)], len(by_name))
         groups = {c: by_name[label] for c, label in zip(names, labels, strict=True)}
         members = [[updates[c] for c in names if groups[c] == g] for g in range(self.clusters)]
-        # Zeros where a group has none.
-        ways = [sum(own, s.start * 0.0) / float(max(len(own), 1)) for own in members]
-        models = joined([s.start + way for way in ways])
-        return replace(s, models=models, groups=groups, ways=joined(ways))
+        # An empty group starts from the common start: its mean update is 0.
+        directions = [sum(own, s.start * 0.0) / float(max(len(own), 1)) for own in members]
+        models = tree_of_models([s.start + direction for direction in directions])
+        return replace(s, models=models, groups=groups, directions=tree_of_models(directions))
 
     def on_probe(
         self, c: NoState, msg: Message, site: ClientContext
@@ -138,15 +146,16 @@ class FedGroup(ClusteredMethod[Grouped]):
         return c, reply(model=fitted.params - msg["model"])
 
 
-def decomposed(updates: Array, directions: int) -> Array:
+def cosines_to_directions(updates: Array, directions: int) -> Array:
     """Return the cosines of updates `[clients, n]` to their first singular directions.
 
-    `[clients, directions]`, fewer where there are fewer clients; signs of columns are arbitrary.
-    Found from inner products, so that n may be large.
+    `[clients, directions]`, fewer if there are fewer clients; signs of columns are arbitrary.
     """
-    values, left = np.linalg.eigh(updates @ updates.T)
+    # From the clients' inner products, not from an SVD of `[clients, n]`: n may be millions.
+    values, vectors = np.linalg.eigh(updates @ updates.T)
     most = slice(None, -1 - min(directions, len(updates)), -1)
-    scores = left[:, most] * np.sqrt(np.clip(values[most], 0, None))
+    # Rounding may take an eigenvalue of a Gram matrix just below 0.
+    scores = vectors[:, most] * np.sqrt(np.clip(values[most], 0, None))
     return scores / np.linalg.norm(updates, axis=1, keepdims=True).clip(1e-12)
 
 

@@ -1,4 +1,4 @@
-"""IFCA: several models; everybody trains the one that suits them best."""
+"""IFCA: several models; each client trains the one of lowest loss on its data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,24 +17,29 @@ from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.methods.clustered.base import ClusteredMethod, contributed, joined, of_group
+from vergence.methods.clustered.base import (
+    ClusteredMethod,
+    model_of_group,
+    trained_groups,
+    tree_of_models,
+)
 
 PATIENCE = 10
-"""Rounds in which every model must have been chosen by somebody."""
+"""Rounds in which every model must have been trained by a client, or all restart."""
 
 
-@tagged("Models")
+@tagged("Models", trained_clusters="chosen")
 @dataclass(frozen=True)
 class Models:
-    """One model per cluster, in one tree; since the last start, rounds held and clusters chosen.
+    """One model per cluster in one tree; rounds, and clusters that were trained, since the start.
 
-    `spare` are the models of later starts.
+    `spare` are the models for later restarts.
     """
 
     models: Params
     spare: tuple[Params, ...] = ()
     rounds: int = 0
-    chosen: tuple[int, ...] = ()
+    trained_clusters: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class IFCA(ClusteredMethod[Models]):
 
     Args:
         clusters: how many models; 1 is FedAvg. All but the first start from another random
-            initialisation: where they start alike, everybody at first chooses the first.
+            initialisation: if all start equal, every client at first chooses the first.
         share_body: layers other than the head are averaged over everybody.
         weights: clients count by their samples, or equally.
         restarts: how often, at most, all models start from new random ones because nobody chose
@@ -76,54 +81,60 @@ class IFCA(ClusteredMethod[Models]):
         super().check(task)
 
     def server(self, task: Task) -> Models:
-        """Start from the task's initial model, and others like it."""
+        """Start from the task's initial model, and from other random initialisations."""
 
-        def drawn(*key: int) -> Params:
+        def random_model(*key: int) -> Params:
             return replace(task, seed=RandomStream("ifca", task.seed, *key).number()).init()
 
-        common, m = self.common(task), self.clusters
-        first = [task.init(), *(drawn(j) for j in range(1, m))]
-        again = [[drawn(j, start) for j in range(m)] for start in range(self.restarts * (m > 1))]
-        return Models(joined(first, common), tuple(joined(models, common) for models in again))
+        common, m = self.common_layers(task), self.clusters
+        first = [task.init(), *(random_model(j) for j in range(1, m))]
+        later = [
+            [random_model(j, start) for j in range(m)] for start in range(self.restarts * (m > 1))
+        ]
+        return Models(
+            tree_of_models(first, common), tuple(tree_of_models(models, common) for models in later)
+        )
 
     def offer(self, s: Models, client: ClientId) -> Mapping[str, Params]:
         """Send all models."""
         return {"models": s.models}
 
     def round(self, s: Models, cohort: Sequence[ClientId]) -> Conversation[Models]:
-        """Let the cohort train; add to every model the mean update of those who chose it."""
+        """Let the cohort train; add to every model the mean update of the clients that chose it."""
         got = yield from aggregate("train", to=cohort)
+        # A round without replies does not count towards the ten of a restart.
         if not got.count:
             return s
-        chosen = tuple(sorted({*s.chosen, *contributed(got.contributors("models"))}))
-        if s.spare and s.rounds + 1 == PATIENCE and len(chosen) < self.clusters:
+        trained = tuple(sorted({*s.trained_clusters, *trained_groups(got.contributors("models"))}))
+        if s.spare and s.rounds + 1 == PATIENCE and len(trained) < self.clusters:
             return Models(s.spare[0], s.spare[1:])
-        return Models(s.models + got.mean("models"), s.spare, s.rounds + 1, chosen)
+        return Models(s.models + got.mean("models"), s.spare, s.rounds + 1, trained)
 
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
         """Choose a model and train it; the others have weight 0 and are not sent."""
-        chosen = yield from self.chosen(msg["models"], site.train)
-        start = of_group(msg["models"], chosen)
-        return c, (yield from self.trained(start, chosen, site))
+        cluster = yield from self.best_cluster(msg["models"], site.train)
+        start = model_of_group(msg["models"], cluster)
+        return c, (yield from self.train_group(start, cluster, site))
 
     def group_on(self, s: Models, client: ClientId, train: Samples) -> Conversation[int]:
-        """Return the model of lowest loss on a client's training data."""
-        return self.chosen(s.models, train)
+        """Return the number of the model of lowest loss on a client's training data."""
+        return self.best_cluster(s.models, train)
 
-    def chosen(self, models: Params, data: Samples) -> Conversation[int]:
+    def best_cluster(self, models: Params, data: Samples) -> Conversation[int]:
         """Return the cluster of lowest loss on training data."""
         losses = []
+        # With one model there is nothing to choose, and a pass over the data is saved.
         for j in range(self.clusters if self.clusters > 1 else 0):
-            loss = yield from compute(of_group(models, j), data, "loss")
+            loss = yield from compute(model_of_group(models, j), data, "loss")
             losses.append(loss)
         return lowest(losses)
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with the model of lowest loss on one's training data, never on test data."""
-        chosen = yield from self.chosen(msg["models"], site.train)
-        return of_group(msg["models"], chosen)
+        """Predict with the model of lowest loss on training data, never on test data."""
+        cluster = yield from self.best_cluster(msg["models"], site.train)
+        return model_of_group(msg["models"], cluster)
 
 
 def lowest(losses: Sequence[float]) -> int:

@@ -1,4 +1,4 @@
-"""AP-FL: a generator trained on people's classifiers serves those who were absent.
+"""AP-FL: a generator trained on clients' classifiers gives absent clients a personal model.
 
 Not Adaptive Personalised Federated Learning, which is `apfl`.
 """
@@ -36,32 +36,33 @@ from vergence.methods.generative.sample_generator import (
     NOISE,
     Imagining,
     classifier,
-    frozen,
-    labelled,
-    made_for,
+    frozen_classifier,
+    generator_for,
+    labelled_batch,
 )
 
 EACH = 10
 """Samples of every class in one step of the generator."""
 RATE = LocalTraining(steps=1, optimizer="adam", lr=1e-3, weight_decay=0.0, clip=0.0)
-"""How the generator is trained."""
+"""Training settings of the generator."""
 NEAR = 1e-3
-"""So much may differ between vectors that the same text model makes on two machines."""
+"""Tolerance between vectors of the same text model on two machines."""
 STILL = OptimizerState({}, 0)
 NO_PARAMS = Params.zeros(Layout((), ()))
 
 
-@tagged("Memory")
+@tagged("Memory", template="told")
 @dataclass(frozen=True)
 class Memory:
-    """The base method's state, and the generator with the vectors A(y) it knows.
+    """The base method's state, and the generator with the vectors A(y) it was trained with.
 
-    `told` has the shape of a classifier; `knows` is the fingerprint of A and of the classes' names.
+    `template` has the shape of a classifier; `knows` is the fingerprint of A and of the names of
+    classes.
     """
 
     base: Any
     generator: Params
-    told: Params
+    template: Params
     knows: str
     learned: bool = False
 
@@ -69,7 +70,7 @@ class Memory:
 @tagged("Befriended")
 @dataclass(frozen=True)
 class Befriended:
-    """The base method's state, theta_k of the last turn, and at the end the friend; None before."""
+    """The base method's state, theta_k of the last turn, and the friend; both None at first."""
 
     base: Any
     mine: Params | None = None
@@ -78,17 +79,17 @@ class Befriended:
 
 @dataclass(frozen=True)
 class GlobalMemory(Method[Memory, Befriended]):
-    """Train by a base method; then let a generator show everybody what the others know.
+    """Train by a base method; then a generator passes on what other clients' classifiers know.
 
     1. Rounds of the base method give theta; theta_k is what client k's last training gave.
-    2. At the end clients tell theta_k (its last stage for `features`) and n_k^y, how many samples
+    2. At the end clients send theta_k (its last stage for `features`) and n_k^y, how many samples
        of class y they have. With A(y) the vector of y's name and z ~ N(0, I), the server trains
        G on  lamda sum_k alpha_k^y loss(theta_k(G(z, A(y))), y) + (1 - lamda) L_div,
-       alpha_k^y = n_k^y / sum_j n_j^y, L_div less the mean distance of two samples of a class.
-    3. Everybody is sent theta and G. A friend theta_f is trained from theta on samples of G, with
-       classes as in one's own data; whoever never trained fine-tunes theta to be their theta_k.
+       alpha_k^y = n_k^y / sum_j n_j^y, L_div minus the mean distance of two samples of a class.
+    3. Every client gets theta and G. A friend theta_f is trained from theta on samples of G, with
+       classes as in its own data; a client that never trained fine-tunes theta to have a theta_k.
        Predictions are those of (1 - beta) theta_k + beta theta_f.
-    Whoever comes later does 3 when they first predict.
+    A client that comes later does 3 at its first prediction.
 
     Args:
         base: another method's record; in an experiment `fedavg` if none is given.
@@ -98,15 +99,15 @@ class GlobalMemory(Method[Memory, Befriended]):
         beta_literal: beta is the share of the client's model, as Equation 3.10 has it.
         lamda: share of the classifiers' loss in the generator's.
         distances: L_div of distances over the greatest there can be, or of `plain` ones.
-        alpha: weights of clients sum to 1 for each `class`, or `global`: n_k^y / |D|.
-        semantics: where A comes from: `names`, `random`, `minilm`, `glove`, `words` or a file.
-        prompt: what a text model is given, a class name in place of {}.
-        noise: entries of z.
-        samples: made up of each class in one pass of the generator's training.
-        passes: of the generator's training, by Adam at rate 0.001, ten samples of each class a
-            step.
+        alpha: `class`: clients' weights sum to 1 for each class; `global`: they are n_k^y / |D|.
+        semantics: source of the vectors A: `names`, `random`, `minilm`, `glove`, `words` or a file.
+        prompt: text for a text model, with a class name in place of {}.
+        noise: number of entries of z.
+        samples: number of samples made up per class in one pass of the generator's training.
+        passes: passes of the generator's training, by Adam at rate 0.001, ten samples of each class
+            a step.
         reach: greatest value of a made-up feature; the least is 0.
-        tune_epochs: of fine-tuning, and of the friend on as many samples as one has.
+        tune_epochs: epochs of fine-tuning, and of the friend, on as many samples as the client has.
 
     Source: the Durham thesis, section 3.3.2, Equations 3.5 to 3.12;
     docs/reference/methods/ap_fl.md.
@@ -151,30 +152,34 @@ class GlobalMemory(Method[Memory, Befriended]):
     def __post_init__(self) -> None:
         super().__post_init__()
         ends = {verb: type(self).exposure[verb] for verb in ("tell", "befriend")}
-        object.__setattr__(self, "exposure", {**self.over.exposure, **ends})
-        object.__setattr__(self, "trees", {**self.over.trees, **type(self).trees})
-        object.__setattr__(self, "setup_verbs", self.over.setup_verbs)
-        object.__setattr__(self, "finish_verbs", (*self.over.finish_verbs, *ends))
+        # Hooks and guards look at a method's own tables, so those of the base are merged in.
+        object.__setattr__(self, "exposure", {**self.base_method.exposure, **ends})
+        object.__setattr__(self, "trees", {**self.base_method.trees, **type(self).trees})
+        object.__setattr__(self, "setup_verbs", self.base_method.setup_verbs)
+        object.__setattr__(self, "finish_verbs", (*self.base_method.finish_verbs, *ends))
 
     @property
-    def over(self) -> Method[Any, Any]:
-        """The base method, which trains as this one does.
+    def base_method(self) -> Method[Any, Any]:
+        """The base method, with this method's settings of local training.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: `base` is None.
         """
         if self.base is None:
-            raise ConfigError("ap_fl goes over another method: give base, FedAvg() say")
+            raise ConfigError(
+                "ap_fl needs a base method to train by: give base, for example FedAvg()"
+            )
         return replace(self.base, local=self.local)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("on_"):  # what the base method asks clients for
-            return partial(self.turn, getattr(self.over, name))
+        # Requests of the base method are answered by its own handlers.
+        if name.startswith("on_"):
+            return partial(self.base_turn, getattr(self.base_method, name))
         raise AttributeError(name)
 
     def check(self, task: Task) -> None:
         """Refuse a base method without one whole model, and a task without names of classes."""
-        over = self.over
+        over = self.base_method
         unfit = over.pooled or over.served or "tell" in over.exposure
         offered = {} if unfit else over.offer(over.server(task), "")
         whole = offered.get("model")
@@ -191,37 +196,37 @@ class GlobalMemory(Method[Memory, Befriended]):
         super().check(task)
 
     def state_records(self, task: Task) -> tuple[type, ...]:
-        """Return this method's records, those of the base between them."""
-        return Memory, *self.over.state_records(task), Befriended
+        """Return this method's records, and between them those of the base method."""
+        return Memory, *self.base_method.state_records(task), Befriended
 
     def server(self, task: Task) -> Memory:
-        """Start as the base method does, with a generator that learned nothing."""
-        known = self.known(task)
-        start = Params.join(self.imagining(task).init(), Params.named(meaning=known.vectors))
-        told = Params.zeros(frozen(self.judge(task))[0])
-        return Memory(self.over.server(task), start, told, known.fingerprint)
+        """Start as the base method does, with an untrained generator."""
+        meanings = self.meanings(task)
+        start = Params.join(self.imagining(task).init(), Params.named(meaning=meanings.vectors))
+        template = Params.zeros(frozen_classifier(self.judge(task))[0])
+        return Memory(self.base_method.server(task), start, template, meanings.fingerprint)
 
     def client(self, task: Task) -> Befriended:
         """Start as the base method does."""
-        return Befriended(self.over.client(task))
+        return Befriended(self.base_method.client(task))
 
     def offer(self, s: Memory, client: ClientId) -> Mapping[str, Params]:
-        """Send what the base method sends, and the generator once it has learned."""
-        offered = self.over.offer(s.base, client)
+        """Send what the base method sends, and the generator once it is trained."""
+        offered = self.base_method.offer(s.base, client)
         return {**offered, "generator": s.generator} if s.learned else offered
 
     def setup(self, s: Memory, clients: Sequence[ClientId]) -> Conversation[Memory]:
-        """Do what the base method does."""
-        return replace(s, base=(yield from self.over.setup(s.base, clients)))
+        """Run the setup of the base method."""
+        return replace(s, base=(yield from self.base_method.setup(s.base, clients)))
 
     def round(self, s: Memory, cohort: Sequence[ClientId]) -> Conversation[Memory]:
-        """Hold a round of the base method."""
-        return replace(s, base=(yield from self.over.round(s.base, cohort)))
+        """Run a round of the base method."""
+        return replace(s, base=(yield from self.base_method.round(s.base, cohort)))
 
-    def turn(
+    def base_turn(
         self, handler: Callable[..., Any], c: Befriended, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Befriended, Reply]]:
-        """Take a turn of the base method, and keep what its last training gave: theta_k."""
+        """Run a handler of the base method, and store the result of its last training: theta_k."""
         mine = c.mine
         answer, talk = None, handler(c.base, msg, site)
         while isinstance(talk, Generator):
@@ -231,27 +236,28 @@ class GlobalMemory(Method[Memory, Befriended]):
                 talk = end.value
             else:
                 mine = answer.params if isinstance(answer, FitResult) else mine
-        base, answered = talk
-        return replace(c, base=base, mine=mine), answered
+        base, base_reply = talk
+        return replace(c, base=base, mine=mine), base_reply
 
     def finish(self, s: Memory, clients: Sequence[ClientId]) -> Conversation[Memory]:
-        """Let those who trained tell their classifiers, train the generator, send it to all."""
+        """Collect classifiers of clients that trained, train the generator, and send it to all."""
         classes = Params.named(counts=torch.zeros(len(s.generator["meaning"])))
         replies: dict[str, SealedReply] = yield from collect(
             "tell",
             {c: Message("tell") for c in clients},
-            like={"classifier": s.told, "counts": classes},
+            like={"classifier": s.template, "counts": classes},
         )
-        # Only now: where the base method fine-tunes at its end, those who were away train too.
-        s = replace(s, base=(yield from self.over.finish(s.base, clients)))
-        told = [r.trees for _, r in sorted(replies.items()) if r.trees["classifier"].weight]
-        if not told:
+        # Only now: a base method that fine-tunes at its end trains absent clients too, whose models
+        # would count as those of clients that took part.
+        s = replace(s, base=(yield from self.base_method.finish(s.base, clients)))
+        answers = [r.trees for _, r in sorted(replies.items()) if r.trees["classifier"].weight]
+        if not answers:
             return s
-        thetas = torch.stack([trees["classifier"].total.flat for trees in told])
-        counts = torch.stack([trees["counts"].total["counts"] for trees in told])
-        generator = yield from self.remembered(s.generator, thetas, counts)
+        thetas = torch.stack([trees["classifier"].total.flat for trees in answers])
+        counts = torch.stack([trees["counts"].total["counts"] for trees in answers])
+        generator = yield from self.train_generator(s.generator, thetas, counts)
         s = replace(s, generator=generator, learned=True)
-        sent = {c: {"model": self.over.offer(s.base, c)["model"]} for c in clients}
+        sent = {c: {"model": self.base_method.offer(s.base, c)["model"]} for c in clients}
         yield from aggregate(
             "befriend",
             {
@@ -264,17 +270,21 @@ class GlobalMemory(Method[Memory, Befriended]):
     def on_tell(
         self, c: Befriended, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Befriended, Reply]]:
-        """Tell one's classifier and how many samples of each class one has, if one ever trained."""
+        """Send the classifier and the number of samples per class, with weight 0 if untrained."""
         kinds = yield from compute(NO_PARAMS, site.train, "classes")
         names = site.task.class_names()
         counts = Params.named(counts=kinds.bincount(minlength=len(names)).float())
+        # A reply has the same shape from every client: one without a model sends zeros' stand-in of
+        # weight 0.
         mine = site.task.init() if c.mine is None else c.mine
-        part = mine.only(frozen(self.judge(site.task))[0].names)
+        part = mine.only(frozen_classifier(self.judge(site.task))[0].names)
         return c, reply(classifier=part, counts=counts, weight=float(c.mine is not None))
 
-    def remembered(self, generator: Params, thetas: Tensor, counts: Tensor) -> Conversation[Params]:
-        """Train the generator by classifiers `[clients, n]`, on classes that somebody has."""
-        net, meaning = apart(generator)
+    def train_generator(
+        self, generator: Params, thetas: Tensor, counts: Tensor
+    ) -> Conversation[Params]:
+        """Train the generator by classifiers `[clients, n]`, on classes that any client has."""
+        net, meaning = layers_and_meaning(generator)
         kinds = (counts.sum(0) > 0).nonzero().squeeze(1).repeat_interleave(EACH)
         fixed = {
             KIND: kinds,
@@ -283,35 +293,37 @@ class GlobalMemory(Method[Memory, Befriended]):
             ALPHA: shares(counts, self.alpha),
         }
         rng, state = RandomStream("ap_fl", "noise").torch(), STILL
+        # Rounded up: a pass has at least `samples` samples of each class.
         for _ in range(self.passes * -(-self.samples // EACH)):
             batch = {**fixed, NOISE: torch.randn(len(kinds), self.noise, generator=rng)}
-            got = yield from step(net, state, batch, RATE, on=self.imagining)
-            net, state = got.params, got.optimiser
+            done = yield from step(net, state, batch, RATE, on=self.imagining)
+            net, state = done.params, done.optimiser
         return generator.put(net)
 
     def on_befriend(
         self, c: Befriended, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Befriended, Reply]]:
-        """Train one's friend and keep it; nothing goes back."""
-        return (yield from self.befriended(c, msg, site)), reply()
+        """Train and store the client's friend; nothing goes back."""
+        return (yield from self.train_personal(c, msg, site)), reply()
 
-    def befriended(
+    def train_personal(
         self, c: Befriended, msg: Message, site: ClientContext
     ) -> Conversation[Befriended]:
-        """Train a friend from theta, and theta_k too if one never trained."""
+        """Train a friend from theta; for a client that never trained, theta_k too."""
         local = replace(self.local, epochs=self.tune_epochs, steps=None, schedule="constant")
         theta, mine = msg["model"], c.mine
         if mine is None:
             mine = (yield from fit(theta, site.train, local)).params
-        friend = yield from self.friend(theta, msg["generator"], site, local)
+        friend = yield from self.train_friend(theta, msg["generator"], site, local)
         return replace(c, mine=mine, friend=friend)
 
-    def friend(
+    def train_friend(
         self, theta: Params, generator: Params, site: ClientContext, local: LocalTraining
     ) -> Conversation[Params]:
-        """Train theta on made-up samples, as many as one has and with classes as often."""
-        net, meaning = apart(generator)
-        self.compare(meaning, site.task)
+        """Train theta on made-up samples, as many and of the same classes as the client has."""
+        net, meaning = layers_and_meaning(generator)
+        # With vectors of another text model the generator would make samples of no class.
+        self.check_meanings(meaning, site.task)
         mine = yield from compute(NO_PARAMS, site.train, "classes")
         rng, n = site.rng.child("friend").torch(), len(mine)
         kinds = mine[torch.randint(n, (n,), generator=rng)]
@@ -319,47 +331,47 @@ class GlobalMemory(Method[Memory, Befriended]):
         made = {KIND: kinds, MEANING: meaning[kinds], NOISE: noise}
         samples = yield from forward(net, made, on=self.imagining)
         judge, state = self.judge(site.task), STILL
-        part = theta.only(frozen(judge)[0].names).copy()
+        part = theta.only(frozen_classifier(judge)[0].names).copy()
         for _ in range(local.epochs):
             for rows in torch.randperm(n, generator=rng).split(local.batch):
-                batch = labelled(judge, samples[rows], kinds[rows])
-                got = yield from step(part, state, batch, local, on=self.judge)
-                part, state = got.params, got.optimiser
+                batch = labelled_batch(judge, samples[rows], kinds[rows])
+                done = yield from step(part, state, batch, local, on=self.judge)
+                part, state = done.params, done.optimiser
         return theta.put(part)
 
     def model_on(self, c: Befriended, msg: Message, site: ClientContext) -> Conversation[Params]:
         """Predict with theta_p; before the end as the base method does."""
         if "generator" not in msg.trees:
-            found = self.over.model_on(c.base, msg, site)
-            return (yield from found) if isinstance(found, Generator) else found
+            model = self.base_method.model_on(c.base, msg, site)
+            return (yield from model) if isinstance(model, Generator) else model
         if c.friend is None:
-            c = yield from self.befriended(c, msg, site)
+            c = yield from self.train_personal(c, msg, site)
         assert c.mine is not None
         assert c.friend is not None
-        return mixed(c.mine, c.friend, 1 - self.beta if self.beta_literal else self.beta)
+        return mix_models(c.mine, c.friend, 1 - self.beta if self.beta_literal else self.beta)
 
     def judge(self, task: Task) -> Piece:
         """Return the piece of the network that made-up samples enter."""
         return classifier(task, self.space == "features")
 
     def imagining(self, task: Task) -> Imagining:
-        """Training objective of the generator."""
-        judge, width = self.judge(task), self.known(task).vectors.shape[1]
+        """Return the training objective of the generator."""
+        judge, width = self.judge(task), self.meanings(task).vectors.shape[1]
         reach = self.reach if self.space == "features" else None
-        made = made_for(judge, self.noise, width, reach)
+        made = generator_for(judge, self.noise, width, reach)
         return Imagining(made, task.seed, self.lamda, self.distances == "relative", judge=judge)
 
-    def known(self, task: Task) -> Meanings:
-        """Semantic vectors of the names of the task's classes."""
+    def meanings(self, task: Task) -> Meanings:
+        """Return the semantic vectors of the names of the task's classes."""
         return of_task(task, self.semantics, self.prompt)
 
-    def compare(self, meaning: Tensor, task: Task) -> None:
+    def check_meanings(self, meaning: Tensor, task: Task) -> None:
         """Refuse a generator that was trained with other vectors `[classes, d]`.
 
         Raises:
-            ConfigError: says which vectors there are here.
+            ConfigError: names the vectors on this machine.
         """
-        here = self.known(task)
+        here = self.meanings(task)
         if here.vectors.shape != meaning.shape or not torch.allclose(
             here.vectors, meaning, atol=NEAR
         ):
@@ -370,20 +382,20 @@ class GlobalMemory(Method[Memory, Befriended]):
             )
 
 
-def apart(generator: Params) -> tuple[Params, Tensor]:
+def layers_and_meaning(generator: Params) -> tuple[Params, Tensor]:
     """Return the generator's layers, copied, and the vectors `[classes, d]` it was trained with."""
     layers = [name for name in generator if name != "meaning"]
     return generator.only(layers).copy(), generator["meaning"]
 
 
 def shares(counts: Tensor, over: Literal["class", "global"]) -> Tensor:
-    """Return alpha `[clients, classes]` of counts: they sum to 1 for each class, or in all."""
+    """Return alpha `[clients, classes]` of counts, with sum 1 for each class, or over all."""
     total = counts.sum(0, keepdim=True) if over == "class" else counts.sum()
     return counts / total.clamp(min=1)
 
 
-def mixed(mine: Params, friend: Params, share: float) -> Params:
-    """Return the mixture of two models, the friend's share of it given; of 0 it is `mine` itself.
+def mix_models(mine: Params, friend: Params, share: float) -> Params:
+    """Return (1 - share) * mine + share * friend; with share 0 `mine` itself.
 
     Examples:
         >>> from vergence.core.params import Layout, Params

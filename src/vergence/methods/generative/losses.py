@@ -1,7 +1,7 @@
 """Objectives and distances for learning from a teacher's answers to made-up samples.
 
 The owner has data and a teacher; the provider a generator and a student, and no data. Every piece
-here is one network and one loss, trained step by step.
+here is one network with one loss, trained step by step.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from vergence.methods.generative.sample_generator import (
     MEANING,
     NOISE,
     JudgedTask,
-    judged,
+    judge_outputs,
 )
 
 TEACHER, KNOWN, REAL = "teacher", "known", "real"
 """Columns of an owner's batch: the teacher `[n]`, its classes `[classes]`, real inputs."""
 STUDENT, SCORES = "student", "scores"
-"""Columns of a provider's batch: the student `[n]`, what the teacher said of the samples."""
-Apart = Literal["kl", "mmd", "none"]
+"""Columns of a provider's batch: the student `[n]`, the teacher's scores of the samples."""
+Regulariser = Literal["kl", "mmd", "none"]
 
 
 @dataclass(frozen=True)
 class FeatureGenerator(Model):
-    """G(z, A(y)): noise and the vector of a class name to what enters a network; never below 0.
+    """G(z, A(y)): from noise and the vector of a class name to inputs of a network, at least 0.
 
     Attributes:
         noise: entries of z.
         meaning: entries of A(y).
-        shape: of a sample.
+        shape: shape of a sample.
         hidden: width of the one hidden layer.
 
     Source: the Durham thesis, section 5.4: one hidden layer of 4096, LeakyReLU, ReLU at the end.
@@ -63,11 +63,11 @@ class FeatureGenerator(Model):
 
 @dataclass(frozen=True)
 class Synthesis(JudgedTask):
-    """Objective of the provider's generator: to follow a pull, or a frozen student's output.
+    """Objective of the provider's generator: follow a given gradient, or a frozen student.
 
     A batch holds `noise`, `meaning` and `class`. With `pull` `[batch, *shape]`, the gradient of a
-    loss by the samples, the loss is the product of both. With `student` it is also the student's:
-    its distance from `scores` where they are given, else the task's own loss for the class.
+    loss by the samples, the loss is the product of both. With `student` a term is added: the
+    distance of the student's output from `scores`, or without these the task's loss for the class.
     """
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -77,31 +77,32 @@ class Synthesis(JudgedTask):
         return made.unflatten(1, self.network.shape)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the sum of what the batch asks for."""
+        """Return the sum of the terms for which the batch has columns."""
+        # The gradient of this product by the samples is the pull itself.
         loss = (output * batch[PULL]).sum() if PULL in batch else output.new_zeros(())
         if STUDENT not in batch:
             return loss
-        said, task = judged(self.judge, batch[STUDENT], output), self.judge.task
+        outputs, task = judge_outputs(self.judge, batch[STUDENT], output), self.judge.task
         if SCORES in batch:
-            return loss + distance(task.prediction(said), batch[SCORES])
-        return loss + task.loss(said, task.labelled(batch[KIND]))
+            return loss + distance(task.prediction(outputs), batch[SCORES])
+        return loss + task.loss(outputs, task.labelled(batch[KIND]))
 
 
 @dataclass(frozen=True)
 class Distillation(Piece):
-    """Objective of the student: to give samples the same scores as the teacher.
+    """Objective of the student: give samples the same scores as the teacher.
 
     Source: the Durham thesis, Equation 5.4.
     """
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the mean squared distance of what both say, summed over classes."""
+        """Return the mean squared distance from the teacher's scores, summed over classes."""
         return distance(self.task.prediction(output), batch[SCORES])
 
 
 @dataclass(frozen=True)
 class Classification(Piece):
-    """Objective of a classifier: to tell the classes of samples apart, given as `class`.
+    """Objective of a classifier: predict the class of samples, given as `class`.
 
     Source: the Durham thesis, Equation 6.6.
     """
@@ -113,10 +114,10 @@ class Classification(Piece):
 
 @dataclass(frozen=True)
 class Verification(Piece):
-    """Check of `scores` by a provider: losses, and whether they predict the class in `class`."""
+    """A provider's check of `scores`: losses, and whether they predict the class in `class`."""
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return losses and 1 where the class is the one said, `[samples, 2]`."""
+        """Return losses, and 1 where the scores predict the class, `[samples, 2]`."""
         task, kinds = self.task, batch[KIND]
         output = task.output_of(batch[SCORES])
         right = (task.predicted_class(output) == kinds).float()
@@ -124,11 +125,11 @@ class Verification(Piece):
 
 
 @dataclass(frozen=True)
-class Nowhere(Model):
-    """A network without parameters: what it is given is what it gives."""
+class NoNetwork(Model):
+    """A network without parameters, which returns its input."""
 
     def build(self) -> nn.Module:
-        """Return it."""
+        """Return the identity."""
         return nn.Identity()
 
 
@@ -143,26 +144,27 @@ class Guidance(JudgedTask):
     """
 
     alpha: float = 0.0
-    apart: Literal["kl", "mmd", "none", "profile"] = "none"
+    regulariser: Literal["kl", "mmd", "none", "profile"] = "none"
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the samples."""
         return module(batch[SMASHED])
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return L + alpha R, or what of it the batch asks for."""
+        """Return L + alpha R, or the term for which the batch has columns."""
+        # Keeps a gradient, of zeros, where the batch has neither a teacher nor real samples.
         loss = (output * 0.0).sum()
         if TEACHER in batch:
             task, kinds = self.judge.task, batch[KIND]
-            said = task.among(judged(self.judge, batch[TEACHER], output), batch[KNOWN])
-            loss = loss + task.loss(said, task.labelled(kinds))
+            scores = task.among(judge_outputs(self.judge, batch[TEACHER], output), batch[KNOWN])
+            loss = loss + task.loss(scores, task.labelled(kinds))
         if REAL in batch:
-            loss = loss + self.alpha * REGULARISERS[self.apart](batch[REAL], output)
+            loss = loss + self.alpha * REGULARISERS[self.regulariser](batch[REAL], output)
         return loss
 
 
 def distance(one: Tensor, other: Tensor) -> Tensor:
-    """Return the mean over samples of the squared Euclidean distance of what is said of them."""
+    """Return the mean squared Euclidean distance between two batches of outputs."""
     return (one - other).square().flatten(1).sum(1).mean()
 
 
@@ -176,13 +178,13 @@ def kl(real: Tensor, made: Tensor) -> Tensor:
         >>> round(float(kl(real, made)), 6)
         0.063797
     """
-    return against(real.flatten(1).softmax(1), made)
+    return kl_to_shares(real.flatten(1).softmax(1), made)
 
 
-def against(shares: Tensor, made: Tensor) -> Tensor:
+def kl_to_shares(shares: Tensor, made: Tensor) -> Tensor:
     """Return KL(shares || made) of shares `[rows, entries]` that sum to 1 in every row."""
-    found = made.flatten(1).log_softmax(1)
-    return functional.kl_div(found, shares.expand_as(found), reduction="batchmean")
+    log_shares = made.flatten(1).log_softmax(1)
+    return functional.kl_div(log_shares, shares.expand_as(log_shares), reduction="batchmean")
 
 
 def mmd(real: Tensor, made: Tensor) -> Tensor:
@@ -194,7 +196,9 @@ def mmd(real: Tensor, made: Tensor) -> Tensor:
     Source: the Durham thesis, section 6.4.5, and the authors' programme; methods.md, O19.
     """
     rows = torch.cat([real, made]).flatten(1).sigmoid()
+    # By differences: distances from a matrix product lose digits where rows are alike.
     far, n = cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square(), len(rows)
+    # Detached: the width of the kernels is measured, and not an objective.
     width = far.detach().sum() / (n * n - n)
     alike = sum((-far / (width * 2.0**power).clamp(min=1e-12)).exp() for power in range(-2, 3))
     assert isinstance(alike, Tensor)
@@ -202,5 +206,5 @@ def mmd(real: Tensor, made: Tensor) -> Tensor:
     return alike[:m, :m].mean() + alike[m:, m:].mean() - 2 * alike[:m, m:].mean()
 
 
-REGULARISERS = {"kl": kl, "mmd": mmd, "profile": against}
-"""R by name; `profile` takes shares in place of real samples."""
+REGULARISERS = {"kl": kl, "mmd": mmd, "profile": kl_to_shares}
+"""The functions R by name; `profile` compares with shares in place of real samples."""

@@ -1,4 +1,4 @@
-"""PE-ZSL: an owner's teacher answers in place of data, and trains a zero-shot classifier."""
+"""PE-ZSL: a provider without data learns a zero-shot classifier from an owner's teacher."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vergence.methods.generative.teacher import Owner, TeacherMethod
 class PeZsl(TeacherMethod):
     """A provider without data learns from an owner's teacher and from the names of classes.
 
-    1. The owner trains a teacher T on its data, and tells which classes T knows.
+    1. The owner trains a teacher T on its data, and says which classes T knows.
     2. T_g rounds. The provider makes x = G(z, A(y)) of these classes, with A(y) the vector of y's
        name and z ~ N(0, I); the owner answers softmax T(x) and, in a white box, the gradient by x
-       of  L(T(x), y) + alpha R(x),  R how far x is from as many real samples, drawn anew.
+       of  L(T(x), y) + alpha R(x),  R the distance of x from as many real samples, drawn anew.
        White box: G follows the gradient. Black box: G and the student S minimise
        |T(x) - S(x)|^2 + alpha R(x), of which the owner answers the gradient of alpha R.
-    3. Samples that T takes for their class are kept; T_s rounds train S to |T(x) - S(x)|^2.
+    3. Only samples whose class T recognises remain; T_s rounds train S to |T(x) - S(x)|^2.
     4. Where T does not know every class, a classifier, from S, learns all from samples of G.
     Several owners: answers are averaged.
 
@@ -32,4 +32,4 @@ class PeZsl(TeacherMethod):
 
     def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
         """Return as many real samples as made-up ones, drawn anew for every question."""
-        return self.alongside(msg, site) if self.compares else {}
+        return self.real_samples(msg, site) if self.compares else {}

@@ -1,6 +1,6 @@
-"""The provider of PE-ZSL and SG-ZSL: a generator and a student, taught by owners' answers alone.
+"""The provider of PE-ZSL and SG-ZSL: a generator and a student that learn from owners' answers.
 
-The provider is the server. What an owner answers, and what of its data is in that, is the method's:
+The provider is the server. The methods define what an owner answers, and what of its data that has:
 `vergence.methods.generative.pe_zsl`, `vergence.methods.generative.sg_zsl`.
 """
 
@@ -31,32 +31,38 @@ from vergence.data.zero_shot.semantics import of_task
 from vergence.methods.generative.losses import (
     SCORES,
     STUDENT,
-    Apart,
     Classification,
     Distillation,
     FeatureGenerator,
     Guidance,
-    Nowhere,
+    NoNetwork,
+    Regulariser,
     Synthesis,
     Verification,
 )
-from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, classifier, judged
+from vergence.methods.generative.sample_generator import (
+    KIND,
+    MEANING,
+    NOISE,
+    classifier,
+    judge_outputs,
+)
 
 O = TypeVar("O")  # noqa: E741
 STILL = OptimizerState({}, 0)
-NOTHING = Params(torch.zeros(0), Params.of(Nowhere().build()).layout)
+NOTHING = Params(torch.zeros(0), Params.of(NoNetwork().build()).layout)
 """The parameters of a network that has none."""
 
 
-@tagged("Provided")
+@tagged("Provided", score_shape="said")
 @dataclass(frozen=True)
 class Provided:
-    """The student as `model`, the generator, Adam's moments of both, and what was learned so far.
+    """The student as `model`, the generator, Adam's moments of both, and the lesson.
 
     `meaning` holds A, `vectors` `[classes, d]`, and `knows` their fingerprint; `known` holds
-    `classes` `[classes]`, 1 where a teacher knows one. `said` is the shape of what is said of one
-    sample; `lesson`, once there, holds `scores` `[samples, *said]` of the samples that the student
-    learns from, and `kept` `[samples]`, 1 where the teachers took one for its class.
+    `classes` `[classes]`, 1 where a teacher knows one. `score_shape` is the shape of a sample's
+    scores. `lesson` holds, once it exists, `scores` `[samples, *score_shape]` of the samples from
+    which the student learns, and `kept` `[samples]`, 1 where the teachers recognise the class.
     """
 
     model: Params
@@ -66,39 +72,39 @@ class Provided:
     meaning: Params
     knows: str
     known: Params
-    said: tuple[int, ...]
+    score_shape: tuple[int, ...]
     lesson: Params | None = None
     round: int = 0
 
 
 @dataclass(frozen=True)
 class Taught(Method[Provided, O]):
-    """Rounds of a provider: first the generator's, then the student's; see the methods.
+    """Base of the methods' provider: rounds of the generator, then of the student.
 
     Args:
         guide: how the generator learns: by `gradients` of the teacher (white box); else by scores
             alone (black box): `scores`, Equation 5.5; `student`, the gradient of a student that
             learns beside it; `estimates`, the teacher's gradient estimated by more questions.
-        regulariser: how made-up samples are held to real ones: `kl`, `mmd` or `none`.
-        alpha: how much that counts.
+        regulariser: distance that pulls made-up samples to real ones: `kl`, `mmd` or `none`.
+        alpha: weight of the regulariser.
         generator_rounds: T_g; the rounds after them are the student's, T_s.
-        samples: made up of each class in a round.
-        batch: samples in one question, and in one step.
-        rate: of Adam, for generator and student; the thesis has 0.00001.
-        verify: whether students learn only from samples that the teacher takes for their class.
+        samples: number of samples made up per class in a round.
+        batch: number of samples in one question, and in one step.
+        rate: learning rate of Adam, for generator and student; the thesis has 0.00001.
+        verify: whether students learn only from samples whose class the teacher recognises.
         noise: entries of z.
         hidden: width of the generator.
-        semantics: where A comes from, as in `ap_fl`.
-        prompt: what a text model is given, a class name in place of {}.
-        directions: further samples of `estimates` for each sample.
-        radius: how far these are from it.
+        semantics: source of the vectors A, as in `ap_fl`.
+        prompt: text for a text model, with a class name in place of {}.
+        directions: number of further samples per sample, with `estimates`.
+        radius: scale of the distance of these from the sample.
         classifier_rounds: passes of the classifier where teachers do not know every class.
-        knows: which classes an owner says its teacher knows: those it has (`own`), which tells of
-            its samples; those that the task says are `seen`, or `all`.
+        knows: which classes an owner says its teacher knows: those of its samples (`own`), which
+            reveals them; those that the task calls `seen`; or `all`.
     """
 
     guide: Literal["gradients", "scores", "student", "estimates"] = "gradients"
-    regulariser: Apart = "kl"
+    regulariser: Regulariser = "kl"
     alpha: Annotated[float, Ge(0)] = 0.5
     generator_rounds: Annotated[int, Ge(1)] = 50
     samples: Annotated[int, Ge(1)] = 400
@@ -117,49 +123,49 @@ class Taught(Method[Provided, O]):
     @property
     @abstractmethod
     def verb(self) -> str:
-        """Verb of the requests to an owner while the generator learns."""
+        """Return the verb of requests to an owner during the generator's training."""
 
     def meanings(self, task: Task) -> tuple[Tensor, str]:
         """Return the vectors `[classes, d]` of the names of classes, and their fingerprint."""
-        found = of_task(task, self.semantics, self.prompt)
-        return found.vectors, found.fingerprint
+        names = of_task(task, self.semantics, self.prompt)
+        return names.vectors, names.fingerprint
 
     def judge(self, task: Task) -> Piece:
-        """Piece of the network that made-up samples enter."""
+        """Return the piece of the network that made-up samples enter."""
         return classifier(task)
 
     def distillation(self, task: Task) -> Distillation:
-        """Training objective of the student."""
+        """Return the training objective of the student."""
         return Distillation(task.network, task.seed, whole=task)
 
     def classification(self, task: Task) -> Classification:
-        """Training objective of a classifier."""
+        """Return the training objective of a classifier."""
         return Classification(task.network, task.seed, whole=task)
 
     def verification(self, task: Task) -> Verification:
-        """Check of scores: their losses, and whether they predict the class."""
-        return Verification(Nowhere(), 0, whole=task)
+        """Return the check of scores: their losses, and whether they predict the class."""
+        return Verification(NoNetwork(), 0, whole=task)
 
     def synthesis(self, task: Task) -> Synthesis:
-        """Training objective of the generator."""
+        """Return the training objective of the generator."""
         shape, _, _ = task.input_range()
         width = self.meanings(task)[0].shape[1]
         made = FeatureGenerator(self.noise, width, shape, self.hidden)
         return Synthesis(made, task.seed, judge=classifier(task))
 
     def guidance(self, task: Task) -> Guidance:
-        """Objective that an owner computes on made-up samples."""
-        return Guidance(Nowhere(), 0, self.alpha, self.regulariser, judge=classifier(task))
+        """Return the objective that an owner computes on made-up samples."""
+        return Guidance(NoNetwork(), 0, self.alpha, self.regulariser, judge=classifier(task))
 
     @property
     def steps(self) -> LocalTraining:
-        """Training settings of generator and student."""
+        """Return the training settings of generator and student."""
         return LocalTraining(
             batch=self.batch, optimizer="adam", lr=self.rate, weight_decay=0.0, clip=0.0
         )
 
     def check(self, task: Task) -> None:
-        """Refuse a task that tells no classes apart."""
+        """Refuse a task without classes."""
         super().check(task)
         task.labelled(torch.zeros(1, dtype=torch.int64))
 
@@ -167,7 +173,7 @@ class Taught(Method[Provided, O]):
         """Start from the task's initial model as the student, and a fresh generator."""
         (vectors, knows), judge = self.meanings(task), classifier(task)
         one = torch.zeros(1, *task.input_range()[0])
-        said = judged(judge, task.init().flat, one).detach()
+        scores = judge_outputs(judge, task.init().flat, one).detach()
         return Provided(
             task.init(),
             self.synthesis(task).init(),
@@ -176,18 +182,18 @@ class Taught(Method[Provided, O]):
             Params.named(vectors=vectors),
             knows,
             Params.named(classes=torch.zeros(len(vectors))),
-            tuple(said.shape[1:]),
+            tuple(scores.shape[1:]),
         )
 
     def setup(self, s: Provided, clients: Sequence[ClientId]) -> Conversation[Provided]:
-        """Let owners train their teachers; learn which classes these know."""
+        """Let owners train their teachers, and collect the classes that these know."""
         replies = yield from collect(
             "teach", {c: Message("teach") for c in clients}, like={"known": s.known}
         )
-        told = [reply.trees["known"].total.flat for _, reply in sorted(replies.items())]
-        if not told:
+        known = [reply.trees["known"].total.flat for _, reply in sorted(replies.items())]
+        if not known:
             return s
-        return replace(s, known=s.known.like(torch.stack(told).amax(0).clamp(0, 1).round()))
+        return replace(s, known=s.known.like(torch.stack(known).amax(0).clamp(0, 1).round()))
 
     def round(self, s: Provided, cohort: Sequence[ClientId]) -> Conversation[Provided]:
         """Train the generator for a pass over its samples, or, after its rounds, the student."""
@@ -197,24 +203,27 @@ class Taught(Method[Provided, O]):
         if s.round < self.generator_rounds:
             s = yield from self.generator_round(s, owners)
         else:
-            s = yield from self.verified(s, owners)
+            s = yield from self.score_samples(s, owners)
             s = yield from self.student_round(s)
         return before if s is before else replace(s, round=before.round + 1)
 
     def generator_round(self, s: Provided, owners: Sequence[ClientId]) -> Conversation[Provided]:
-        """Train the generator, and in a black box the student beside it: T_g of Algorithm 2."""
-        heard = False
-        for at, made_of in enumerate(self.drawn(s, "generator", s.round)):
+        """Train the generator, and in a black box also the student: T_g of Algorithm 2."""
+        answered = False
+        for at, made_of in enumerate(self.generator_inputs(s, "generator", s.round)):
             samples = yield from forward(s.generator, made_of, on=self.synthesis)
-            told = yield from self.told(s, owners, at, self.verb, samples, made_of[KIND])
-            if told is None:
+            answer = yield from self.ask_owners(s, owners, at, self.verb, samples, made_of[KIND])
+            if answer is None:
                 continue
-            if not heard:  # steps change parameters in place, and these may be the checkpoint's
-                s, heard = fresh(s), True
-            scores, pull = told
+            # Steps change parameters in place, and these may be the checkpoint's.
+            if not answered:
+                s, answered = copy_state(s), True
+            scores, pull = answer
             if self.guide == "estimates":
-                slope = yield from self.estimated(s, owners, at, samples, made_of[KIND], scores)
-                pull = slope if pull is None else pull + slope
+                estimate = yield from self.estimated_gradient(
+                    s, owners, at, samples, made_of[KIND], scores
+                )
+                pull = estimate if pull is None else pull + estimate
             batch = made_of if pull is None else {**made_of, PULL: pull}
             if self.guide == "scores":
                 batch |= {STUDENT: s.model.flat.clone(), SCORES: scores}
@@ -233,7 +242,7 @@ class Taught(Method[Provided, O]):
         done = yield from step(s.model, s.learning, batch, self.steps, on)
         return replace(s, model=done.params, learning=done.optimiser)
 
-    def told(
+    def ask_owners(
         self,
         s: Provided,
         owners: Sequence[ClientId],
@@ -247,22 +256,22 @@ class Taught(Method[Provided, O]):
         if "kinds" in (self.exposure[verb].down or ()):
             trees["kinds"] = Params.named(kinds=kinds.float())
         message = Message(verb, trees, {"question": at})
-        scores = Params.named(scores=torch.zeros(len(samples), *s.said))
+        scores = Params.named(scores=torch.zeros(len(samples), *s.score_shape))
         like = {"scores": scores, "gradients": trees["made"]}
         like = {name: like[name] for name in self.exposure[verb].trees}
         replies: dict[ClientId, SealedReply] = yield from collect(
             verb, dict.fromkeys(owners, message), like=like
         )
         trees = [replies[c].trees for c in owners if c in replies]
-        came = [t for t in trees if t["scores"].weight]
-        if not came:
+        answers = [t for t in trees if t["scores"].weight]
+        if not answers:
             return None
-        means = {name: torch.stack([t[name].total.flat for t in came]).mean(0) for name in like}
-        found = {name: like[name].like(mean) for name, mean in means.items()}
-        pull = found["gradients"]["made"] if "gradients" in found else None
-        return found["scores"]["scores"], pull
+        means = {name: torch.stack([t[name].total.flat for t in answers]).mean(0) for name in like}
+        mean_of = {name: like[name].like(mean) for name, mean in means.items()}
+        pull = mean_of["gradients"]["made"] if "gradients" in mean_of else None
+        return mean_of["scores"]["scores"], pull
 
-    def estimated(
+    def estimated_gradient(
         self,
         s: Provided,
         owners: Sequence[ClientId],
@@ -281,68 +290,74 @@ class Taught(Method[Provided, O]):
         rng, n = RandomStream("provider", "directions", s.round, at).torch(), self.directions
         moves = torch.randn(n, *samples.shape, generator=rng)
         moved = (samples + self.radius * moves).flatten(0, 1)
-        there = yield from self.told(s, owners, -1 - at, "judge", moved, kinds)
-        if there is None:
+        # Negative numbers: questions of the estimates must not share an owner's random stream with
+        # those of the round.
+        answer = yield from self.ask_owners(s, owners, -1 - at, "judge", moved, kinds)
+        if answer is None:
             return torch.zeros_like(samples)
         before = yield from forward(NOTHING, {SCORES: scores, KIND: kinds}, on=self.verification)
-        after = {SCORES: there[0], KIND: kinds.repeat(n)}
+        after = {SCORES: answer[0], KIND: kinds.repeat(n)}
         after = yield from forward(NOTHING, after, on=self.verification)
         rise = (after[:, 0].unflatten(0, (n, -1)) - before[:, 0]) / (self.radius * n * len(kinds))
         return (rise.reshape(n, -1, *[1] * (samples.ndim - 1)) * moves).sum(0)
 
-    def drawn(self, s: Provided, what: str, number: int, every: bool = False) -> Iterator[Batch]:
-        """Yield noise, vectors and classes of a pass, in batches: of all classes, or known ones."""
+    def generator_inputs(
+        self, s: Provided, what: str, number: int, every: bool = False
+    ) -> Iterator[Batch]:
+        """Yield a pass of noise, vectors and classes in batches: of all classes, or known ones."""
         rng = RandomStream("provider", what, number).torch()
+        # The student learns known classes only; the final classifier learns all from the generator.
         classes = torch.arange(len(s.known.flat)) if every else s.known.flat.nonzero()[:, 0]
         kinds = classes.repeat_interleave(self.samples)
         kinds = kinds[torch.randperm(len(kinds), generator=rng)]
         for part in kinds.split(self.batch):
             noise = torch.randn(len(part), self.noise, generator=rng)
+            # The same stream in every round: the lesson's samples are made again, and not stored.
             yield {KIND: part, NOISE: noise, MEANING: s.meaning["vectors"][part]}
 
-    def verified(self, s: Provided, owners: Sequence[ClientId]) -> Conversation[Provided]:
-        """Learn what teachers say of the samples that the student learns from: Equation 5.3.
+    def score_samples(self, s: Provided, owners: Sequence[ClientId]) -> Conversation[Provided]:
+        """Collect the teachers' scores of the samples from which the student learns: Equation 5.3.
 
-        Of a question that nobody answered no sample is kept; without any answer all are asked again
-        in the next round.
+        Samples of a question without an answer are left out. Without any answer, all questions are
+        asked again in the next round.
         """
         if s.lesson is not None:
             return s
-        heard, scores, kept = False, [], []
-        for at, made_of in enumerate(self.drawn(s, "lesson", 0)):
+        answered, scores, valid = False, [], []
+        for at, made_of in enumerate(self.generator_inputs(s, "lesson", 0)):
             samples = yield from forward(s.generator, made_of, on=self.synthesis)
             kinds = made_of[KIND]
-            told = yield from self.told(s, owners, at, "judge", samples, kinds)
-            if told is None:
-                scores.append(torch.zeros(len(kinds), *s.said))
-                kept.append(torch.zeros(len(kinds)))
+            answer = yield from self.ask_owners(s, owners, at, "judge", samples, kinds)
+            if answer is None:
+                scores.append(torch.zeros(len(kinds), *s.score_shape))
+                valid.append(torch.zeros(len(kinds)))
                 continue
             checked = yield from forward(
-                NOTHING, {SCORES: told[0], KIND: kinds}, on=self.verification
+                NOTHING, {SCORES: answer[0], KIND: kinds}, on=self.verification
             )
-            heard = True
-            scores.append(told[0])
-            kept.append(checked[:, 1] if self.verify else torch.ones(len(kinds)))
-        if not heard:
+            answered = True
+            scores.append(answer[0])
+            valid.append(checked[:, 1] if self.verify else torch.ones(len(kinds)))
+        if not answered:
             return s
-        return replace(s, lesson=Params.named(scores=torch.cat(scores), kept=torch.cat(kept)))
+        return replace(s, lesson=Params.named(scores=torch.cat(scores), kept=torch.cat(valid)))
 
     def student_round(self, s: Provided) -> Conversation[Provided]:
-        """Train the student for a pass over the samples that were kept: T_s of Algorithm 2."""
+        """Train the student for a pass over the lesson's valid samples: T_s of Algorithm 2."""
         if s.lesson is None:
             return s
-        s, scores, kept = fresh(s), s.lesson["scores"], s.lesson["kept"]
-        for made_of, said, taken in zip(
-            self.drawn(s, "lesson", 0),
+        s, scores, valid = copy_state(s), s.lesson["scores"], s.lesson["kept"]
+        for made_of, their_scores, flags in zip(
+            self.generator_inputs(s, "lesson", 0),
             scores.split(self.batch),
-            kept.split(self.batch),
+            valid.split(self.batch),
             strict=True,
         ):
-            rows = taken.nonzero()[:, 0]
+            rows = flags.nonzero()[:, 0]
             if len(rows):
-                chosen = {name: column[rows] for name, column in made_of.items()}
-                samples = yield from forward(s.generator, chosen, on=self.synthesis)
-                batch = {SMASHED: samples, SCORES: said[rows]}
+                inputs = {name: column[rows] for name, column in made_of.items()}
+                samples = yield from forward(s.generator, inputs, on=self.synthesis)
+                batch = {SMASHED: samples, SCORES: their_scores[rows]}
                 s = yield from self.student_step(s, batch, self.distillation)
         return s
 
@@ -350,17 +365,18 @@ class Taught(Method[Provided, O]):
         """Train a classifier of all classes, if teachers do not know every class: Equation 6.6."""
         if s.known.flat.all() or not s.known.flat.any():
             return s
-        s = replace(fresh(s), learning=STILL)
+        # The classifier is another objective: the student's moments do not carry over.
+        s = replace(copy_state(s), learning=STILL)
         for number in range(self.classifier_rounds):
-            for made_of in self.drawn(s, "classifier", number, every=True):
+            for made_of in self.generator_inputs(s, "classifier", number, every=True):
                 samples = yield from forward(s.generator, made_of, on=self.synthesis)
                 batch = {SMASHED: samples, KIND: made_of[KIND]}
                 s = yield from self.student_step(s, batch, self.classification)
         return s
 
 
-def fresh(s: Provided) -> Provided:
-    """Return a state in memory of its own: steps change parameters in place."""
+def copy_state(s: Provided) -> Provided:
+    """Return a copy of a state in its own memory: steps change parameters in place."""
     making, learning = (
         OptimizerState({name: slot.copy() for name, slot in o.slots.items()}, o.steps)
         for o in (s.making, s.learning)

@@ -19,13 +19,13 @@ from vergence.methods.generative.losses import REAL, Guidance
 from vergence.methods.generative.teacher import Owner, TeacherMethod
 
 FLOOR = 1e-6
-"""The least share of an entry in a profile: noise may take one below 0."""
+"""The least share of an entry in a profile: noise may push one below 0."""
 
 
 def longest(entries: int, low: float, high: float) -> float:
-    """Largest length (L2 norm) of softmax(x) for x in [low, high]^entries.
+    """Return the largest L2 norm of softmax(x) for x in [low, high]^entries.
 
-    It is longest where every entry of x is low or high. With a share t of them high and
+    The norm is largest where every entry of x is low or high. With a share t of them high and
     r = exp(high - low) its square is  (1 + t (r^2 - 1)) / (entries (1 + t (r - 1))^2),  at most
     that at t = 1 / (r + 1).
     """
@@ -34,16 +34,16 @@ def longest(entries: int, low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class SgZsl(TeacherMethod):
-    """PE-ZSL, with real samples known to the comparison by one private mean alone.
+    """PE-ZSL whose comparison knows real samples only by one private mean.
 
     1. The owner trains its teacher, by DP-SGD where `privacy.solver` says so, and forms its profile
        p = mean of softmax(x) over its samples, of the same budget: one release, with noise.
-    2. to 4. As PE-ZSL, with  R(x) = KL(p || softmax(x)): no question is answered with samples, and
-       whatever is asked, teacher and profile are all that the answers are made of.
+    2. to 4. As PE-ZSL, with  R(x) = KL(p || softmax(x)): answers depend on teacher and profile
+       only, and never on single samples.
 
     Args:
-        compare: with the `profile`, or as printed with `samples`, drawn anew for every question;
-            no budget covers these.
+        compare: compare made-up samples with the `profile`, or as printed with `samples`, which are
+            drawn anew for every question and which no budget covers.
 
     Source: the Durham thesis, section 6.3, Equations 6.3 to 6.7; docs/reference/methods/sg_zsl.md.
     Differs: the thesis compares with samples beside a private teacher; weights are not cut to
@@ -60,38 +60,40 @@ class SgZsl(TeacherMethod):
                 'regulariser = "kl" or "none", or compare = "samples", which no budget covers'
             )
         if self.looks:
-            told = {
+            compared = {
                 verb: replace(exposed, beyond="made-up samples are compared with real ones")
                 for verb, exposed in self.exposure.items()
                 if verb in ("guide", "compare")
             }
-            object.__setattr__(self, "exposure", {**self.exposure, **told})
+            object.__setattr__(self, "exposure", {**self.exposure, **compared})
 
     @property
     def looks(self) -> bool:
-        """True if made-up samples are compared with single real ones, at every question."""
+        """Return whether each question compares made-up samples with single real ones."""
         return self.compares and self.compare == "samples"
 
     def guidance(self, task: Task) -> Guidance:
-        """Objective that an owner computes on made-up samples."""
-        found = super().guidance(task)
-        return found if self.looks else replace(found, apart="profile")
+        """Return the objective that an owner computes on made-up samples."""
+        guidance = super().guidance(task)
+        return guidance if self.looks else replace(guidance, regulariser="profile")
 
     def on_teach(
         self, c: Owner, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Owner, Reply]]:
         """Train the teacher, and form the profile."""
-        c, told = yield from super().on_teach(c, msg, site)
+        c, answer = yield from super().on_teach(c, msg, site)
         if not self.compares or self.looks:
-            return c, told
+            return c, answer
         inputs = site.task.inputs(site.train.take(torch.arange(len(site.train))))[0]
         shares = inputs.flatten(1).softmax(1).cpu()
+        # The longest softmax bounds one sample's influence, from which the noise is computed.
         p = yield from mean(shares, longest(shares.shape[1], *site.task.input_range()[1:]))
+        # KL needs positive shares, and noise may push one below 0.
         p = p.clamp(min=FLOOR)
-        return replace(c, profile=Params.named(shares=(p / p.sum())[None])), told
+        return replace(c, profile=Params.named(shares=(p / p.sum())[None])), answer
 
     def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
         """Return the profile, or as many real samples as made-up ones, drawn anew."""
         if self.looks:
-            return self.alongside(msg, site)
+            return self.real_samples(msg, site)
         return {REAL: c.profile["shares"]} if c.profile is not None else {}

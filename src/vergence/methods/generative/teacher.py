@@ -27,10 +27,10 @@ from vergence.methods.generative.sample_generator import KIND
 @tagged("Owner")
 @dataclass(frozen=True)
 class Owner:
-    """The teacher, the classes it knows as `classes` `[classes]`, and what its data look like.
+    """The teacher, the classes it knows as `classes` `[classes]`, and a profile of its data.
 
-    `profile` holds the mean `shares` `[1, entries]` of real samples where they are compared with
-    that; all is nothing before the teacher learned.
+    `profile` holds the mean `shares` `[1, entries]` of real samples, for methods that compare with
+    it. All three are None before the teacher is trained.
     """
 
     teacher: Params | None = None
@@ -40,9 +40,9 @@ class Owner:
 
 @dataclass(frozen=True)
 class TeacherMethod(Taught[Owner]):
-    """Common part, on the owner's side, of methods of this kind.
+    """Base of methods with an owner whose teacher answers questions: the owner's side.
 
-    A verb that needs no samples is given none; an owner answers no verb that its options do not
+    A request that needs no samples gets none; an owner answers only requests that its options
     name.
     """
 
@@ -87,6 +87,8 @@ class TeacherMethod(Taught[Owner]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # An owner must not answer what its own options never ask: a server could draw samples out
+        # of it by a request of another variant.
         asked = {"teach", self.verb, "judge"}
         table = {verb: e for verb, e in type(self).exposure.items() if verb in asked}
         for verb in {"guide", "compare"} & set(table):
@@ -95,40 +97,42 @@ class TeacherMethod(Taught[Owner]):
 
     @property
     def compares(self) -> bool:
-        """True if made-up samples are compared with real ones."""
+        """Return whether made-up samples are compared with real ones."""
         return self.regulariser != "none" and self.alpha > 0
 
     @property
     def verb(self) -> str:
-        """Verb of the requests to an owner while the generator learns."""
+        """Return the verb of requests to an owner during the generator's training."""
         if self.guide == "gradients":
             return "guide"
         return "compare" if self.compares else "judge"
 
     @property
     def looks(self) -> bool:
-        """True if the comparison uses the real samples themselves, at every question."""
+        """Return whether each question compares with real samples themselves."""
         return self.compares
 
     def client(self, task: Task) -> Owner:
-        """Have no teacher yet."""
+        """Start without a teacher."""
         return Owner()
 
     def on_teach(
         self, c: Owner, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Owner, Reply]]:
-        """Train the teacher, and tell which classes it knows."""
+        """Train the teacher, and send the classes that it knows."""
+        # Another initial model than the student's, which the provider knows: a teacher that started
+        # there would be close to the student before it learned.
         start = replace(site.task, seed=site.task.seed + 1).init()
         fitted = yield from fit(start, site.train, self.local)
         known = torch.ones(len(site.task.class_names()))
         if self.knows == "seen":
             known[list(site.task.unseen_classes)] = 0
         if self.knows == "own":
-            there = yield from compute(fitted.params, site.train, "classes")
-            known = there.bincount(minlength=len(known)).clamp(max=1).float()
-        told = Params.named(classes=known)
-        c = replace(c, teacher=fitted.params, known=told)
-        return c, reply(known=told, metrics=fitted.metrics)
+            labels = yield from compute(fitted.params, site.train, "classes")
+            known = labels.bincount(minlength=len(known)).clamp(max=1).float()
+        classes = Params.named(classes=known)
+        c = replace(c, teacher=fitted.params, known=classes)
+        return c, reply(known=classes, metrics=fitted.metrics)
 
     def on_judge(
         self, c: Owner, msg: Message, site: ClientContext
@@ -136,7 +140,8 @@ class TeacherMethod(Taught[Owner]):
         """Send the teacher's scores of made-up samples."""
         made = msg["made"]["made"]
         if c.teacher is None or c.known is None:
-            return c, Reply(self.silence(msg, site.task), 0.0)
+            # With weight 0, so that the means of answers leave this owner out.
+            return c, Reply(self.empty_trees(msg, site.task), 0.0)
         output = yield from forward(c.teacher, {SMASHED: made}, on=self.judge)
         scores = site.task.prediction(site.task.among(output, c.known["classes"]))
         return c, reply(scores=Params.named(scores=scores))
@@ -144,10 +149,10 @@ class TeacherMethod(Taught[Owner]):
     def on_guide(
         self, c: Owner, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Owner, Reply]]:
-        """Tell scores, and the gradient of the teacher's loss and of the distance from real."""
-        c, told = yield from self.on_judge(c, msg, site)
+        """Send scores, and the gradient of the teacher's loss plus the distance from real data."""
+        c, answer = yield from self.on_judge(c, msg, site)
         if c.teacher is None or c.known is None:
-            return c, told
+            return c, answer
         batch = {
             SMASHED: msg["made"]["made"],
             **self.real(c, msg, site),
@@ -155,40 +160,45 @@ class TeacherMethod(Taught[Owner]):
             TEACHER: c.teacher.flat,
             KNOWN: c.known["classes"],
         }
-        return c, (yield from self.pulling(told, batch))
+        return c, (yield from self.add_gradient(answer, batch))
 
     def on_compare(
         self, c: Owner, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Owner, Reply]]:
-        """Tell scores, and the gradient of the distance from real samples."""
-        c, told = yield from self.on_judge(c, msg, site)
+        """Send scores, and the gradient of the distance from real samples."""
+        c, answer = yield from self.on_judge(c, msg, site)
         if c.teacher is None:
-            return c, told
+            return c, answer
         batch = {SMASHED: msg["made"]["made"], **self.real(c, msg, site)}
-        return c, (yield from self.pulling(told, batch))
+        return c, (yield from self.add_gradient(answer, batch))
 
-    def pulling(self, told: Reply, batch: dict[str, Tensor]) -> Conversation[Reply]:
-        """Add the gradient by samples to what is told of them."""
-        found = yield from step(NOTHING, STILL, batch, self.steps, on=self.guidance, wrt=SMASHED)
-        assert found.gradient is not None
-        return replace(told, trees={**told.trees, "gradients": Params.named(made=found.gradient)})
+    def add_gradient(self, answer: Reply, batch: dict[str, Tensor]) -> Conversation[Reply]:
+        """Add to an answer the gradient by the samples."""
+        result = yield from step(NOTHING, STILL, batch, self.steps, on=self.guidance, wrt=SMASHED)
+        assert result.gradient is not None
+        return replace(
+            answer, trees={**answer.trees, "gradients": Params.named(made=result.gradient)}
+        )
 
     @abstractmethod
     def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
-        """Data `real` to compare made-up samples with; empty if they are not compared."""
+        """Return the column `real` for the comparison; empty without one."""
 
-    def alongside(self, msg: Message, site: ClientContext) -> Batch:
+    def real_samples(self, msg: Message, site: ClientContext) -> Batch:
         """Return as many real samples as made-up ones, drawn anew for every question."""
         rng = site.rng.child(str(msg.facts["question"])).torch()
         rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
         real, _ = site.task.inputs(site.train.take(rows))
-        return {REAL: real.cpu()}  # training data may lie on a GPU, questions do not
+        # Training data may lie on a GPU, questions do not.
+        return {REAL: real.cpu()}
 
-    def silence(self, msg: Message, task: Task) -> dict[str, Params]:
-        """Trees in the reply of an owner without a teacher: zeros, erased."""
+    def empty_trees(self, msg: Message, task: Task) -> dict[str, Params]:
+        """Return the trees of a reply without a teacher: zeros."""
         made = msg["made"]
-        shape = task.prediction(torch.zeros(len(made["made"]), *self.server(task).said)).shape
-        found = {"scores": Params.zeros(Params.named(scores=torch.zeros(shape)).layout)}
+        shape = task.prediction(
+            torch.zeros(len(made["made"]), *self.server(task).score_shape)
+        ).shape
+        trees = {"scores": Params.zeros(Params.named(scores=torch.zeros(shape)).layout)}
         if "gradients" in self.exposure[msg.verb].trees:
-            found["gradients"] = made * 0.0
-        return found
+            trees["gradients"] = made * 0.0
+        return trees

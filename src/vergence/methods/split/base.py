@@ -1,7 +1,7 @@
-"""Common base of split learning methods: a client with the first layers, a server with the rest.
+"""Base of split learning methods: clients have the first layers, the server has the rest.
 
-A client sends what its layers make of a batch (smashed data) and the batch's labels, gets the
-gradient of what it sent, and steps. When the gradient arrives the client computes its layers again:
+A client sends its layers' output for a batch (smashed data) and the batch's labels, gets the
+gradient of that output, and steps. When the gradient arrives the client computes its layers again:
 so no graph has to outlive a message, and a turn can be taken in a new process.
 """
 
@@ -33,7 +33,9 @@ from vergence.training.batches import batches
 
 FRESH = OptimizerState({}, 0)
 EXAMPLES = "examples"
-"""The column that a client sends after its last batch, in place of labels: how many it has."""
+"""The column that a client sends after its last batch in place of labels: its sample count."""
+# The client weighs itself: without a limit a malicious one could outweigh all others in the
+# average.
 HEAVIEST = 1e9
 """The largest number of examples a client may claim."""
 Number = Literal["float32", "float16", "int8"]
@@ -48,20 +50,20 @@ class SplitParts:
     tail: Params
 
 
-@tagged("Half")
+@tagged("Half", batches_sent="drawn")
 @dataclass(frozen=True)
 class ClientFront:
-    """A client between two messages: its layers, where they started, and what is under way.
+    """A client between two messages: its layers, their start, and the batches under way.
 
-    `waiting` are the batches whose gradients have not come yet, `drawn` counts those sent. Between
-    rounds it holds nothing.
+    `waiting` are the batches whose gradients have not arrived, `batches_sent` counts all that were
+    sent. Between rounds everything is empty.
     """
 
     front: Params | None = None
     start: Params | None = None
     optimiser: OptimizerState = FRESH
     waiting: tuple[Tensor, ...] = ()
-    drawn: int = 0
+    batches_sent: int = 0
 
 
 P = TypeVar("P", bound=SplitParts)
@@ -70,23 +72,24 @@ H = TypeVar("H", bound=ClientFront)
 
 @dataclass
 class ServerBack:
-    """A server's copy of its layers while it serves: what they are, and what it has seen."""
+    """A server's copy of its layers during a round, with its example count and losses."""
 
     tail: Params
     optimiser: OptimizerState = FRESH
-    examples: float = 0.0
+    read_example_count: float = 0.0
     losses: list[float] = field(default_factory=list)
 
     def copy(self) -> ServerBack:
-        """Return the same in memory of its own, to go back to."""
+        """Return a copy in its own memory, to which the server can return."""
+        # Steps change moments in place, so they are copied as the layers are.
         slots = {name: slot.copy() for name, slot in self.optimiser.slots.items()}
         optimiser = OptimizerState(slots, self.optimiser.steps)
-        return ServerBack(self.tail.copy(), optimiser, self.examples, list(self.losses))
+        return ServerBack(self.tail.copy(), optimiser, self.read_example_count, list(self.losses))
 
-    def told(self, weights: str, **trees: Params) -> Reply:
-        """Reply with the result of training these layers, and their mean loss."""
+    def training_reply(self, weights: str, **trees: Params) -> Reply:
+        """Return the reply with trained trees and their mean loss."""
         metrics = {"loss": sum(self.losses) / len(self.losses)} if self.losses else {}
-        return reply(self.examples if weights == "samples" else 1.0, metrics, **trees)
+        return reply(self.read_example_count if weights == "samples" else 1.0, metrics, **trees)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Cutting(Method[P, H]):
 
     served: ClassVar[bool] = True
     fixed: ClassVar[bool] = False
-    """Whether the clients' layers stay as they were drawn."""
+    """Whether the clients' layers stay as they were initialised."""
     trees: ClassVar[Mapping[str, Tree]] = {
         "front": Tree("first layers (front)"),
         "tail": Tree("server's layers (tail)"),
@@ -111,24 +114,24 @@ class Cutting(Method[P, H]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse tasks without stages, and to send a server what must stay with its owner."""
+        """Refuse tasks without stages, and tasks whose labels must stay with their owner."""
         super().check(task)
         self.check_inputs(task)
-        told = [name for name in needs(self.back(task)) if name in task.stays]
-        if told:
+        private = [name for name in needed_columns(self.back(task)) if name in task.stays]
+        if private:
             raise ConfigError(
-                f"{called(self)} sends the server what its loss looks at, and here that is the "
-                f"pictures themselves ({', '.join(told)}); use splitfed_u, where the loss is the "
-                "client's"
+                f"{called(self)} sends the server the inputs of its loss, and here these are the "
+                f"pictures themselves ({', '.join(private)}); use splitfed_u, which computes the "
+                "loss on the client"
             )
 
     def check_inputs(self, task: Task) -> None:
-        """Refuse a task whose networks are not fed stage by stage, or end in a person's prior."""
+        """Refuse a task that does not feed its network by stages, or that has a personal prior."""
         if task.own_prior:
             raise ConfigError(
-                f"{called(self)} cuts a network in two, and task.personal_prior stands behind the "
-                "whole of it, at its owner's; leave the prior out (0), or use a method that trains "
-                "whole networks"
+                f"{called(self)} cuts a network in two, and task.personal_prior is applied on the "
+                "client after the whole of it; leave the prior out (0), or use a method that "
+                "trains whole networks"
             )
         if type(task).inputs is Task.inputs:
             raise ConfigError(
@@ -163,7 +166,7 @@ class Cutting(Method[P, H]):
         return SplitParts(front, tail)
 
     def client(self, task: Task) -> Any:
-        """Keep nothing between rounds."""
+        """Start without layers: a client has none between rounds."""
         return ClientFront()
 
     def offer(self, s: P, client: ClientId) -> Mapping[str, Params]:
@@ -171,11 +174,11 @@ class Cutting(Method[P, H]):
         return {"front": s.front}
 
     def server_part(self, s: P) -> Mapping[str, Params]:
-        """Predict with the server's layers behind the client's."""
+        """Return the server's layers, which predictions need after the client's."""
         return {"tail": s.tail}
 
     def model_on(self, c: H, msg: Message, site: ClientContext) -> Params:
-        """Predict with the common first layers, and the server's behind them."""
+        """Predict with the common first layers, followed by the server's."""
         return Params.join(msg["front"], msg["tail"])
 
 
@@ -183,9 +186,10 @@ class Cutting(Method[P, H]):
 class BatchwiseSplit(Cutting[P, H]):
     """A method whose clients and server train batch by batch.
 
-    `number` is how smashed data and their gradients travel. `weights` is how clients are averaged.
-    `ahead` is how many batches a client sends before the first gradient comes back: with one or
-    more, it computes while the server does, by layers that have missed as many steps.
+    `number` is the number format in which smashed data and gradients travel. `weights` says how
+    clients count in averages. `ahead` is the number of batches that a client sends before the first
+    gradient comes back: with one or more, client and server compute at the same time, and the
+    client's layers are as many steps old.
     """
 
     number: Number = "float32"
@@ -200,7 +204,7 @@ class BatchwiseSplit(Cutting[P, H]):
     }
 
     def round(self, s: P, cohort: Sequence[ClientId]) -> Conversation[Any]:
-        """Serve everybody at once, then average the copies and the clients' layers."""
+        """Serve all clients at once, then average the copies and the clients' layers."""
         served = yield from attend([[client] for client in cohort], tail=s.tail)
         got = yield from release("release", served.clients, self.offer(s, ""))
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
@@ -208,20 +212,23 @@ class BatchwiseSplit(Cutting[P, H]):
     def train_copy(
         self, client: ClientId, copy: ServerBack, first: Mapping[str, Params] | None = None
     ) -> Conversation[None]:
-        """Train one copy of the server's layers with one client, batch by batch, to its last one.
+        """Train one copy of the server's layers with one client, until its last batch.
 
-        The client starts from what it is sent `first`, or from what it is offered. As many batches
-        as are under way, 1 + `ahead`, cross in one exchange.
+        The client starts from the trees `first`, or from the offer. Each exchange carries the
+        1 + `ahead` batches that are under way.
         """
-        said = yield from asks(client, "train", [first, *[{}] * self.ahead])
+        replies = yield from asks(client, "train", [first, *[{}] * self.ahead])
         while True:
             pulls, last = [], None
-            for told in said:
-                if list(told["labels"]) == [EXAMPLES]:
-                    last = told
+            for trees in replies:
+                if list(trees["labels"]) == [EXAMPLES]:
+                    last = trees
                     break
-                smashed = yield from heard(client, told["smashed"])
-                batch = {SMASHED: smashed, **(yield from columns(client, told["labels"], smashed))}
+                smashed = yield from read_raw(client, trees["smashed"])
+                batch = {
+                    SMASHED: smashed,
+                    **(yield from read_columns(client, trees["labels"], smashed)),
+                }
                 done = yield from step(
                     copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED
                 )
@@ -229,103 +236,108 @@ class BatchwiseSplit(Cutting[P, H]):
                 if done.loss is not None:
                     copy.losses.append(done.loss)
                 assert done.gradient is not None
-                pulls.append({"gradient": closed(done.gradient, self.number)})
+                pulls.append({"gradient": pack(done.gradient, self.number)})
             if pulls:
-                said = yield from asks(client, "train", pulls)
+                replies = yield from asks(client, "train", pulls)
             if last is not None:
                 break
-        copy.examples += yield from examples(client, last["labels"])
+        copy.read_example_count += yield from examples(client, last["labels"])
 
     def on_train(self, c: H, msg: Message, site: ClientContext) -> Conversation[tuple[H, Reply]]:
-        """Step with the gradient that came back, and send what the layers make of the next batch.
+        """Step with the returned gradient, and send the layers' output for the next batch.
 
-        After the last batch, nothing is left to send but the number of examples.
+        After the last batch the client sends only its number of examples.
         """
-        c, rows = yield from self.advanced(c, msg, site)
+        c, rows = yield from self.advance(c, msg, site)
         assert c.front is not None
         if rows is None:
-            return c, self.end(site)
+            return c, self.last_reply(site)
         batch = site.train.take(rows)
         smashed = yield from forward(c.front, batch, self.front, rows)
-        told = labels(batch, self.back(site.task))
-        return c, reply(smashed=closed(smashed, self.number), labels=told)
+        labels = label_columns(batch, self.back(site.task))
+        return c, reply(smashed=pack(smashed, self.number), labels=labels)
 
-    def end(self, site: ClientContext) -> Reply:
-        """Reply of a client after its last batch: only its number of examples."""
+    def last_reply(self, site: ClientContext) -> Reply:
+        """Return a client's reply after its last batch: only its number of examples."""
         examples = torch.tensor([site.task.weigh(site.train)])
-        nothing = closed(torch.empty(0), self.number)
+        nothing = pack(torch.empty(0), self.number)
         return reply(smashed=nothing, labels=Params.named(**{EXAMPLES: examples}))
 
-    def advanced(
+    def advance(
         self, c: H, msg: Message, site: ClientContext
     ) -> Conversation[tuple[H, Tensor | None]]:
-        """Return the client at its next batch, and the rows of that: after the last, None.
+        """Return the client at its next batch, and the rows of that batch; None after the last.
 
-        A gradient is of the batch that has waited longest. The layers are computed again as they
-        are when it comes, with `ahead` not quite as they were when the batch was sent.
+        A gradient belongs to the batch that has waited longest. The layers compute that batch again
+        when its gradient arrives; with `ahead` they have moved since the batch was sent.
         """
         if "front" in msg.trees:
             start = msg["front"]
-            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, waiting=(), drawn=0)
+            # A copy: steps change parameters in place, and the update needs the start.
+            c = replace(
+                c, front=start.copy(), start=start, optimiser=FRESH, waiting=(), batches_sent=0
+            )
         elif "gradient" in msg.trees:
             assert c.front is not None
             first, *rest = c.waiting
-            batch = {**site.train.take(first), PULL: opened(msg["gradient"])}
+            batch = {**site.train.take(first), PULL: unpack(msg["gradient"])}
             done = yield from step(c.front, c.optimiser, batch, self.local, self.front)
             c = replace(c, front=done.params, optimiser=done.optimiser, waiting=tuple(rest))
-        rows = nth(site.train, self.local, site, c.drawn)
+        rows = nth_batch(site.train, self.local, site, c.batches_sent)
         if rows is None:
             return c, None
-        return replace(c, waiting=(*c.waiting, rows), drawn=c.drawn + 1), rows
+        return replace(c, waiting=(*c.waiting, rows), batches_sent=c.batches_sent + 1), rows
 
     def on_release(self, c: H, msg: Message, site: ClientContext) -> tuple[Any, Reply]:
-        """Send what became of the first layers, for the average."""
+        """Send the update of the first layers, for the average."""
         assert c.front is not None
         assert c.start is not None
         return ClientFront(), reply(site.weight(self.weights), front=c.front - c.start)
 
 
-def nth(data: Samples, local: LocalTraining, site: ClientContext, at: int) -> Tensor | None:
-    """Return the sample numbers of a batch as a fit would draw them, None after the last.
+def nth_batch(data: Samples, local: LocalTraining, site: ClientContext, at: int) -> Tensor | None:
+    """Return the sample numbers of batch `at` as `fit` would draw them; None after the last.
 
-    Where a run's privacy draws them they are another choice, and may be none.
+    Under DP-SGD the privacy solver draws the batches (`site.draw`), and a batch may be empty.
     """
     if site.draw is not None:
         return site.draw(at)
     for number, rows in enumerate(batches(len(data), local, site.rng.child("batches", 0))):
+        # Values that hold NaN or infinity travel as they are, for the guards to refuse.
         if number == at:
             return rows
     return None
 
 
-def needs(back: Piece) -> tuple[str, ...]:
+def needed_columns(back: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's layers and their loss need."""
     return back.task.labels + (back.task.side_inputs if reading(back) else ())
 
 
-def labels(batch: Batch, back: Piece) -> Params:
+def label_columns(batch: Batch, back: Piece) -> Params:
     """Return the columns that the server's layers and their loss need."""
-    return Params.named(**{name: batch[name] for name in needs(back)})
+    return Params.named(**{name: batch[name] for name in needed_columns(back)})
 
 
-def closed(values: Tensor, number: Number) -> Params:
-    """Return values as they travel: smaller numbers with one scale per tensor.
+def pack(values: Tensor, number: Number) -> Params:
+    """Return values in the number format of the wire: smaller numbers, one scale per tensor.
 
-    The largest entry is 127 as int8, 1 as float16, whose bits travel as int16 so that those of the
-    scale may stand beside them. Values that hold NaN or infinity travel as they are, for the
-    guards to refuse.
+    The largest entry becomes 127 as int8, and 1 as float16, whose bits travel as int16.
     """
     if number == "float32" or not is_finite(values):
         return Params.named(values=values.float())
+    # int16 has the bits of float16, and those of the float32 scale fit behind them: one tree has
+    # one type.
     top, kind = (127, torch.int8) if number == "int8" else (1, torch.int16)
     scale = values.abs().amax() / top if values.numel() else torch.zeros(())
+    # A batch of zeros has a scale of 0.
     shrunk = values / scale.clamp(min=1e-30)
     small = shrunk.round().to(kind) if number == "int8" else shrunk.half().view(kind)
     return Params.named(values=small, scale=scale.float().reshape(1).view(kind))
 
 
-def opened(sent: Params) -> Tensor:
-    """Undo `closed`, to float32."""
+def unpack(sent: Params) -> Tensor:
+    """Return the float32 values of what `pack` returned."""
     values = sent["values"]
     if "scale" not in sent:
         return values.float()
@@ -334,31 +346,35 @@ def opened(sent: Params) -> Tensor:
     return values.float() * sent["scale"].clone().view(torch.float32)
 
 
-def heard(client: ClientId, sent: Params) -> Conversation[Tensor]:
-    """Unpack raw data of a client, or silence the client: no guard looks into raw data."""
+def read_raw(client: ClientId, sent: Params) -> Conversation[Tensor]:
+    """Unpack raw data of a client; exclude the client if they are malformed."""
     names = list(sent)
     scale = sent["scale"] if names == ["values", "scale"] else None
-    # A scale is four bytes, as integers.
+    # A scale is four bytes, as integers. No guard looks into raw data, so a malicious client could
+    # send any trees here.
     if names != ["values"] and (
         scale is None or scale.numel() * scale.element_size() != 4 or scale.is_floating_point()
     ):
         yield from silence(client, f"names: it sent {', '.join(names) or 'nothing'} as raw data")
-    values = opened(sent)
+    values = unpack(sent)
+    # Small numbers become infinite only when a malicious scale multiplies them, after the guards.
     if len(names) > 1 and not is_finite(values):
         yield from silence(client, "finite: it sent NaN or infinity")
     return values
 
 
-def columns(client: ClientId, sent: Params, smashed: Tensor) -> Conversation[dict[str, Tensor]]:
-    """Read a client's columns beside smashed data, a row for each sample, or silence the client."""
-    found = dict(sent)
-    if any(not column.ndim or len(column) != len(smashed) for column in found.values()):
+def read_columns(
+    client: ClientId, sent: Params, smashed: Tensor
+) -> Conversation[dict[str, Tensor]]:
+    """Read a client's columns, one row per sample; exclude the client if they do not fit."""
+    columns = dict(sent)
+    if any(not column.ndim or len(column) != len(smashed) for column in columns.values()):
         yield from silence(client, f"shape: its columns have not {len(smashed)} rows")
-    return found
+    return columns
 
 
 def examples(client: ClientId, sent: Params) -> Conversation[float]:
-    """Read the number of examples that a client says it has, or silence the client."""
+    """Read a client's claimed number of examples; exclude the client if it is not a count."""
     count = float(sent[EXAMPLES]) if list(sent) == [EXAMPLES] and sent.flat.numel() == 1 else -1
     if not 0 <= count <= HEAVIEST:
         yield from silence(client, "weight: it did not say how many examples it has")

@@ -23,29 +23,29 @@ from vergence.methods.split.base import (
     ClientFront,
     ServerBack,
     SplitParts,
-    closed,
-    columns,
     examples,
-    heard,
-    labels,
-    nth,
+    label_columns,
+    nth_batch,
+    pack,
+    read_columns,
+    read_raw,
 )
 
 AT_ONCE = 8
-"""Batches that a client sends in one exchange: nothing comes back that it would need."""
+"""Batches that a client sends in one exchange: it needs no answer in between."""
 GRID = 4
-"""Maps are averaged to so many rows and columns before the probe."""
+"""Rows and columns to which maps are averaged before the probe."""
 
 
 @dataclass(frozen=True)
 class Probed(Model):
-    """The first stages of a network, and a linear probe behind them with so many outputs."""
+    """The first stages of a network, followed by a linear probe with `outputs` outputs."""
 
     front: CutPoint
     outputs: int
 
     def build(self) -> Staged:
-        """Return the stages; `probe` maps what they give to the outputs."""
+        """Return the stages and `probe`, which maps their output to the network's outputs."""
         network = self.front.build()
         last = [p for p in network.parameters() if p.ndim > 1][-1]
         maps = last.ndim == 4
@@ -58,7 +58,7 @@ class Probed(Model):
 
 @dataclass(frozen=True)
 class Probing(Piece):
-    """Train the first stages by the task's loss on what their probe says."""
+    """The first stages, trained by the task's loss on their probe's outputs."""
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the probe's outputs."""
@@ -67,7 +67,7 @@ class Probing(Piece):
 
 @dataclass(frozen=True)
 class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
-    """Clients train their layers by a probe's loss, the server its own on what they send.
+    """Clients train their layers by a probe's loss, the server its layers on smashed data.
 
     For every batch: smashed = front(x) and the labels go up; the client steps front and probe on
     loss(probe(smashed), y), the server's copy steps on loss(tail(smashed), y). Nothing comes down.
@@ -77,7 +77,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         cut: the stage after which the network is cut; default: the network's own choice.
         number: how smashed data travel.
         weights: clients count equally or by their samples.
-        ahead: 0; nothing else is accepted, because nobody waits for a gradient.
+        ahead: 0; other values are refused, because no gradient comes back.
 
     Source: Han et al., "Accelerating federated learning with split learning on locally generated
     losses", FL-ICML 2021, Algorithm 1; the SplitFed gaze thesis, chapter 6.
@@ -90,12 +90,12 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse `ahead`, as nobody waits for a gradient, and a server without layers."""
+        """Refuse `ahead`, because no gradient comes back, and a server without layers."""
         super().check(task)
         self.check_tail(task)
         if self.ahead:
             raise ConfigError(
-                f"local_loss_split: nobody waits for a gradient; leave out ahead = {self.ahead}"
+                f"local_loss_split: no gradient comes back; leave out ahead = {self.ahead}"
             )
 
     def probing(self, task: Task) -> Probing:
@@ -109,47 +109,49 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train one copy on what one client sends."""
+        """Train one copy on the smashed data of one client."""
         copy = ServerBack(templates["tail"].copy())
         client, last = clients[0], None
-        said = yield from asks(client, "train", [None])
+        replies = yield from asks(client, "train", [None])
         while last is None:
-            for told in said:
-                smashed = yield from heard(client, told["smashed"])
+            for trees in replies:
+                smashed = yield from read_raw(client, trees["smashed"])
                 if not len(smashed):
-                    last = told
+                    last = trees
                     break
-                beside = yield from columns(client, told["labels"], smashed)
-                batch = {SMASHED: smashed, **beside}
+                batch = {
+                    SMASHED: smashed,
+                    **(yield from read_columns(client, trees["labels"], smashed)),
+                }
                 done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back)
                 copy.tail, copy.optimiser = done.params, done.optimiser
                 if done.loss is not None:
                     copy.losses.append(done.loss)
             else:
-                said = yield from asks(client, "train", [{}] * AT_ONCE)
-        copy.examples = yield from examples(client, last["labels"])
-        return copy.told(self.weights, tail=copy.tail - templates["tail"])
+                replies = yield from asks(client, "train", [{}] * AT_ONCE)
+        copy.read_example_count = yield from examples(client, last["labels"])
+        return copy.training_reply(self.weights, tail=copy.tail - templates["tail"])
 
     def on_train(
         self, c: ClientFront, msg: Message, site: ClientContext
     ) -> Conversation[tuple[ClientFront, Reply]]:
-        """Send what the layers make of the next batch, and step them by their own loss."""
+        """Send the layers' output for the next batch, and step the layers by the probe's loss."""
         if "front" in msg.trees:
             start = msg["front"]
-            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, drawn=0)
+            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, batches_sent=0)
         assert c.front is not None
-        rows = nth(site.train, self.local, site, c.drawn)
+        rows = nth_batch(site.train, self.local, site, c.batches_sent)
         if rows is None:
-            return c, self.end(site)
+            return c, self.last_reply(site)
         batch = site.train.take(rows)
-        told = labels(batch, self.back(site.task))
+        labels = label_columns(batch, self.back(site.task))
         smashed = yield from forward(bare(c.front), batch, self.front)
         done = yield from step(c.front, c.optimiser, batch, self.local, self.probing)
-        c = replace(c, front=done.params, optimiser=done.optimiser, drawn=c.drawn + 1)
-        return c, reply(smashed=closed(smashed, self.number), labels=told)
+        c = replace(c, front=done.params, optimiser=done.optimiser, batches_sent=c.batches_sent + 1)
+        return c, reply(smashed=pack(smashed, self.number), labels=labels)
 
     def model_on(self, c: ClientFront, msg: Message, site: ClientContext) -> Params:
-        """Predict with the common first layers, less their probe, and the server's behind them."""
+        """Predict with the common first layers without their probe, followed by the server's."""
         return Params.join(bare(msg["front"]), msg["tail"])
 
 

@@ -1,4 +1,4 @@
-"""Smashed-data averaging: a server learns from averages of what everybody's frozen layers give."""
+"""Smashed-data averaging: the server learns from averages of all clients' smashed data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ from vergence.core.stages import SMASHED
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.methods.split.base import FRESH, ClientFront, Cutting, SplitParts, labels
+from vergence.methods.split.base import FRESH, ClientFront, Cutting, SplitParts, label_columns
 
 BATCHES = "batches"
-"""How a count of full batches is called, beside the shapes."""
+"""Name of the number of full batches, next to the shapes."""
 
 
 @tagged("Blended")
@@ -28,7 +28,7 @@ BATCHES = "batches"
 class Blended(SplitParts):
     """Server state: the frozen layers, the server's own, the batches of a pass, and their shapes.
 
-    `shapes` are of what is averaged: `[batch, ...]` of smashed data and of every label.
+    `shapes` are those of the averages: `[batch, ...]` of smashed data and of every label.
     """
 
     batches: int = 0
@@ -41,8 +41,8 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
 
     The first layers are random, the same for everybody, and stay so. For every batch number q the
     aggregator returns (1/K) sum_k front(x_kq) and (1/K) sum_k y_kq, and the server steps on them.
-    A pass is as long as the shortest client's, in full batches. Predictions use smashed data as
-    they are, less what stands at the cut.
+    A pass has as many full batches as the client with the fewest. Predictions use smashed data
+    without noise.
 
     Args:
         cut: the stage after which the network is cut; default: the network's own choice.
@@ -68,7 +68,7 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
     setup_verbs: ClassVar[tuple[str, ...]] = ("count",)
 
     def check(self, task: Task) -> None:
-        """Refuse a pass of so many steps, and a server without layers."""
+        """Refuse `local.steps`, and a server without layers."""
         super().check(task)
         if self.local.steps is not None:
             raise ConfigError("smashed_average makes whole passes; give local.epochs, not steps")
@@ -79,9 +79,9 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
         return Blended(**vars(super().server(task)))
 
     def setup(self, s: Blended, clients: Sequence[ClientId]) -> Conversation[Blended]:
-        """Ask everybody how many full batches there are, and of what shape."""
-        told = yield from collect("count", to={c: Message("count") for c in clients})
-        counts = [sealed.trees["count"].total for sealed in told.values()]
+        """Ask all clients for their number of full batches and the shapes."""
+        replies = yield from collect("count", to={c: Message("count") for c in clients})
+        counts = [sealed.trees["count"].total for sealed in replies.values()]
         if not counts:
             return s
         shapes = {
@@ -93,7 +93,7 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
 
     def round(self, s: Blended, cohort: Sequence[ClientId]) -> Conversation[Blended]:
         """Train on the averages of one pass, or of `local.epochs` passes."""
-        tail, optimiser, like = s.tail.copy(), FRESH, self.like(s) if s.batches else {}
+        tail, optimiser, like = s.tail.copy(), FRESH, self.zeros_like_sums(s) if s.batches else {}
         for q in range(s.batches * self.local.epochs):
             facts = {"batch": q % s.batches, "pass": q // s.batches, "of": s.batches}
             got = yield from aggregate("smash", cohort, facts, like, front=s.front)
@@ -105,18 +105,18 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
         return replace(s, tail=tail)
 
     @staticmethod
-    def like(s: Blended) -> Mapping[str, Params]:
-        """Return zeros of the shape of what is averaged."""
+    def zeros_like_sums(s: Blended) -> Mapping[str, Params]:
+        """Return zeros of the shapes of the averages."""
         zeros = {name: torch.zeros(shape) for name, shape in s.shapes.items()}
         return {"smashed": Params.named(values=zeros.pop(SMASHED)), "labels": Params.named(**zeros)}
 
     def on_count(
         self, c: ClientFront, msg: Message, site: ClientContext
     ) -> Conversation[tuple[ClientFront, Reply]]:
-        """Tell the number of full batches, and the shape of what is averaged.
+        """Send the number of full batches, and the shapes of smashed data and labels.
 
         Raises:
-            ConfigError: there is not one.
+            ConfigError: there is no full batch.
         """
         full = len(site.train) // self.local.batch
         if not full:
@@ -127,24 +127,25 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
         front, rows = self.front(site.task), torch.arange(self.local.batch)
         batch = site.train.take(rows)
         smashed = yield from forward(front.init(), batch, self.front, rows)
-        sent = {SMASHED: smashed, **labels(batch, self.back(site.task))}
-        shapes = {name: torch.tensor(value.shape).float() for name, value in sent.items()}
+        values = {SMASHED: smashed, **label_columns(batch, self.back(site.task))}
+        shapes = {name: torch.tensor(value.shape).float() for name, value in values.items()}
         return c, reply(count=Params.named(**{BATCHES: torch.tensor([float(full)])}, **shapes))
 
     def on_smash(
         self, c: ClientFront, msg: Message, site: ClientContext
     ) -> Conversation[tuple[ClientFront, Reply]]:
-        """Send what the frozen layers make of a batch, for the average."""
+        """Send the frozen layers' output for a batch, for the average."""
         turn, q, full = (int(msg.facts[name] or 0) for name in ("pass", "batch", "of"))
-        rows = self.rows(site, turn, q, full)
-        front, batch = msg["front"].copy(), site.train.take(rows)  # a defence may keep it in shape
+        rows = self.batch_rows(site, turn, q, full)
+        # A copy: a defence at the cut may train the layers in place.
+        front, batch = msg["front"].copy(), site.train.take(rows)
         smashed = yield from forward(front, batch, self.front, rows)
-        told = labels(batch, self.back(site.task))
-        if not told.flat.is_floating_point():
+        labels = label_columns(batch, self.back(site.task))
+        if not labels.flat.is_floating_point():
             raise ConfigError("smashed_average averages labels, and classes have no average")
-        return c, reply(smashed=Params.named(values=smashed), labels=told)
+        return c, reply(smashed=Params.named(values=smashed), labels=labels)
 
-    def rows(self, site: ClientContext, turn: int, q: int, full: int) -> Tensor:
+    def batch_rows(self, site: ClientContext, turn: int, q: int, full: int) -> Tensor:
         """Return the sample numbers of a client's batch q of `full` in a pass over its data."""
         generator = site.rng.child("batches", turn).torch()
         n, size = len(site.train), self.local.batch
@@ -153,5 +154,5 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
             return order[q * size : (q + 1) * size]
         label = site.train.columns[site.task.labels[0]].reshape(n, -1)
         part = order[label[order, -1].argsort(stable=True)].tensor_split(full)[q]
-        drawn = part[torch.randperm(len(part), generator=generator)[:size]]
-        return drawn[label[drawn, 0].argsort(stable=True)]
+        batch = part[torch.randperm(len(part), generator=generator)[:size]]
+        return batch[label[batch, 0].argsort(stable=True)]

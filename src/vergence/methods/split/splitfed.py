@@ -12,7 +12,7 @@ from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerBack,
 
 @dataclass(frozen=True)
 class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
-    """Serve every client by a copy of the server's layers of its own; average both halves.
+    """Serve every client by its own copy of the server's layers; average both halves.
 
     For every batch: smashed = front_i(x); the copy steps on loss(tail_i(smashed), y) and returns
     d loss / d smashed; the client steps with it. Then front <- mean of front_i, tail <- mean of
@@ -26,7 +26,7 @@ class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
 
     Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022,
     Algorithms 1 and 2 (SFLV1); the SplitFed gaze thesis, Algorithm 2.1.
-    Differs: optimisers live through a round, on both sides; the public code makes the server's
+    Differs: optimisers last a round, on both sides; the public code makes the server's
     anew for every batch.
     """
 
@@ -36,4 +36,4 @@ class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
         """Train one copy with one client."""
         copy = ServerBack(templates["tail"].copy())
         yield from self.train_copy(clients[0], copy)
-        return copy.told(self.weights, tail=copy.tail - templates["tail"])
+        return copy.training_reply(self.weights, tail=copy.tail - templates["tail"])

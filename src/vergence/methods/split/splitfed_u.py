@@ -34,10 +34,10 @@ from vergence.methods.split.base import (
     ClientFront,
     ServerBack,
     SplitParts,
-    closed,
-    columns,
-    heard,
-    opened,
+    pack,
+    read_columns,
+    read_raw,
+    unpack,
 )
 
 
@@ -49,7 +49,7 @@ class Ends(SplitParts):
     end: Params
 
 
-@tagged("EndHalf")
+@tagged("EndHalf", batches_sent="drawn")
 @dataclass(frozen=True)
 class EndHalf(ClientFront):
     """A client between two messages, with its last layers and their optimiser."""
@@ -70,14 +70,14 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
     Args:
         cut: the stage after which the server's layers begin; default: the network's own choice.
         last: the stage after which the client's last layers begin; default: all but the last stage.
-        number: how everything but labels, which stay, travels.
+        number: number format in which everything but labels, which stay, travels.
         ahead: batches that a client sends before the first answer comes back.
         weights: clients count equally or by their samples.
 
     Source: Vepakomma et al., "Split learning for health", arXiv:1812.00564, Figure 2b; the SplitFed
     gaze thesis, section 5.1 ("add one split").
-    Differs: with copies per client, as in SplitFed V1. Gradients through few labels still tell of
-    them.
+    Differs: with copies per client, as in SplitFed V1. Gradients through few labels still
+    reveal them.
     """
 
     last: str = ""
@@ -122,12 +122,12 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
                 "local.epochs instead of local.steps"
             )
         middle = self.back(task)
-        asked = [name for name in needed(middle) if name not in task.public]
-        if asked:
+        private = [name for name in side_input_names(middle) if name not in task.public]
+        if private:
             stages = ", ".join(stages_of(middle.network))
             raise ConfigError(
                 f"splitfed_u: the server's stages {stages} take what must stay with the client "
-                f"({', '.join(asked)}); name an earlier stage with last = ..."
+                f"({', '.join(private)}); name an earlier stage with last = ..."
             )
         if not self.last_piece(task).init().layout.n:
             raise ConfigError(
@@ -146,7 +146,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         return Ends(front, middle, end)
 
     def client(self, task: Task) -> EndHalf:
-        """Keep nothing between rounds."""
+        """Start without layers: a client has none between rounds."""
         return EndHalf()
 
     def offer(self, s: Ends, client: ClientId) -> Mapping[str, Params]:
@@ -154,7 +154,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         return {"front": s.front, "end": s.end}
 
     def round(self, s: Ends, cohort: Sequence[ClientId]) -> Conversation[Ends]:
-        """Serve everybody at once, then average the copies and the clients' layers."""
+        """Serve all clients at once, then average the copies and the clients' layers."""
         served = yield from attend([[client] for client in cohort], tail=s.tail)
         got = yield from release("release", served.clients, self.offer(s, ""))
         tail = s.tail + served.sum.mean("tail")
@@ -166,11 +166,15 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         """Train one copy of the middle layers with one client."""
         copy, client = ServerBack(templates["tail"].copy()), clients[0]
         coming = deque((yield from asks(client, "train", [None, *[{}] * self.ahead])))
-        while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
-            batch = {SMASHED: smashed, **(yield from columns(client, said["public"], smashed))}
+        while len(smashed := (yield from read_raw(client, (trees := coming.popleft())["smashed"]))):
+            batch = {
+                SMASHED: smashed,
+                **(yield from read_columns(client, trees["public"], smashed)),
+            }
             t = yield from forward(copy.tail, batch, self.back)
-            told = yield from ask(client, "judge", {"t": closed(t, self.number)})
-            pull = yield from heard(client, told["pull"])
+            answer = yield from ask(client, "judge", {"t": pack(t, self.number)})
+            pull = yield from read_raw(client, answer["pull"])
+            # Raw data pass no guard: a gradient of another shape would fail in the server's step.
             if pull.shape != t.shape:
                 yield from silence(client, "shape: its gradient is not of what it was sent")
             pulled = {**batch, PULL: pull}
@@ -178,43 +182,45 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
                 copy.tail, copy.optimiser, pulled, self.local, self.back, SMASHED
             )
             copy.tail, copy.optimiser = done.params, done.optimiser
-            copy.examples += len(smashed)
+            copy.read_example_count += len(smashed)
             assert done.gradient is not None
-            pull = {"gradient": closed(done.gradient, self.number)}
+            pull = {"gradient": pack(done.gradient, self.number)}
             coming.append((yield from ask(client, "train", pull)))
-        return copy.told(self.weights, tail=copy.tail - templates["tail"])
+        return copy.training_reply(self.weights, tail=copy.tail - templates["tail"])
 
     def on_train(
         self, c: EndHalf, msg: Message, site: ClientContext
     ) -> Conversation[tuple[EndHalf, Reply]]:
-        """Step the first layers with the gradient that came back, and send the next batch's."""
+        """Step the first layers with the returned gradient, and send the next batch's output."""
         if "front" in msg.trees:
             end = msg["end"]
             c = replace(c, end=end.copy(), end_start=end, end_optimiser=FRESH)
-        c, rows = yield from self.advanced(c, msg, site)
+        c, rows = yield from self.advance(c, msg, site)
         if rows is None:
-            nothing = closed(torch.empty(0), self.number)
+            nothing = pack(torch.empty(0), self.number)
             return c, reply(smashed=nothing, public=Params.named())
         assert c.front is not None
         batch = site.train.take(rows)
         smashed = yield from forward(c.front, batch, self.front, rows)
-        public = Params.named(**{name: alike(batch[name]) for name in needed(self.back(site.task))})
-        return c, reply(smashed=closed(smashed, self.number), public=public)
+        public = Params.named(
+            **{name: row_groups(batch[name]) for name in side_input_names(self.back(site.task))}
+        )
+        return c, reply(smashed=pack(smashed, self.number), public=public)
 
     def on_judge(
         self, c: EndHalf, msg: Message, site: ClientContext
     ) -> Conversation[tuple[EndHalf, Reply]]:
-        """Step the last layers on one's own labels, and send the gradient of what entered them."""
+        """Step the last layers on the client's labels, and send the gradient by their input."""
         assert c.end is not None
-        batch = {**site.train.take(c.waiting[0]), SMASHED: opened(msg["t"])}
+        batch = {**site.train.take(c.waiting[0]), SMASHED: unpack(msg["t"])}
         done = yield from step(c.end, c.end_optimiser, batch, self.local, self.last_piece, SMASHED)
         assert done.gradient is not None
         assert done.loss is not None
         c = replace(c, end=done.params, end_optimiser=done.optimiser)
-        return c, reply(pull=closed(done.gradient, self.number), metrics={"loss": done.loss})
+        return c, reply(pull=pack(done.gradient, self.number), metrics={"loss": done.loss})
 
     def on_release(self, c: EndHalf, msg: Message, site: ClientContext) -> tuple[EndHalf, Reply]:
-        """Send what became of the first and last layers, for the averages."""
+        """Send the updates of the first and last layers, for the averages."""
         assert c.front is not None
         assert c.start is not None
         assert c.end is not None
@@ -227,11 +233,12 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         return Params.join(msg["front"], msg["tail"], msg["end"])
 
 
-def needed(middle: Piece) -> tuple[str, ...]:
+def side_input_names(middle: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's stages take."""
     return middle.task.side_inputs if reading(middle) else ()
 
 
-def alike(column: Tensor) -> Tensor:
-    """Index, from 0, of each row's group of equal rows: their values stay unknown."""
+def row_groups(column: Tensor) -> Tensor:
+    """Return for each row the number of its group of equal rows, from 0."""
+    # The server's layers need to know which rows are equal, and nothing of their values.
     return column.unique(return_inverse=True)[1]

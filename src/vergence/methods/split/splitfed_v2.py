@@ -28,7 +28,7 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
     """
 
     def round(self, s: SplitParts, cohort: Sequence[ClientId]) -> Conversation[SplitParts]:
-        """Serve everybody in turn, then average the clients' layers."""
+        """Serve all clients in turn, then average the clients' layers."""
         served = yield from attend([cohort], shuffled=True, tail=s.tail)
         got = yield from release("release", served.clients, self.offer(s, ""))
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
@@ -36,12 +36,14 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train the server's layers with everybody; whoever falls silent leaves no trace."""
+        """Train the server's layers with each client; a client that drops out leaves no trace."""
         copy = ServerBack(templates["tail"].copy())
         for client in clients:
+            # A client that drops out half-way must not leave half of its steps in the server's
+            # layers.
             before = copy.copy()
             try:
                 yield from self.train_copy(client, copy)
             except NoReplyCounted:
                 copy = before
-        return copy.told("equal", tail=copy.tail - templates["tail"])
+        return copy.training_reply("equal", tail=copy.tail - templates["tail"])
