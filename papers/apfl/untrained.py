@@ -73,11 +73,11 @@ TABLES = (
 )
 
 
-def compare(table: Partition, found: class_counts.Counts) -> list[dict[str, Any]]:
+def compare(table: Partition, counts: class_counts.Counts) -> list[dict[str, Any]]:
     """Return one record per person: the classes printed, those dealt, and whether they agree."""
     runs = 1 + max(number for row in table.table for number in row)
     records = []
-    for (person, own), row in zip(found.items(), table.table, strict=True):
+    for (person, own), row in zip(counts.items(), table.table, strict=True):
         held = [number for number, count in enumerate(own.values()) if count]
         printed = [n for n in range(len(own)) if n * runs // len(own) in row]
         told = {name: n for name, n in own.items() if n}

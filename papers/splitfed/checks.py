@@ -73,13 +73,13 @@ def _same() -> list[Finding]:
     return found
 
 
-def _halves(kept: Mask) -> tuple[float, float, float]:
+def _halves(mask: Mask) -> tuple[float, float, float]:
     """Return zeros of server and client in percent, and the server's size as COO tensors in MiB.
 
     An entry of a COO tensor has an 8-byte index per dimension and a 4-byte value.
     """
     front = set(SplitFed().front(_task()).init().layout.names)
-    views = {name: kept.layout.view(kept.bits, name) for name in kept.layout.names}
+    views = {name: mask.layout.view(mask.bits, name) for name in mask.layout.names}
     client = [view for name, view in views.items() if name in front]
     server = [view for name, view in views.items() if name not in front]
     size = sum(int(view.sum()) * (8 * view.ndim + 4) for view in server) / MIB

@@ -195,7 +195,7 @@ def few_shot(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
             scene = unlabelled.FewShotScene(strange.run(people[0], seed), people, SHOTS)
             trained = scene.trained
             model = trained.newcomer(people[0])
-            add(run.label + part.suffix, read_off(scene, model, apart(trained.task)))
+            add(run.label + part.suffix, read_off(scene, model, code_has_meaning(trained.task)))
             if part.rows:
                 mean, random, alone = part.rows
                 add(mean, scene.constant())
@@ -205,7 +205,7 @@ def few_shot(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     return PartResult(scores, study, lower=frozenset({ERROR}))
 
 
-def apart(task: Task) -> bool:
+def code_has_meaning(task: Task) -> bool:
     """True if a task gives the gaze code a meaning of its own; other codes are read whole."""
     return isinstance(task, CrossEncoderTask) or bool(getattr(task, "equal", 0))
 
@@ -226,7 +226,7 @@ def attacked(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     costs = load_or_measure(out / "costs.json", lambda: measured(experiment, run))
     rounds = load_or_measure(out / "seconds.json", lambda: seconds(experiment))
     sent = sum(run.results["bytes"].values()) / 1024
-    by_metric = beside(run) | {
+    by_metric = metrics_and_epsilon(run) | {
         SECONDS: {f"round {number}": took for number, took in enumerate(rounds, 2)},
         SENT: dict.fromkeys(run.people, sent),
     }
@@ -242,13 +242,14 @@ def lied_to(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     study = settle(experiment, out)
     liars = settle(check(merge(experiment.table, {"poison": dict(LIARS)})), out / "liars")
     scores = {
-        run.label + part.suffix: beside(run) | {LIED: liars.run(run.label).scores(study.headline)}
+        run.label + part.suffix: metrics_and_epsilon(run)
+        | {LIED: liars.run(run.label).scores(study.headline)}
         for run in study.runs
     }
     return PartResult(scores, study, lower=LOWER | study.lower_is_better)
 
 
-def beside(run: Run) -> dict[str, dict[str, float]]:
+def metrics_and_epsilon(run: Run) -> dict[str, dict[str, float]]:
     """Return metric -> person -> value, and the epsilon of the largest unit that has one."""
     found = {metric: run.scores(metric) for metric in run.results["metrics"]}
     told = run.results.get("privacy", {})

@@ -91,7 +91,7 @@ class Capability(UntrainedTable):
 
     def write(self, where: Ground | None, wish: Wish, folder: Path, console: Console) -> None:
         """Print the table, and write verdicts.json and report.md."""
-        records = told(self)
+        records = cell_records(self)
         head = {
             "id": self.id,
             "title": self.title,
@@ -163,7 +163,7 @@ TABLES = (
 )
 
 
-def told(table: Capability) -> list[dict[str, str]]:
+def cell_records(table: Capability) -> list[dict[str, str]]:
     """Return one record per cell: printed, found, and the verdict."""
     found = []
     for head, printed in table.printed.items():

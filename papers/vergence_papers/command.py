@@ -105,13 +105,13 @@ def untrained_tables(ids: Sequence[str]) -> list[UntrainedTable]:
     return [table for table in UNTRAINED.values() if {table.id, table.paper} & {*ids}]
 
 
-def unread(option: str, given: Mapping[str, object]) -> None:
+def unread(option: str, options: Mapping[str, object]) -> None:
     """Refuse what an option that runs nothing would leave unread; None is not given.
 
     Raises:
         ConfigError: names it.
     """
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in options.items() if value is not None]
     if names:
         raise ConfigError(f"{option} runs nothing and does not read {', '.join(names)}; drop it")
 
@@ -259,13 +259,13 @@ def ran(
     return [(p, results[key]) for p in parts if (key := (p.part.name, p.part.protocol)) in results]
 
 
-def stamps(where: Ground, wish: Wish, told: dict[str, Any]) -> tuple[str, ...]:
+def stamps(where: Ground, wish: Wish, settings: dict[str, Any]) -> tuple[str, ...]:
     """Stamps that every output of a table must carry in plain sight."""
     found = []
-    if told["seeds"] < SEEDS:
-        found.append(f"fast: {told['seeds']} of {SEEDS} seeds")
-    if told["rounds"] < where.rounds:
-        found.append(f"fast: {told['rounds']} of {where.rounds} rounds")
+    if settings["seeds"] < SEEDS:
+        found.append(f"fast: {settings['seeds']} of {SEEDS} seeds")
+    if settings["rounds"] < where.rounds:
+        found.append(f"fast: {settings['rounds']} of {where.rounds} rounds")
     if where.kind == "generated":
         found.append("generated data: shows what the methods do, not what people do")
     if where.kind == "toy":

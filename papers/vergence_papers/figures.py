@@ -112,7 +112,7 @@ def _named(outcome: ReproducedTable, run: Run, suffix: str) -> Run:
     return replace(run, label=outcome.name(run.label + suffix), results=results)
 
 
-def _drawn(
+def _draw_metric(
     axes: Axes,
     outcome: ReproducedTable,
     at: Sequence[float],
@@ -143,7 +143,7 @@ def settings(outcome: ReproducedTable) -> Figure:
     figure = canvas(2.9 * len(outcome.columns), 2.8)
     panels = figure.subplots(1, len(outcome.columns), squeeze=False)[0]
     for axes, column in zip(panels, outcome.columns, strict=True):
-        _drawn(axes, outcome, range(len(shown)), shown, column, color=COLOURS["fedavg"])
+        _draw_metric(axes, outcome, range(len(shown)), shown, column, color=COLOURS["fedavg"])
         column_names(axes, [outcome.name(label) for label in shown])
     return figure
 
@@ -160,7 +160,7 @@ def budgets(outcome: ReproducedTable) -> Figure | None:
         for row, colour in zip(STUDENT_LAST, SPARE, strict=False):
             labels = [row + part.suffix for part in parts]
             name = outcome.name(row)
-            _drawn(axes, outcome, range(len(parts)), labels, column, color=colour, label=name)
+            _draw_metric(axes, outcome, range(len(parts)), labels, column, color=colour, label=name)
         budgets = [part.name.split("_")[1] for part in parts]
         axes.set(xticks=range(len(parts)), xticklabels=budgets, xlabel="epsilon of the teacher")
     nothing = np.mean(list(outcome.evidence.scores[NOTHING][outcome.metric("members")].values()))
@@ -183,7 +183,7 @@ def noise(outcome: ReproducedTable) -> Figure | None:
             if method + part.suffix in scores
         }
         colour, name = COLOURS.get(method, spare), outcome.name(method)
-        _drawn(axes, outcome, [*at.values()], [*at], band=True, color=colour, label=name)
+        _draw_metric(axes, outcome, [*at.values()], [*at], band=True, color=colour, label=name)
     axes.set_xlabel("people with noisy training data (%)")
     axes.axvline(70, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
     axes.legend()
@@ -247,7 +247,7 @@ def epochs(outcome: ReproducedTable) -> Figure:
             for part in outcome.table.parts
             if part.protocol == protocol
         }
-        _drawn(axes, outcome, [*at.values()], [*at], color=COLOURS["fedavg"])
+        _draw_metric(axes, outcome, [*at.values()], [*at], color=COLOURS["fedavg"])
         axes.set(xticks=[*at.values()], xlabel="local epochs", title=what)
     return figure
 
@@ -337,7 +337,7 @@ def generator(outcome: ReproducedTable) -> Figure:
         }
         for column, colour in zip(outcome.columns, SPARE, strict=False):
             style = {"color": colour, "label": unit(outcome.metric(column))}
-            _drawn(axes, outcome, [*at.values()], [*at], column, band=True, **style)
+            _draw_metric(axes, outcome, [*at.values()], [*at], column, band=True, **style)
         axes.set(xticks=[*at.values()], xlabel=name, ylabel="")
     panels[0].set_ylabel("accuracy of friends %")
     panels[1].legend(loc="upper left", bbox_to_anchor=(1, 1))

@@ -28,7 +28,7 @@ from vergence.training.sequential import Solver
 from vergence_papers.claims import TablePart
 from vergence_papers.data_sets import MADE
 from vergence_papers.running import PartResult, load_or_measure, settle
-from vergence_papers.teachers import CHANCE, told
+from vergence_papers.teachers import CHANCE, measured_by_seed
 
 REAL = "real samples"
 EACH, DRAWS = 12, 20
@@ -102,11 +102,11 @@ def pictured(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
         )
         for run in study.runs
     }
-    scores[REAL + part.suffix] = told(first, lambda seed: made(first, seed, 1).known)
-    scores[CHANCE] = told(first, lambda _: blind)
+    scores[REAL + part.suffix] = measured_by_seed(first, lambda seed: made(first, seed, 1).known)
+    scores[CHANCE] = measured_by_seed(first, lambda _: blind)
     return PartResult(scores, study, lower=frozenset({APART, FAR}))
 
 
 def by_seed(run: Run) -> dict[str, dict[str, float]]:
     """Return metric -> seed -> the score of what a run's generator makes."""
-    return told(run, lambda seed: made(run, seed).scores)
+    return measured_by_seed(run, lambda seed: made(run, seed).scores)

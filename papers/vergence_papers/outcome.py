@@ -231,16 +231,16 @@ def claims(outcome: ReproducedTable) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
-def _difference(found: Difference) -> list[str]:
-    factor = scale(found.metric)
-    ends = ", ".join(number(factor * end, 2) for end in (found.lo, found.hi))
+def _difference(difference: Difference) -> list[str]:
+    factor = scale(difference.metric)
+    ends = ", ".join(number(factor * end, 2) for end in (difference.lo, difference.hi))
     printed = ", ".join(
-        f"{data} {signed(v)}" for data, v in found.printed.items() if math.isfinite(v)
+        f"{data} {signed(v)}" for data, v in difference.printed.items() if math.isfinite(v)
     )
-    share = f" ({100 * found.share:+.0f} %)" if math.isfinite(found.share) else ""
-    gain = f"{signed(factor * found.mean)}{share}".replace("-", MINUS)
-    units = "" if found.unit == "person" else f" {found.unit}s"
-    return [gain, f"[{ends}]", f"{found.better} of {found.people}{units}", printed]
+    share = f" ({100 * difference.share:+.0f} %)" if math.isfinite(difference.share) else ""
+    gain = f"{signed(factor * difference.mean)}{share}".replace("-", MINUS)
+    units = "" if difference.unit == "person" else f" {difference.unit}s"
+    return [gain, f"[{ends}]", f"{difference.better} of {difference.people}{units}", printed]
 
 
 def facts(outcome: ReproducedTable) -> list[str]:

@@ -174,6 +174,6 @@ def _filled(text: str, texts: Mapping[str, str], place: str) -> str:
         raise ConfigError(f"{place}: no text {error} (texts of this file: {known})") from None
 
 
-def _must(sound: bool, place: str, said: str) -> None:
+def _must(sound: bool, place: str, message: str) -> None:
     if not sound:
-        raise ConfigError(f"{place}: {said}")
+        raise ConfigError(f"{place}: {message}")

@@ -68,7 +68,7 @@ def costs(run: Run) -> dict[str, dict[str, float]]:
             KEPT: len(pack(read_run(run.folder, seed).server)) / MB,
         }
 
-    return told(run, of_seed)
+    return measured_by_seed(run, of_seed)
 
 
 def teachers(run: Run) -> dict[str, dict[str, float]]:
@@ -87,10 +87,12 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
         scores = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
         return {**scores, SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
 
-    return told(run, of_seed)
+    return measured_by_seed(run, of_seed)
 
 
-def told(run: Run, measure: Callable[[int], Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def measured_by_seed(
+    run: Run, measure: Callable[[int], Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
     """Return metric -> seed -> what is measured of a seed."""
     found: dict[str, dict[str, float]] = {}
     for seed in run.seeds:

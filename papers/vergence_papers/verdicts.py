@@ -288,24 +288,24 @@ def _alike(claim: Claim, differences: Sequence[Difference]) -> tuple[str, str]:
     return "holds", f"{told}: {ps}"
 
 
-def _plan(found: Sequence[Difference]) -> str:
+def _plan(differences: Sequence[Difference]) -> str:
     """Name the number of people, seeds or rounds that would decide what these left open."""
-    units = "people" if found[0].unit == "person" else f"{found[0].unit}s"
-    if any(d.needed is None for d in found):
+    units = "people" if differences[0].unit == "person" else f"{differences[0].unit}s"
+    if any(d.needed is None for d in differences):
         return f"with the mean and spread seen here, {MOST:,} {units} would not show it"
-    most = max(d.needed or 0 for d in found)
+    most = max(d.needed or 0 for d in differences)
     return f"with the mean and spread seen here, {most:,} {units} show it with {POWER:.0%} power"
 
 
-def _alone(found: Sequence[Difference]) -> str:
-    worst = next(d for d in found if math.isnan(d.lo))
+def _alone(differences: Sequence[Difference]) -> str:
+    worst = next(d for d in differences if math.isnan(d.lo))
     over = "people" if worst.unit == "person" else f"{worst.unit}s"
     few = f"one {worst.unit}" if worst.people < 2 else f"all {worst.people} {over} differ alike"
     return f"{few}: nothing is known about the spread over {over}"
 
 
-def _rivals(found: Sequence[Difference]) -> str:
-    return ", ".join(d.rival for d in found)
+def _rivals(differences: Sequence[Difference]) -> str:
+    return ", ".join(d.rival for d in differences)
 
 
 def _obstacle(claim: Claim, ground: Ground, evidence: Evidence) -> str:

@@ -66,7 +66,7 @@ def sides(line: PruningRow, task: Task, cut: str | None) -> dict[str, dict[str, 
 def record(line: PruningRow, task: Task, cut: str | None) -> Record:
     """Return one CSV line."""
     dense = sum(t.numel() * t.element_size() for t in line.tensors.values())
-    report_table: dict[str, object] = {
+    record: dict[str, object] = {
         "pruning": line.name,
         "metric": task.headline,
         "value": _mean(line.error),
@@ -79,9 +79,9 @@ def record(line: PruningRow, task: Task, cut: str | None) -> Record:
         "sparse_ms": line.sparse_ms,
     }
     for part, tensors in sides(line, task, cut).items():
-        report_table[f"{part}_zeros"] = zeros(tensors)
-        report_table[f"{part}_stored_bytes"] = stored_bytes(tensors)
-    return report_table
+        record[f"{part}_zeros"] = zeros(tensors)
+        record[f"{part}_stored_bytes"] = stored_bytes(tensors)
+    return record
 
 
 def _people(values: Mapping[str, list[float]]) -> list[float]:
@@ -92,7 +92,7 @@ def _mean(values: Mapping[str, list[float]]) -> float:
     return float(np.mean(_people(values))) if values else float("nan")
 
 
-def told(
+def report_table(
     heading: str, lines: Sequence[PruningRow], task: Task, tune: int, cut: str | None
 ) -> TextTable:
     """Return the table, with what must be said about it.

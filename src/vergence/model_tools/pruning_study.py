@@ -27,7 +27,7 @@ from vergence.experiment.newcomers import HeldOut, find_held_out
 from vergence.experiment.run import progress_bar
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.model_tools.latency import medians
-from vergence.model_tools.pruning_report import PruningRow, picture, told
+from vergence.model_tools.pruning_report import PruningRow, picture, report_table
 from vergence.results.figure_style import save
 from vergence.results.read import read
 from vergence.training.pruning import (
@@ -52,7 +52,7 @@ class PruningOptions(NamedOptions, label="prune"):
         person: one person, or all: those the run left out, else those who took part.
         amounts: shares of the linear layers' weights.
         tune: batches of training afterwards in which what went stays away; 0: none.
-        cut: a stage of the network; sizes up to it (client) and behind it (server) are told apart.
+        cut: a stage of the network; sizes up to it (client) and behind it (server) are separate.
         rounds: timed repetitions.
     """
 
@@ -105,7 +105,7 @@ def prune(
     left = ", left out of training" if found[0].trained.participants else ""
     seeds = plural(len({subject.trained.task.seed for subject in found}), "seed")
     heading = f"{folder}: pruned; {plural(len(people), 'person')}{left}, {seeds}"
-    block = told(heading, lines, first, options.tune, options.cut)
+    block = report_table(heading, lines, first, options.tune, options.cut)
     block.show(console)
     for name, text in (("prune.csv", block.csv()), ("prune.md", block.markdown())):
         write_text(out / name, text)

@@ -72,30 +72,32 @@ def write_patches(
     return patches
 
 
-def show(found: Patches, out: Path, console: Console, *, guessed: bool, sheet: bool) -> None:
+def show(patches: Patches, out: Path, console: Console, *, guessed: bool, sheet: bool) -> None:
     """Print the number of patches, and of frames that were left out with the reason."""
-    count = len(found.columns["side"])
+    count = len(patches.columns["side"])
     console.print(f"patches: {out} ({count}, both eyes of {count // 2} frames)", soft_wrap=True)
     if sheet:
         console.print(f"contact sheet: {out.with_suffix('.png')}", soft_wrap=True)
-    for reason, numbers in (("no face", found.no_face), ("an eye leaves it", found.cut_off)):
+    for reason, numbers in (("no face", patches.no_face), ("an eye leaves it", patches.cut_off)):
         if numbers:
             first = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-            console.print(f"left out, {reason}: {len(numbers)} of {found.frames} frames ({first})")
-    console.print(f"landmarks fit the face model to {found.error_px:.1f} pixels (median)")
+            console.print(
+                f"left out, {reason}: {len(numbers)} of {patches.frames} frames ({first})"
+            )
+    console.print(f"landmarks fit the face model to {patches.error_px:.1f} pixels (median)")
     if guessed:
         console.print("no --camera: focal length guessed, angles are off by a few degrees")
-    if "gaze" not in found.columns:
+    if "gaze" not in patches.columns:
         console.print("no --targets: the file has no gaze and serves learning without labels")
 
 
-def contact_sheet(found: Patches, path: Path) -> None:
+def contact_sheet(patches: Patches, path: Path) -> None:
     """Draw up to 60 evenly spaced frames: the left eye and the mirrored right eye of each.
 
     Raises:
         PartialRun: the file cannot be written.
     """
-    left, right = np.split(found.columns["image"][:, 0], 2)
+    left, right = np.split(patches.columns["image"][:, 0], 2)
     frames = np.unique(np.linspace(0, len(left) - 1, min(PAIRS, len(left))).astype(int))
     pairs = np.pad(np.concatenate([left[frames], right[frames]], 2), ((0, 0), (2, 2), (2, 2)))
     columns = min(ROW, len(pairs))

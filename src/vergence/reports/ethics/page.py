@@ -115,7 +115,7 @@ def shown(value: Any) -> Any:
 def in_markdown(value: Any) -> Any:
     """Value as Markdown that shows it, with no tag, link, table cell or emphasis of its own."""
     return (
-        SPECIAL.sub(lambda found: f"&#{ord(found[0])};", shown(value))
+        SPECIAL.sub(lambda match: f"&#{ord(match[0])};", shown(value))
         if type(value) is str
         else value
     )
