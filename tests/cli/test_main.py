@@ -278,7 +278,7 @@ def test_a_command_without_what_it_works_on_says_what_that_is(words, needs):
 def test_one_method_is_shown_with_its_options():
     said = vergence("methods", "fedcpf")
     assert said.code == 0, said.err
-    assert said.out.startswith("fedcpf: Keep personal the parameters that change most")
+    assert said.out.startswith("fedcpf: Parameters that change most on average stay personal")
     (line,) = [row for row in said.out.splitlines() if " rate " in row and "0.05" in row]
     assert "share of all entries that become personal per round" in line
     assert "vergence.methods.FedCPF()" in said.out

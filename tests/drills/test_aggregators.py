@@ -190,7 +190,7 @@ def test_nobody_but_a_client_may_contribute(tmp_path):
         register = party_identity(folder, {"run": "r", "label": "fedavg", "seed": 0}).register
         assert set(register) == {*CLIENTS, *NAMES}
     line = Line(out, "fedavg")
-    adding = line.ends["north"].adding(line.note)
+    adding = line.ends["north"].aggregator(line.note)
     question = SumQuestion("1.train", b"", 4, 0, 0)
     terms = adding.sums.terms_of(question, "r", 1, 3, adding.sums.policy.cipher)
     end = Aggregator("north", terms, adding.identity.sign, adding.identity.register, adding.spent)

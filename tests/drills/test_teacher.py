@@ -224,7 +224,7 @@ def test_nan_is_no_answer_and_a_question_sent_again_costs_nothing(folder, tmp_pa
 def test_a_main_server_has_no_budget_of_its_own(folder, tmp_path):
     end, note, file = limited(folder, tmp_path, answers_in_all=1)
     with pytest.raises(StateError, match="1 samples in all"):
-        end.home(note, closed=True).answer(pack(about(torch.zeros(2, 64), file)))
+        end.client_node(note, closed=True).answer(pack(about(torch.zeros(2, 64), file)))
 
 
 def test_a_batch_of_batches_is_no_sample(folder, tmp_path):

@@ -117,7 +117,7 @@ def test_masked_methods_send_shared_entries_and_masks_that_changed(tmp_path, nam
     known = dict.fromkeys(("p00", "p01", "p02"), 0)
     for at in range(1, rounds + 1):
         for client in known:
-            kept = masks[at][client].kept.count  # eta of this round
+            kept = masks[at][client].last_mask.count  # eta of this round
             message = mask_message(kept - known[client], n)
             assert found[at, client] == (4 * (n - kept) + message, 4 * n), (at, client)
             known[client] = kept

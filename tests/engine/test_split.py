@@ -293,7 +293,7 @@ def test_what_sessions_do_not_do_is_refused(plan, named, tmp_path):
         (SmashedAverage(local=LOCAL, cut="fc2"), "leaves the server nothing to train"),
         (LocalLossSplit(local=LOCAL, cut="fc2"), "leaves the server nothing to train"),
         (SmashedAverage(local=LocalTraining(steps=3)), "give local.epochs"),
-        (SplitLearning(local=LOCAL, weights="samples"), "averages nobody"),
+        (SplitLearning(local=LOCAL, weights="samples"), "averages no clients"),
         (SplitFedU(local=LocalTraining(steps=3), weights="samples"), "give local.epochs"),
     ],
 )

@@ -36,6 +36,7 @@ def test_methods(name, common):
     assert again == method
 
 
+@pytest.mark.filterwarnings("ignore:wire.kept is called:FutureWarning")  # as in the old checkout
 @pytest.mark.parametrize("name", LIST)
 def test_plans_methods_and_protections_of_many_experiments(name):
     found = check(LIST[name])

@@ -242,7 +242,7 @@ def test_every_method_that_does_not_keep_them_refuses():
         if method.keeps_statistics:
             assert name in ("FedBN", "LocalOnly")
         else:
-            says = "personalize_batch_norm|goes over another method"
+            says = "personalize_batch_norm|needs a base method to train by"
             with pytest.raises(vg.ConfigError, match=says):
                 method().check(task())
 

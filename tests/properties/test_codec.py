@@ -175,7 +175,7 @@ def test_compress_is_encode_and_decode_and_leaves_the_rest(how, x):
 def test_with_feedback_only_the_last_residual_is_missing(how, seed, n, rounds):
     """Sum of what arrived + what is left = sum of updates, to rounding in float64."""
     if not how.feedback:
-        how = Compression(how.codec, how.share, how.kept, feedback=True)
+        how = Compression(how.codec, how.share, how.value_codec, feedback=True)
     generator = torch.Generator().manual_seed(seed)
     given_, arrived = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
     left = None
@@ -223,7 +223,7 @@ def test_a_residual_of_another_length_is_refused():
         ({"codec": "zip"}, "wire: codec must be one of fp32, fp16, int8, topk; got 'zip'"),
         ({"share": 0.0}, "wire: share must be"),
         ({"share": 1.5}, "wire: share must be"),
-        ({"kept": "topk"}, "wire: kept must be one of fp32, fp16, int8"),
+        ({"value_codec": "topk"}, "wire: value_codec must be one of fp32, fp16, int8"),
     ],
 )
 def test_options_out_of_range(options, says):

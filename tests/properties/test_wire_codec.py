@@ -58,7 +58,7 @@ def test_what_is_owed_lies_where_it_counts(seed, n, kind, how):
     """decoded + owed = update + owed before, on the entries that count; 0 elsewhere."""
     update, mask, generator = draw(seed, n)
     weight = weighed(kind, update, mask, generator)
-    how = Compression(how.codec, how.share, how.kept, feedback=True)
+    how = Compression(how.codec, how.share, how.value_codec, feedback=True)
     before = {"model": draw(seed + 1, n)[0]}
     sealed, owed = seal_coded(reply(model=update, weight=weight), 0, how, before)
     here = counted(weight, update.layout)

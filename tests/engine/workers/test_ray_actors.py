@@ -380,7 +380,7 @@ class TestSettings:
         store = PayloadStateStore(tmp_path, 0, (Tiny,))
         filed = store.write("p00", "0.1", Packed(ClientState(Tiny(torch.arange(4.0)))), None)
         (tmp_path / "state").mkdir()
-        data = store.left[filed.file].copy()
+        data = store.new_states[filed.file].copy()
         data[-1] ^= 1
         with pytest.raises(StateError, match="state of 'p00' was damaged"):
             ray_actors.shelve(
