@@ -81,7 +81,7 @@ class Network:
                 case "pool":
                     x = self.pool(x)
                 case "dense":
-                    x = joined(x, beside) if layer["beside"] and beside else x
+                    x = joined(x, beside) if layer["takes_side_inputs"] and beside else x
                     x = self.dense(x, self.of(layer, "weight"), self.of(layer, "bias"))
                     if layer["relu"]:
                         x = SecretTensor(x.shape, self.larger(x.all(), 0))

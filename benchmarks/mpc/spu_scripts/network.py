@@ -42,7 +42,7 @@ def forward(
             x = (x + bias).transpose(0, 3, 1, 2)
             continue
         x = x.reshape(x.shape[0], -1)
-        if layer["beside"]:
+        if layer["takes_side_inputs"]:
             x = jnp.concatenate([x, named["beside"]], 1)
         if name in columns:
             kept = columns[name]
