@@ -17,8 +17,8 @@ LIMITS = {
     "modules that no user path reaches": 0,
     "class names used twice": 0,
     "identifiers with forbidden words": 0,
-    "names that are a bare participle": 434,
-    "Any in core, engine and privacy": 353,
+    "names that are a bare participle": 1,
+    "Any in core, engine and privacy": 143,
     "functions with more than 8 parameters": 10,
     "uses of one operating system": 0,
 }

@@ -1,6 +1,10 @@
 """Prose has one spelling, and one word for one thing: the table at the end of the glossary."""
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ from tests.conftest import ROOT
 
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 CODE = re.compile(
-    r"```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+|<!--.*?-->|^:::.*?$|^\s*[a-z_]\w*(?=:)",
+    r"```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+|<!--.*?-->|^:::.*?$|^\s*[a-z_]\w*(?=:)|\S*/\S*",
     re.DOTALL | re.MULTILINE,
 )
 TITLES = re.compile(r"\*[^*\n]+\*|Source:.*?(?=\n\s*\n|\n\s*[A-Z]\w+:|\Z)|\"[^\"]*\"", re.DOTALL)
@@ -20,6 +24,17 @@ def banned() -> dict[str, str]:
     """Words of the last table of the glossary, each with what to write."""
     table = GLOSSARY.read_text(encoding="utf-8").rpartition("|---|---|")[2]
     return dict(re.findall(r"^\| (\w+) \| (.+) \|$", table, re.MULTILINE))
+
+
+def prose_of_code(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments of a module, with their lines."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
 
 
 def faults(text: str, words: dict[str, str]) -> list[str]:
@@ -40,6 +55,14 @@ def test_written_pages_use_the_words_of_the_glossary():
     words = banned()
     assert len(words) > 20
     wrong = [f"{p.relative_to(ROOT)}: {f}" for p in pages() for f in faults(p.read_text(), words)]
+    assert wrong == []
+
+
+def test_docstrings_and_comments_use_the_words_of_the_glossary():
+    words, wrong = banned(), []
+    for path in sorted((ROOT / "src" / "vergence").rglob("*.py")):
+        for line, text in prose_of_code(path):
+            wrong += [f"{path.relative_to(ROOT)}:{line} {fault}" for fault in faults(text, words)]
     assert wrong == []
 
 

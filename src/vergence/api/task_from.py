@@ -30,7 +30,7 @@ Metric = Callable[[Tensor, Tensor], Any]
 # Fitting a constant to more numbers would take time.
 CELLS = 1_000_000
 """Most output numbers that a constant is fitted to; of more targets a regular sample is used."""
-# The optimizer runs away where a loss has no minimum.
+# The optimiser runs away where a loss has no minimum.
 FAR = 1e4
 """Size of a constant, in multiples of the largest target, above which it is rejected."""
 KIND = re.compile("type|bool|not implemented for")

@@ -1,1 +1,1 @@
-"""Defenses of split learning."""
+"""Defences of split learning."""
