@@ -177,7 +177,7 @@ def test_what_cannot_be_attacked_is_said_with_the_reason(folder):
     reasons = [each["why"] for each in plan["not_tried"]]
     assert [why.split(",")[0] for why in reasons] == [
         "nothing learned leaves a device in this method",
-        "its server offers strangers no whole model",
+        "its server offers unseen clients no whole model",
     ]
     page = (folder / "local_only" / "ethics.html").read_text()
     assert all(why in page for why in reasons)

@@ -271,7 +271,7 @@ def test_the_audit_finds_who_was_learned_by_heart(tmp_path):
     assert float(was["chance"]) < 0.01 < float(now["chance"])
     assert (was["found"], now["found"]) == ("1", "0")
     assert lines["local_only", "before"]["chance"] == ""
-    assert "Not audited: its server offers strangers no whole model" in said.out
+    assert "Not audited: its server offers unseen clients no whole model" in said.out
     assert naming(tmp_path / "new", "p03") == []
     again = vergence("privacy", "forget", folder, "p03", "--out", tmp_path / "new", "--shadows", 4)
     assert again.code == 0
