@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
-import os
 import random
 import re
 import subprocess
@@ -37,7 +36,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-from tests.mutants import ROOT
+from tests.mutants import ROOT, ran
 
 PACKAGES = ("privacy", "engine", "metrics", "core", "adaptation", "data")
 LONGEST = 240.0
@@ -122,16 +121,11 @@ def tests_of(change: Change, lines: dict[int, list[str]], sizes: Counter[str]) -
 
 def tried(tree: Path, tests: Sequence[str]) -> tuple[str, bool]:
     """Run tests in a tree until one fails; return its name, or what happened."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", *tests]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([f"{tree}/src", f"{tree}/papers", env.get("LIBRARIES", "")])
     try:
-        done = subprocess.run(
-            command, cwd=tree, env=env, capture_output=True, text=True, timeout=LONGEST, check=False
-        )
+        done = ran(tree, tests, LONGEST, PYTHONDONTWRITEBYTECODE="1")
     except subprocess.TimeoutExpired:
         return f"more than {LONGEST:.0f} s", True
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?= - |$)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^FAILED (.+?)(?= - |$)", done.stdout, re.MULTILINE)
     if done.returncode:
         return (failed[1] if failed else done.stdout[-200:] + done.stderr[-200:]), True
     return "SURVIVED", False

@@ -40,7 +40,11 @@ STORED = ROOT / "tests" / "golden" / "fingerprints.json"
 # text value such as a method's name), as `small_experiments.toml` has it and as other checkouts
 # do; when a checkout refuses a word by name, the next one of its row is tried. SECRETS are the
 # modules that make the secret which the noise of a simulation comes from, by their `new_seed`.
-SPELLINGS: tuple[tuple[str, ...], ...] = (("optimizer", "optimiser"),)
+SPELLINGS: tuple[tuple[str, ...], ...] = (
+    ("optimizer", "optimiser"),
+    ("interpolation", "earned"),
+    ("value_codec", "kept"),
+)
 SECRETS = ("vergence.privacy.release_log", "vergence.privacy.book")
 
 SECRET = bytes(range(32))

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 from cyclopts import App
@@ -368,3 +370,21 @@ def test_a_network_that_no_memory_holds_is_one_line(tmp_path):
     run = { rounds = 1 }
     """
     vergence("explain", write(tmp_path, text)).complains(2, "out of memory", "a smaller network")
+
+
+def test_a_former_name_is_one_plain_line_and_no_place_in_our_code(tmp_path):
+    """In a process of its own, as what a program prints of warnings is set for all of it."""
+    file = tmp_path / "old.toml"
+    file.write_text(
+        'task = { name = "gaze_angle", personal_prior = "chosen" }\n'
+        'model = { name = "small_eye" }\n'
+        'federation = { name = "eye_synthetic", people = 3, samples = 60, size = "9x15" }\n'
+        'methods = ["earned"]\nrun = { rounds = 1, workers = 1 }\n'
+    )
+    command = [sys.executable, "-m", "vergence", "explain", str(file)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    assert sorted(line for line in said if "now" in line) == [
+        "vergence: 'earned' in methods is called 'interpolation' now",
+        'vergence: personal_prior = "chosen" is written "auto" now',
+    ]
+    assert not [line for line in said if ".py:" in line]

@@ -10,6 +10,7 @@ from vergence.core.federation import Dataset
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.task import Model
+from vergence.errors import ConfigError
 from vergence.experiment.record_tables import (
     NotWritable,
     method_table,
@@ -36,7 +37,6 @@ def test_methods(name, common):
     assert again == method
 
 
-@pytest.mark.filterwarnings("ignore:wire.kept is called:FutureWarning")  # as in the old checkout
 @pytest.mark.parametrize("name", LIST)
 def test_plans_methods_and_protections_of_many_experiments(name):
     found = check(LIST[name])
@@ -68,3 +68,9 @@ def test_the_former_name_of_an_option_is_read_with_a_warning():
     with pytest.warns(FutureWarning, match="value_codec"):
         plan = build_plan({"wire": {"codec": "topk", "kept": "int8"}})
     assert plan.wire == Compression("topk", value_codec="int8")
+
+
+@pytest.mark.filterwarnings("ignore:'kept' in wire:FutureWarning")
+def test_an_option_under_both_of_its_names_is_refused():
+    with pytest.raises(ConfigError, match="value_codec' is given twice"):
+        build_plan({"wire": {"codec": "topk", "value_codec": "fp16", "kept": "int8"}})

@@ -22,6 +22,7 @@ def main() -> None:
     import atexit
     import gc
     import warnings
+    from functools import cache
 
     # Modules are a million objects that stay: not looked through again and again while they load,
     # nor at the end, where that takes as long as importing PyTorch.
@@ -34,6 +35,12 @@ def main() -> None:
 
     for kind in (DeprecationWarning, RuntimeWarning):  # of libraries: nobody here can mend them
         warnings.filterwarnings("ignore", category=kind, module=r"(?!vergence)")
+    # Whoever types a command mends an experiment file, not the line of ours that warns: a former
+    # name is one plain line, and once, however many records are made of the file.
+    usual, plain = warnings.showwarning, cache(lambda text: sys.stderr.write(f"vergence: {text}\n"))
+    warnings.showwarning = lambda text, kind, *place: (
+        plain(str(text)) if kind is FutureWarning else usual(text, kind, *place)
+    )
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:

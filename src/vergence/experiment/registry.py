@@ -29,8 +29,16 @@ from vergence.experiment.values import fitting
 
 T = TypeVar("T")
 
-FORMER_NAMES = {("methods", "earned"): "interpolation"}
-"""What is called otherwise now, by its kind and its former name."""
+FORMER_NAMES = {("methods", "earned"): "interpolation", ("wire", "kept"): "value_codec"}
+"""Present name of a class or an option, by its kind or table and its former name."""
+
+
+def present_name(where: str, name: str) -> str:
+    """Return the present name of a class or an option; a former name warns."""
+    present = FORMER_NAMES.get((where, name), name)
+    if present != name:
+        warnings.warn(f"'{name}' in {where} is called '{present}' now", FutureWarning, 2)
+    return present
 
 
 def find(kind: str, name: str, base: type[T]) -> type[T]:
@@ -49,9 +57,7 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
         return (
             class_by_name(module, code.kind, name, base) if code.kind else only_class(module, base)
         )
-    if now_called := FORMER_NAMES.get((kind, name)):
-        warnings.warn(f"'{name}' in {kind} is called '{now_called}' now", FutureWarning, 2)
-        name = now_called
+    name = present_name(kind, name)
     # Importing all of a kind, to list their names, takes a third of a second.
     where = modules(kind).get(name)
     module = importlib.import_module(where) if where else None
@@ -326,6 +332,9 @@ def bind(record: type[T], table: Any, where: str, **arguments: Any) -> T:
     known = [f.name for f in fields(record) if f.name not in arguments]
     values = dict(arguments)
     for key, value in as_table(table, where).items():
+        key = present_name(where, key)
+        if key in values and key in known:
+            raise ConfigError(f"{where}: '{key}' is given twice, once under a former name")
         if key not in known:
             untyped = _untyped_hint(record, key)
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -397,10 +396,6 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
         trace = next((str(path) for path in places if path.is_file()), presence.trace)
         presence = replace(presence, trace=trace)
     delivery = bind(Delivery, table.get("delivery", {}), "delivery")
-    compression = as_table(table.get("wire", {}), "wire")
-    if "kept" in compression:
-        warnings.warn('wire.kept is called "value_codec" now', FutureWarning, 2)
-        compression["value_codec"] = compression.pop("kept")
     pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
     poison = build_poison(table["poison"]) if "poison" in table else None
     return bind(
@@ -409,7 +404,7 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
         "run",
         presence=presence,
         delivery=delivery,
-        wire=bind(Compression, compression, "wire"),
+        wire=bind(Compression, table.get("wire", {}), "wire"),
         pruning=pruning,
         privacy=build_privacy(table.get("privacy", {})),
         poison=poison if isinstance(poison, Poison) else None,
