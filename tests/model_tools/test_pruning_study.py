@@ -151,7 +151,7 @@ def test_people_left_out_are_the_test(tmp_path):
     people = fold[0].trained.participants.people
     assert set(people) == {"p00", "p02"}
     assert len(fold[0].train()) == sum(len(splits.train) for splits in people.values())
-    with pytest.raises(ConfigError, match="no whole model that a stranger could use"):
+    with pytest.raises(ConfigError, match="no whole model that an unseen client could use"):
         subjects(merged / "local_only", "all")
 
 

@@ -175,7 +175,7 @@ def strange(folds: HeldOut) -> list[PrunedModel]:
     first = folds.run(next(iter(folds.folders)))
     if not first.offers_newcomer(whole=True):
         raise ConfigError(
-            f"{first.folder}: this method shares no whole model that a stranger could use"
+            f"{first.folder}: this method shares no whole model that an unseen client could use"
         )
 
     def one(trained: TrainedRun, person: str) -> PrunedModel:

@@ -272,7 +272,7 @@ def unlabelled(
                 )
             if not trained.offers_newcomer(whole=True):
                 raise ConfigError(
-                    f"{run.folder}: '{run.method}' shares no whole model with strangers"
+                    f"{run.folder}: '{run.method}' shares no whole model with unseen clients"
                 )
             if people and people != tuple(strangers.folders):
                 raise ConfigError(
