@@ -105,7 +105,7 @@ class Talk:
     def hear(self, asked: SumRequest, data: bytes) -> bool:
         """Let the server have an answer; it must never raise, and say what tables can hold."""
         receipt, sealed = self._heard(asked, data)
-        said = [receipt.status, receipt.filed, *receipt.told, *receipt.measured.items()]
+        said = [receipt.status, receipt.filed, *receipt.metrics, *receipt.measured.items()]
         str(said).encode()
         receipt.status.encode()
         if "alloc" in receipt.status or "MemoryError" in receipt.status:

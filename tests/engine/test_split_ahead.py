@@ -76,7 +76,7 @@ def rounds_stream(client):
 def known_batches(monkeypatch):
     """Let the engine draw the batches that `late` draws, whatever the run's own stream is."""
     monkeypatch.setattr(
-        "vergence.methods.split.base.nth",
+        "vergence.methods.split.base.nth_batch",
         lambda data, local, site, at: dict(
             enumerate(batches(len(data), local, rounds_stream(site.id).child("batches", 0)))
         ).get(at),

@@ -262,7 +262,7 @@ def test_capabilities_are_read_off_the_methods(tmp_path):
 def test_a_wrong_cell_is_contradicted():
     one = app.UNTRAINED["splitfed/table3.1"]
     one = replace(one, printed={"FL": one.printed["FL"]}, settings={"FL": capabilities.SFL})
-    told = capabilities.told(one)
+    told = capabilities.cell_records(one)
     assert [r["verdict"] for r in told] == ["holds", "contradicted"]
     assert "yes (printed: no)" in capabilities.block(one, told).markdown()
 
