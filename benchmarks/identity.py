@@ -21,7 +21,7 @@ from benchmarks.common.eyes import eye_source, spread_rows
 from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.common.runs import run_folder
-from vergence.attacks.identity import IdentifiedSamples, in_place, nearest, votes
+from vergence.attacks.identity import IdentifiedSamples, matching_rate, nearest, votes
 from vergence.attacks.malicious_parties import with_observers
 from vergence.attacks.score import Classifier, Rate
 from vergence.core.client import ClientContext
@@ -114,7 +114,7 @@ def vectors(name: str, kind: type, pair: list[Federation], rounds: int) -> list[
             ("next round", stacked(first, last, which)),
             ("other days", stacked(second, last, which)),
         ):
-            lines.append(line(f"{name}: {what}", where, in_place(nearest(known, asked))))
+            lines.append(line(f"{name}: {what}", where, matching_rate(nearest(known, asked))))
     return lines
 
 
@@ -131,7 +131,7 @@ def labels(one: Federation, other: Federation) -> list[dict[str, Any]]:
     hits = sum(known.named(batch) == p for p, batch in parts)
     return [
         line(f"gaze labels: a batch of {BATCH}", "other days", Rate(hits, len(parts))),
-        line("gaze labels: a session's", "other days", in_place(whole)),
+        line("gaze labels: a session's", "other days", matching_rate(whole)),
     ]
 
 

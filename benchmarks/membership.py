@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.common.options import options
 from benchmarks.common.report import report
-from vergence.attacks.membership import each_in_turn, halves, of_people
+from vergence.attacks.membership import leave_one_out_ratios, random_halves, sum_by_person
 from vergence.attacks.score import least_epsilon, tpr_at
 from vergence.attacks.training import learn
 from vergence.core.data import Samples
@@ -76,7 +76,7 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     with progress_bar() as bar:
         line = bar.add_task("membership", total=2 * given.models, score="")
         for unit, units in (("frame", len(images)), ("person", given.people)):
-            who = halves(units, given.models, given.seed)
+            who = random_halves(units, given.models, given.seed)
             inside = who if unit == "frame" else who[:, whose]
             networks = []
             for model in range(given.models):
@@ -85,7 +85,7 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
                 bar.update(line, advance=1)
             seen = losses(networks, images, gaze)
             if unit == "frame":
-                scores, truth = zip(*each_in_turn(seen, inside), strict=True)
+                scores, truth = zip(*leave_one_out_ratios(seen, inside), strict=True)
                 lines.append(told("this frame", list(scores), list(truth)))
                 continue
             unseen = losses(networks, later, later_gaze)
@@ -93,8 +93,8 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
                 ("this person, by the frames in question", seen, whose),
                 ("this person, by frames of other days", unseen, later_whose),
             ):
-                pairs = each_in_turn(values, who[:, owner])
-                scores = [of_people(ratio, owner)[1] for ratio, _ in pairs]
+                pairs = leave_one_out_ratios(values, who[:, owner])
+                scores = [sum_by_person(ratio, owner)[1] for ratio, _ in pairs]
                 lines.append(told(name, scores, list(who)))
     return lines
 

@@ -28,8 +28,8 @@ from benchmarks.common.eyes import eye_source, spread_rows
 from benchmarks.common.options import options
 from benchmarks.common.report import report
 from vergence.attacks import score
-from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, sends
-from vergence.attacks.inverse_network import InverseNetworkAttack, through
+from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, client_messages
+from vergence.attacks.inverse_network import InverseNetworkAttack, outputs_without_graph
 from vergence.attacks.training import BATCH, learn
 from vergence.attacks.view import AttackerKnowledge, AttackerView
 from vergence.core.data import Samples
@@ -253,9 +253,9 @@ def attacked(row: Row, whole: Staged, stage: Scene, epochs: int) -> Iterator[tup
     """Yield what each attacker of a row finds of the victims' images."""
     front, _ = parts(whole, row.cut)
     averages = "averaging" in row.attackers
-    batches = sends(
+    batches = client_messages(
         "victims",
-        through(front, stage.victim.images),
+        outputs_without_graph(front, stage.victim.images),
         row.defence,
         SENDS if averages else 1,
         Params.of(front),

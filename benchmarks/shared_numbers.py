@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.common.eyes import spread
 from benchmarks.common.options import options
 from benchmarks.common.runs import run_folder
-from vergence.attacks.membership import each_in_turn, halves
+from vergence.attacks.membership import leave_one_out_ratios, random_halves
 from vergence.attacks.score import Rate
 from vergence.audit.disclosed_statistics import (
     DisclosedNumbers,
@@ -200,7 +200,7 @@ def generators(root: Path, runs: int) -> None:
         },
     )
     people = Softmax().prepare(people)
-    names, who = list(people.people), halves(len(people.people), runs, 0)
+    names, who = list(people.people), random_halves(len(people.people), runs, 0)
     kinds = torch.stack(
         [s.train.columns["label"].bincount(minlength=10) > 0 for s in people.people.values()]
     )
@@ -228,7 +228,7 @@ def print_line(finds: str, shown: Tensor, inside: Tensor) -> None:
     """Print how often each column of each run is rightly called in or out, by all other runs."""
     hits = of = often = 0
     mixed = (inside.sum(0) >= 3) & ((~inside).sum(0) >= 3)
-    for ratio, truth in each_in_turn((-shown[:, mixed]).exp(), inside[:, mixed]):
+    for ratio, truth in leave_one_out_ratios((-shown[:, mixed]).exp(), inside[:, mixed]):
         hits, of, often = (
             hits + int(((ratio > 0) == truth).sum()),
             of + len(truth),

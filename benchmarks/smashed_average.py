@@ -18,7 +18,7 @@ from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.reconstruction import Row, Scene, network, parts, scene
 from vergence.attacks import score
-from vergence.attacks.inverse_network import InverseNetworkAttack, through
+from vergence.attacks.inverse_network import InverseNetworkAttack, outputs_without_graph
 
 PEOPLE = (1, 2, 4, 8)
 CUTS = ("conv1", "conv3")
@@ -35,12 +35,12 @@ def averaged(smashed: Tensor, others: Tensor, people: int, draw: torch.Generator
 def found(stage: Scene, cut: str, people: int, epochs: int) -> Tensor:
     """Return the picture that the attacker makes of each mean in which a victim's picture is."""
     front, _ = parts(network(Row("frozen", cut), stage.size), cut)
-    shadow = through(front, stage.shadow.images)
+    shadow = outputs_without_graph(front, stage.shadow.images)
     attack = InverseNetworkAttack(epochs)
     inverse = attack.train(
         shadow, stage.shadow.images, lambda given, noise: averaged(given, shadow, people, noise)
     )
-    seen = through(front, stage.victim.images)
+    seen = outputs_without_graph(front, stage.victim.images)
     return inverse.reconstruct(averaged(seen, shadow, people, torch.Generator().manual_seed(1)))
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from vergence.attacks.malicious_parties import Change, as_subclass, tapped
+from vergence.attacks.malicious_parties import Change, as_subclass, intercepted_conversation
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation
 from vergence.core.identifiers import ClientId
@@ -38,7 +38,7 @@ def watched(method: M, follow: Callable[[Sequence[ClientId], Mapping[str, Params
         def serve(
             self, clients: Sequence[ClientId], held: Mapping[str, Params]
         ) -> Conversation[Reply]:
-            return tapped(super().serve(clients, held), follow(clients, held))
+            return intercepted_conversation(super().serve(clients, held), follow(clients, held))
 
     return as_subclass(Watched, method)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vergence.attacks.membership import each_in_turn, halves
+from vergence.attacks.membership import leave_one_out_ratios, random_halves
 from vergence.attacks.score import tpr_at
 from vergence.audit.membership import FPR, membership_record
 from vergence.audit.teacher_membership import SAMPLES, STUDENT, shadow_losses
@@ -61,9 +61,9 @@ def blind(seed: int) -> float:
     With few runs that is less than the false alarms: every sample is in half of the runs, so that
     the attacked one is missing on its own side, and is a little further from its mean.
     """
-    inside = halves(SAMPLES, MODELS, seed)
+    inside = random_halves(SAMPLES, MODELS, seed)
     losses = torch.randn(inside.shape, generator=torch.Generator().manual_seed(seed)).exp()
-    scores, truth = zip(*each_in_turn(losses, inside), strict=True)
+    scores, truth = zip(*leave_one_out_ratios(losses, inside), strict=True)
     return 100 * tpr_at(torch.cat(truth), torch.cat(scores), FPR)[0].value
 
 

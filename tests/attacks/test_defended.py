@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, sends
-from vergence.attacks.inverse_network import through
+from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, client_messages
+from vergence.attacks.inverse_network import outputs_without_graph
 from vergence.attacks.view import AttackerView
 from vergence.core.params import Params
 from vergence.models.small_eye import SmallEye
@@ -24,8 +24,8 @@ def front(stages=("conv1",)):
 
 
 def seen(defence, rounds, network):
-    clean = through(network, IMAGES)
-    batches = sends("p00", clean, defence, rounds, Params.of(network), SECRET, batch=16)
+    clean = outputs_without_graph(network, IMAGES)
+    batches = client_messages("p00", clean, defence, rounds, Params.of(network), SECRET, batch=16)
     return AttackerView("server", batches).averaged("p00")[1]
 
 
@@ -36,7 +36,9 @@ def seen(defence, rounds, network):
 def test_imitations_have_the_mean_and_the_spread_of_what_is_sent(defence, rounds):
     network = front()
     true = seen(defence, rounds, network)
-    made = defence.imitation(rounds)(through(network, IMAGES), torch.Generator().manual_seed(1))
+    made = defence.imitation(rounds)(
+        outputs_without_graph(network, IMAGES), torch.Generator().manual_seed(1)
+    )
     assert true.shape == made.shape
     assert float(true.mean()) == pytest.approx(float(made.mean()), abs=0.01)
     assert float(true.std()) == pytest.approx(float(made.std()), rel=0.02)
@@ -44,7 +46,7 @@ def test_imitations_have_the_mean_and_the_spread_of_what_is_sent(defence, rounds
 
 def test_averaging_thins_pixel_noise_and_not_a_bottlenecks():
     network = front()
-    clean = through(network, IMAGES)
+    clean = outputs_without_graph(network, IMAGES)
     noise, bottleneck = PixelNoise(0.5), Clipped(Bottleneck(1.0, 0.3))
     one, many = (float((seen(noise, n, network) - clean).std()) for n in (1, 16))
     assert one == pytest.approx(0.5 * 2**0.5, rel=0.02)

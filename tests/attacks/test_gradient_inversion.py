@@ -7,8 +7,8 @@ import torch
 from vergence.attacks.gradient_inversion import (
     GradientInversion,
     cosine_distance,
-    of_update,
-    softened,
+    gradient_of_update,
+    soft_signs,
     total_variation,
 )
 from vergence.attacks.score import mean_image, mse
@@ -40,7 +40,7 @@ def test_an_eye_comes_back_from_its_gradient():
     loss, names, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
     change = Params.named(**{n: -0.01 * g for n, g in zip(names, gradient, strict=True)})
     found = GradientInversion(steps=150).reconstruct(
-        loss, parameters, of_update(change, names), mean
+        loss, parameters, gradient_of_update(change, names), mean
     )
     assert float(mse(image, found)) < 0.3 * float(mse(image, mean))
     assert float(found.min()) >= 0
@@ -79,10 +79,10 @@ def test_signs_are_enough():
 
 def test_soft_signs_by_hand():
     """Sizes 3, 1 and 4 have a median of 3; unsure below 1.5."""
-    (found,) = softened([torch.tensor([3.0, -1.0, 0.0, 4.0])])
+    (found,) = soft_signs([torch.tensor([3.0, -1.0, 0.0, 4.0])])
     want = [3 / 11.25**0.5, -1 / 3.25**0.5, 0.0, 4 / 18.25**0.5]
     assert found.tolist() == pytest.approx(want)
-    assert not softened([torch.zeros(2)])[0].any()
+    assert not soft_signs([torch.zeros(2)])[0].any()
 
 
 def test_cosines_by_hand():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from vergence.attacks.identity import RIDGE, IdentifiedSamples, in_place, nearest, votes
+from vergence.attacks.identity import RIDGE, IdentifiedSamples, matching_rate, nearest, votes
 from vergence.errors import ConfigError
 
 
@@ -15,14 +15,16 @@ def test_what_everybody_has_in_common_names_nobody():
     own = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     known, asked = own + 10, 3 * own[[2, 0, 1]] + torch.tensor([-5.0, 7.0])
     assert nearest(known, asked).tolist() == [2, 0, 1]
-    rate = in_place(nearest(known, 3 * own - 5))
+    rate = matching_rate(nearest(known, 3 * own - 5))
     assert (rate.hits, rate.of) == (3, 3)
 
 
 def test_vectors_of_nobody_are_named_by_chance():
     """40 people, noise on both sides: 1 in 40 on average, 60 trials; 60 +- 4 * 7.6 of 2400."""
     rng = torch.Generator().manual_seed(0)
-    hits = sum(in_place(nearest(*torch.randn(2, 40, 30, generator=rng))).hits for _ in range(60))
+    hits = sum(
+        matching_rate(nearest(*torch.randn(2, 40, 30, generator=rng))).hits for _ in range(60)
+    )
     assert 30 <= hits <= 90
 
 

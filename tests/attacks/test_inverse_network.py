@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.attacks.inverse_network import SHADOW, InverseNet, InverseNetworkAttack, through
+from vergence.attacks.inverse_network import (
+    SHADOW,
+    InverseNet,
+    InverseNetworkAttack,
+    outputs_without_graph,
+)
 from vergence.attacks.score import mean_image, mse
 from vergence.attacks.view import AttackerKnowledge, AttackerView, ObservedMessages
 from vergence.errors import ConfigError
@@ -46,7 +51,7 @@ def view(sends, defence=None, shadow=False):
     batches = []
     for round_ in range(sends):
         for sender, images in [("p00", VICTIM)] + [(SHADOW, SHADOWS)] * shadow:
-            smashed = through(FRONT, images)
+            smashed = outputs_without_graph(FRONT, images)
             smashed = defence(smashed, generator) if defence else smashed
             batches.append(ObservedMessages(sender, round_, smashed, torch.arange(len(images))))
     return AttackerView("server", tuple(batches))
@@ -104,7 +109,7 @@ def test_any_cut_of_a_lenet_has_an_inverse_of_the_right_shape(after):
     names = list(network.stages)
     network.stages = {n: network.stages[n] for n in names[: names.index(after) + 1]}
     images = blobs(3, 0, 36, 60)
-    smashed = through(network, images)
+    smashed = outputs_without_graph(network, images)
     inverse = InverseNet(smashed, images, width=4, rank=2)
     assert inverse.reconstruct(smashed).shape == images.shape
     assert isinstance(inverse, nn.Module)

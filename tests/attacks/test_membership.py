@@ -6,14 +6,20 @@ import pytest
 import torch
 from scipy.stats import norm, t
 
-from vergence.attacks.membership import chance_without, each_in_turn, halves, of_people, ratios
+from vergence.attacks.membership import (
+    chance_without,
+    leave_one_out_ratios,
+    random_halves,
+    ratios,
+    sum_by_person,
+)
 from vergence.attacks.score import tpr_at
 from vergence.errors import ConfigError
 
 
 def drawn(models, samples, gap, seed=0):
     """Statistics N(0, 1) out and N(-gap, 1) in, and who was in."""
-    inside = halves(samples, models, seed)
+    inside = random_halves(samples, models, seed)
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(models, samples, generator=generator, dtype=torch.float64)
     return values - gap * inside, inside
@@ -44,7 +50,7 @@ def test_the_attack_on_gaussians_is_as_good_as_it_can_be_and_no_better():
     """
     for gap, low in ((3.0, 0.68), (0.0, 0.0)):
         losses, inside = drawn(64, 400, gap)
-        pairs = list(each_in_turn(losses.exp(), inside))
+        pairs = list(leave_one_out_ratios(losses.exp(), inside))
         scores, truth = (torch.cat(part) for part in zip(*pairs, strict=True))
         most = norm.cdf(gap + norm.ppf(0.01))
         rate, false = tpr_at(truth, scores, 0.01)
@@ -53,13 +59,13 @@ def test_the_attack_on_gaussians_is_as_good_as_it_can_be_and_no_better():
 
 
 def test_a_person_is_the_sum_of_their_frames():
-    known, sums = of_people(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([7, 3, 7]))
+    known, sums = sum_by_person(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([7, 3, 7]))
     assert known.tolist() == [3, 7]
     assert sums.tolist() == [2.0, 5.0]
 
 
 def test_halves_are_halves():
-    inside = halves(30, 8, 1)
+    inside = random_halves(30, 8, 1)
     assert inside.shape == (8, 30)
     assert inside.sum(0).tolist() == [4] * 30
     assert 0 < int(inside[0].sum()) < 30
@@ -67,7 +73,7 @@ def test_halves_are_halves():
 
 def test_too_few_models_are_refused():
     with pytest.raises(ConfigError, match="even number of models"):
-        halves(5, 4, 0)
+        random_halves(5, 4, 0)
     shadow = torch.zeros(3, 1, dtype=torch.float64)
     with pytest.raises(ConfigError, match="at least two shadow models"):
         ratios(shadow[0], shadow, torch.tensor([[True], [False], [False]]))

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.shared_numbers import remembered
 from vergence.attacks.disclosed_statistics import closest, has_class, likeliest
-from vergence.attacks.identity import in_place
+from vergence.attacks.identity import matching_rate
 from vergence.errors import ConfigError
 from vergence.privacy.dp.disclosed_statistics import DisclosedStatistics
 from vergence.privacy.keyed_noise import NoiseKey
@@ -52,10 +52,10 @@ def test_one_candidate_and_other_numbers_are_refused():
 def test_noise_for_a_person_leaves_little_more_than_chance_and_none_leaves_everything():
     """N = 20, numbers evenly in [0, 100], epsilon 1: e^1 times chance is the most anybody gets."""
     numbers = torch.linspace(0, 100, 20)[:, None]
-    assert in_place(closest(numbers, numbers)).value == 1
+    assert matching_rate(closest(numbers, numbers)).value == 1
     draws = NoiseKey(bytes(32)).draws()
     policy = DisclosedStatistics(bound=100.0, change=100.0, epsilon=1.0)
     hits = sum(
-        in_place(closest(numbers, policy.privatize(numbers, draws))).hits for _ in range(300)
+        matching_rate(closest(numbers, policy.privatize(numbers, draws))).hits for _ in range(300)
     )
     assert 1.2 * 300 < hits < math.e * 300

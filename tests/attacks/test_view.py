@@ -30,7 +30,7 @@ def test_sends_of_one_image_are_averaged_whatever_their_order():
 
 
 def test_a_view_of_one_client_holds_nothing_of_others():
-    mine = VIEW.of("p00")
+    mine = VIEW.from_senders("p00")
     assert {batch.sender for batch in mine.sent} == {"p00"}
     assert mine.updates == ()
     assert [batch.round for batch in mine.sent] == [1, 2]

@@ -50,7 +50,7 @@ def test_the_view_adds_up_to_the_model_of_the_run(folder):
     view = replay.replay_rounds(saved, data, 2, plans["no defence, as in the run"])
     model = saved.task.init()
     for at in (0, 1):
-        seen = view.together(at)
+        seen = view.updates_of_round(at)
         assert list(seen) == list(data.clients)
         model = model + weighed(seen, data) / sum(len(data.people[who].train) for who in seen)
     assert torch.allclose(model.flat, saved.server.model.flat, atol=1e-6)
@@ -62,17 +62,17 @@ def test_secure_sums_leave_the_sum_and_nothing_else(folder):
     hidden = replay.replay_rounds(saved, data, 1, plans["secure sums"])
     assert not hidden.updates
     assert list(hidden.sums) == [0]
-    whole = weighed(plain.together(0), data)
+    whole = weighed(plain.updates_of_round(0), data)
     assert torch.allclose(hidden.sums[0].flat, whole.flat, rtol=1e-3, atol=1e-3)
 
 
 def test_masks_are_in_the_view_from_the_round_on_in_which_there_are_any(folder):
     saved, data, plans = opened(folder, "fedcpf")
     view = replay.replay_rounds(saved, data, 2, plans["no defence, as in the run"])
-    shares = [[u.mask.fraction for u in view.together(at).values()] for at in (0, 1)]
+    shares = [[u.mask.fraction for u in view.updates_of_round(at).values()] for at in (0, 1)]
     assert shares[0] == [1.0] * 4
     assert all(0.89 < share < 0.91 for share in shares[1])
-    for update in view.together(1).values():
+    for update in view.updates_of_round(1).values():
         assert not update.change.flat[~update.mask.bits].any()
 
 

@@ -12,8 +12,8 @@ from cyclopts import App
 from tests.cli.commands import ONE, run, vergence, write
 from vergence.cli import extensions
 from vergence.cli.app import app
-from vergence.cli.commands import DAILY, GROUPS, help_page, spellings
-from vergence.cli.suggestions import GROUPED, OTHERS
+from vergence.cli.commands import DAILY, GROUPS, full_spellings, help_page
+from vergence.cli.suggestions import MOVED_INTO_GROUPS, SYNONYMS
 from vergence.core.federation import Dataset
 from vergence.core.method import Method
 from vergence.errors import ConfigError
@@ -34,7 +34,7 @@ def test_help_lists_the_commands_and_succeeds(words):
     lines = [line.split()[:1] for line in said.out.splitlines()]
     for each in (*DAILY, *GROUPS):
         assert [each.name] in lines
-        for inner in each.inner:
+        for inner in each.subcommands:
             assert inner in said.out
 
 
@@ -45,9 +45,9 @@ def first_line(text):
 @pytest.mark.parametrize("each", [*DAILY, *GROUPS], ids=lambda each: each.name)
 def test_the_page_of_help_says_what_the_commands_say(each):
     command = app[each.name]
-    if each.inner:
+    if each.subcommands:
         assert first_line(command.help) == each.summary
-        assert sorted(each.inner) == sorted(n for n in command if not n.startswith("-"))
+        assert sorted(each.subcommands) == sorted(n for n in command if not n.startswith("-"))
     else:
         assert first_line(command.help) == each.summary
 
@@ -99,9 +99,9 @@ def test_reproduce_without_the_papers_says_what_to_install(monkeypatch):
     assert first_line(alone["reproduce"].help) == first_line(app["reproduce"].help)
 
 
-@pytest.mark.parametrize("old", sorted(GROUPED))
+@pytest.mark.parametrize("old", sorted(MOVED_INTO_GROUPS))
 def test_a_command_that_went_into_a_group_names_its_new_spelling(old):
-    new = spellings()[old]
+    new = full_spellings()[old]
     vergence(old, "x").complains(2, f"no command '{old}' any more: it is now `vergence {new}`")
     assert vergence(*new.split(), "--help").code == 0
 
@@ -174,7 +174,7 @@ def test_an_unknown_command_is_answered_with_the_near_one(given, meant):
 
 
 def test_what_other_programs_say_is_answered_with_commands_that_there_are():
-    for new in OTHERS.values():
+    for new in SYNONYMS.values():
         assert app.parse_commands(new.split())[0] == tuple(new.split())
 
 

@@ -1,7 +1,7 @@
-"""Split-learning clients with a defence at the cut: what they send, and its imitation.
+"""Split-learning clients with a defence at the cut, and how an attacker simulates the defence.
 
-A defence does three things: it keeps the client's layers in shape while they are trained, it makes
-what is sent, and it says what an attacker who knows it trains on.
+A defence does three things: it constrains the client's layers during training, it changes smashed
+data before they are sent, and it gives an attacker who knows it data of the same kind to train on.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from vergence.privacy.split.pixel_dp import noisy, normalise_
 
 
 class UndefendedClient:
-    """No defence: smashed data as they are."""
+    """A client without a defence, which sends smashed data as they are."""
 
     fresh = False
     """Whether the same image is sent with new noise every time."""
 
     def keep(self, front: nn.Module, height: int, width: int) -> None:
-        """Bring the client's layers into shape, in place, after every step."""
+        """Constrain the client's layers in place, after every step of training."""
 
     def released(
         self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: NoiseKey
     ) -> Tensor:
-        """Data sent for smashed data `[samples, ...]` of these images in a round."""
+        """Return the data that the client sends in place of smashed data `[samples, ...]`."""
         return smashed
 
     def imitation(self, times: int = 1) -> Imitate:
-        """Attacker's change to clean smashed data, to match the mean of so many sends."""
+        """Return a function from clean smashed data to the mean of `times` sends of them."""
         return lambda smashed, _: smashed
 
 
@@ -60,16 +60,18 @@ class PixelNoise(UndefendedClient):
     def released(
         self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: NoiseKey
     ) -> Tensor:
-        """Return smashed data with noise of this round."""
+        """Return smashed data with fresh noise for this round."""
         return noisy(smashed, self.level, "l1_l1", secret.child(round).draws())
 
     def imitation(self, times: int = 1) -> Imitate:
-        """Return noise of the same variance: Laplace, or, of a mean of several, Gaussian."""
+        """Return a function that adds noise of the same variance as the mean of `times` sends."""
 
         def imitate(smashed: Tensor, generator: Generator) -> Tensor:
             if times == 1:
+                # torch draws no Laplace noise from a generator; two exponentials differ by one.
                 one, other = torch.empty(2, *smashed.shape).exponential_(generator=generator)
                 return smashed + self.level * (one - other)
+            # Laplace noise of scale b has variance 2 b^2; a mean of several is nearly Gaussian.
             normal = torch.randn(smashed.shape, generator=generator)
             return smashed + self.level * (2 / times) ** 0.5 * normal
 
@@ -78,9 +80,11 @@ class PixelNoise(UndefendedClient):
 
 @dataclass(frozen=True)
 class Clipped(UndefendedClient):
-    """A clipped smashed vector with noise that is drawn once per image and state of the layers.
+    """A client that clips smashed vectors and adds noise, once per image and state of its layers.
 
-    `fresh`: the layers are trained between two sends, so that the noise is new.
+    Attributes:
+        bottleneck: clip and noise.
+        fresh: the layers are trained between two sends, so that each send has new noise.
     """
 
     bottleneck: Bottleneck
@@ -89,12 +93,14 @@ class Clipped(UndefendedClient):
     def released(
         self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: NoiseKey
     ) -> Tensor:
-        """Return the vectors, shortened, with their images' noise."""
+        """Return the clipped vectors with noise that depends on image and layers."""
+        # The layers stand still here: a key per round stands for training between two sends.
         secret = secret.child(round) if self.fresh else secret
         return self.bottleneck.released(smashed, images.tolist(), layers, secret)
 
     def imitation(self, times: int = 1) -> Imitate:
-        """Return clipped vectors with noise, which averaging thins where it is new every time."""
+        """Return a function that clips and adds noise, less of it where sends can be averaged."""
+        # Noise that repeats with every send does not average away.
         thinner = times**0.5 if self.fresh else 1.0
 
         def imitate(smashed: Tensor, generator: Generator) -> Tensor:
@@ -104,14 +110,19 @@ class Clipped(UndefendedClient):
         return imitate
 
 
-def standing(defence: SplitDefense, noise_spec: NoiseSpec | None) -> UndefendedClient:
-    """Return the clients of a run with this defence, and this noise, as an attacker meets them."""
+def defended_client(defence: SplitDefense, noise_spec: NoiseSpec | None) -> UndefendedClient:
+    """Return a client of a run with this defence and noise.
+
+    Args:
+        defence: at the cut.
+        noise_spec: scale of its noise, None where it adds none.
+    """
     if isinstance(defence, BottleneckCut) and noise_spec is not None:
         return Clipped(Bottleneck(defence.clip, noise_spec.scale), fresh=not defence.still)
     return UndefendedClient() if noise_spec is None else PixelNoise(noise_spec.scale)
 
 
-def sends(
+def client_messages(
     sender: str,
     smashed: Tensor,
     defence: UndefendedClient,
@@ -120,17 +131,19 @@ def sends(
     secret: NoiseKey,
     batch: int = 256,
 ) -> tuple[ObservedMessages, ...]:
-    """Messages a client sends of all its images in so many rounds, with its layers fixed.
+    """Return the messages of a client about all its images in several rounds, with fixed layers.
 
     Args:
         sender: the client's name.
-        smashed: `[samples, ...]`, what its layers make of its images.
-        defence: at the cut.
-        rounds: in each of which every image is sent once.
-        layers: the client's.
-        secret: of this client, for its noise.
-        batch: images that are sent together.
+        smashed: outputs of its layers for its images, `[samples, ...]`.
+        defence: defence at the cut.
+        rounds: number of rounds; every image is sent once in each.
+        layers: parameters of the client's layers.
+        secret: key of this client's noise.
+        batch: number of images that are sent together.
     """
+    # A key per batch: with one key all batches would carry the same noise, and their differences
+    # none.
     return tuple(
         ObservedMessages(
             sender,

@@ -1,9 +1,9 @@
 """Re-identification of people by the few numbers that a method has each of them disclose.
 
-A game: the server was told numbers by one of N people, or knows which N videos there are, and names
-one. It knows what each of them would tell, by a copy of the data (`closest`), or by other data of
+The server received numbers from one of N people, or about one of N videos, and names which. It
+knows everybody's numbers from a copy of the data (`closest`), or estimates them from other data of
 the same people (linkage: `closest` for distances, `likeliest` for counts of classes). Chance is one
-in N. A class is somebody's if its count says so (`held`).
+in N. Counts also say whether somebody has samples of a class at all (`has_class`).
 
 Source of the question: Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of deep
 learning", IEEE S&P 2019 (a server that looks), for numbers beside the updates.
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vergence.errors import ConfigError
 
+# Added to every known count: a class without a sample in the known data would have probability 0,
+# and one sample of it would rule the person out.
 SMOOTH = 0.5
-"""Added to every known count: a person may have a class without a sample of it in known data."""
 
 
 def closest(known: Tensor, asked: Tensor) -> Tensor:
@@ -25,24 +26,26 @@ def closest(known: Tensor, asked: Tensor) -> Tensor:
 
     Args:
         known: `[candidates, numbers]`, the numbers of each candidate; of equals the first is named.
-        asked: `[asked, numbers]`, with noise or without. Laplace noise alike in all numbers makes
-            the nearest by L1 the likeliest.
+        asked: `[asked, numbers]`, the disclosed numbers, with noise or without.
 
     Raises:
         ConfigError: fewer than two candidates, or other numbers than theirs.
     """
     _refuse(known, asked)
+    # Under Laplace noise of one scale, the nearest candidate by L1 is the one of largest
+    # likelihood.
     return torch.cdist(asked.double(), known.double(), p=1).argmin(1)
 
 
 def likeliest(known: Tensor, asked: Tensor) -> Tensor:
     """Return the candidate whose classes make the disclosed counts likeliest, int64 `[asked]`.
 
-    Multinomial: sum_y asked_y log p_y, p the known counts' shares, half a sample added to each.
+    The log-likelihood is multinomial: sum_y asked_y log p_y, where p are the shares of the known
+    counts with half a sample added to each.
 
     Args:
         known: `[candidates, classes]`, counts in other data of the same people.
-        asked: `[asked, classes]`; what noise made negative counts as 0.
+        asked: `[asked, classes]`, the disclosed counts; negative ones, from noise, count as 0.
 
     Raises:
         ConfigError: see `closest`.
@@ -61,6 +64,6 @@ def has_class(counts: Tensor) -> Tensor:
 def _refuse(known: Tensor, asked: Tensor) -> None:
     if len(known) < 2 or known.shape[1:] != asked.shape[1:]:
         raise ConfigError(
-            f"shared numbers: two candidates at least, with as many numbers as are told; got "
-            f"{list(known.shape)} known and {list(asked.shape)} asked"
+            "shared numbers: at least two candidates are needed, each with as many numbers as were "
+            f"disclosed; got {list(known.shape)} known and {list(asked.shape)} asked"
         )

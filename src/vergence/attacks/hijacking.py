@@ -1,15 +1,15 @@
-"""Feature-space hijacking: a server that sends gradients of its own to reconstruct the images.
+"""Feature-space hijacking: a malicious server sends false gradients to reconstruct the images.
 
-The server never trains the task. On images of shadow people it trains an encoder of its own
-(`pilot`) with a decoder back to pictures, and then a critic that tells the pilot's features from
-the client's. What it returns as "the gradient" draws the client's layers to where the critic takes
-them for the pilot: then the decoder sees through them too. Labels that come beside are ignored.
+The server never trains the task. On images of shadow people it trains its own encoder (`pilot`)
+with a decoder back to pictures, and then a critic that distinguishes the pilot's features from the
+client's. The "gradient" it returns trains the client's layers to deceive the critic: their features
+become like the pilot's, and the decoder then works on them too. Labels from clients are ignored.
 
 Source: Pasquini, Ateniese and Bernaschi, "Unleashing the tiger: inference attacks on split
 learning", CCS 2021, Algorithm 1; critic and gradient penalty as in its public code (Gulrajani et
 al., "Improved training of Wasserstein GANs", NeurIPS 2017, equation 3).
-Differs: pilot and decoder are trained before the client comes and then stand still, so that the
-first batch is hijacked already; the decoder starts at the mean image.
+Differs: pilot and decoder are trained before the client connects and are then fixed, so that the
+attack begins with the first batch; the decoder starts at the mean image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.attacks.inverse_network import InverseNet, through
+from vergence.attacks.inverse_network import InverseNet, outputs_without_graph
 from vergence.attacks.training import learn
 from vergence.core.options import NamedOptions
 from vergence.core.task import own_randomness
@@ -33,14 +33,14 @@ class HijackSettings(NamedOptions, label="hijack"):
     """Settings for building and training a malicious server.
 
     Attributes:
-        epochs: passes over the shadow people before the client comes.
-        rate: Adam's, of pilot and decoder.
-        critic_rate: Adam's, of the critic.
-        critic_steps: of the critic per batch of the client.
-        penalty: price of a critic whose slope is not 1.
+        epochs: passes over the shadow people's images before the client connects.
+        rate: Adam's learning rate for pilot and decoder.
+        critic_rate: Adam's learning rate for the critic.
+        critic_steps: training steps of the critic per batch of the client.
+        penalty: weight of the gradient penalty, which keeps the critic's slope at 1.
         width: channels of decoder and critic.
         rank: features of the decoder's linear path.
-        seed: of everything.
+        seed: seed of initial weights and of all draws.
     """
 
     epochs: Annotated[int, Gt(0)] = 10
@@ -54,18 +54,18 @@ class HijackSettings(NamedOptions, label="hijack"):
 
 
 class Hijacker:
-    """A malicious server: it answers a client's smashed data and reconstructs the pictures."""
+    """A malicious server that answers a client's smashed data and reconstructs the pictures."""
 
     def __init__(
         self, images: Tensor, inputs: Tensor, pilot: nn.Module, how: HijackSettings | None = None
     ) -> None:
-        """Prepare, with nothing seen yet.
+        """Train pilot and decoder on the shadow people, before any client connects.
 
         Args:
-            images: of shadow people, `[samples, 1, height, width]` in [0, 1].
-            inputs: the same as a client's layers take them, `[samples, ...]`.
-            pilot: layers with the shape of the clients', which are public; its weights are the
-                server's own and are trained in place.
+            images: shadow people's images, `[samples, 1, height, width]` in [0, 1].
+            inputs: the same images in the form that a client's layers take, `[samples, ...]`.
+            pilot: layers with the architecture of the clients', which is public; they are trained
+                in place from the server's own weights.
             how: rates and sizes.
         """
         self.how, self.images, self.inputs, self.pilot = (
@@ -75,12 +75,14 @@ class Hijacker:
             pilot,
         )
         self.draws = torch.Generator().manual_seed(self.how.seed)
+        # Initial weights come from torch's global generator, which a run must not see advanced.
         with own_randomness():
             torch.manual_seed(self.how.seed)
             with torch.no_grad():
                 features = pilot(inputs[:256])
             self.decoder = InverseNet(features, images, self.how.width, self.how.rank)
             self.critic = critic(features, self.how.width)
+        # Little momentum: the client's features move with every batch, and old gradients mislead.
         self.judging = torch.optim.Adam(
             self.critic.parameters(), self.how.critic_rate, betas=(0.5, 0.9)
         )
@@ -89,7 +91,7 @@ class Hijacker:
     def answer(self, smashed: Tensor) -> Tensor:
         """Train the critic on a client's batch `[samples, ...]`; return the gradient to send back.
 
-        The client that follows it downhill makes features that the critic takes for the pilot's.
+        A client that descends along it makes features that the critic takes for the pilot's.
         """
         smashed = smashed.detach()
         for _ in range(self.how.critic_steps):
@@ -104,7 +106,7 @@ class Hijacker:
         return self.decoder.reconstruct(smashed)
 
     def _train_on_shadows(self) -> None:
-        """Train pilot and decoder on shadow images; keep what the pilot makes of them."""
+        """Train pilot and decoder on shadow images, and compute the pilot's features of them."""
 
         def loss(rows: Tensor, _: object) -> Tensor:
             return functional.mse_loss(
@@ -113,10 +115,11 @@ class Hijacker:
 
         both = nn.ModuleList([self.pilot, self.decoder])
         learn(both, loss, len(self.images), self.how.epochs, self.how.rate, self.how.seed)
-        self.features = through(self.pilot, self.inputs)
+        self.features = outputs_without_graph(self.pilot, self.inputs)
 
     def _judge(self, mine: Tensor, theirs: Tensor) -> None:
-        """Train the critic: high on the pilot's features, low on the client's, of slope 1."""
+        """Train the critic one step: high on the pilot's features, low on the client's."""
+        # Gulrajani et al., equation 3: the slope is held at 1 on random points between the two.
         share = torch.rand(len(mine), *[1] * (mine.ndim - 1), generator=self.draws)
         between = (share * mine + (1 - share) * theirs).requires_grad_(True)
         (slope,) = torch.autograd.grad(self.critic(between).sum(), between, create_graph=True)
@@ -128,7 +131,7 @@ class Hijacker:
 
 
 def critic(features: Tensor, width: int) -> nn.Module:
-    """Return a network that tells features of the shape `[samples, ...]` apart by one number."""
+    """Return a network that scores features of the shape `[samples, ...]` by one number each."""
     if features.ndim == 4:
         layers = [
             nn.Conv2d(features.shape[1], width, 3, stride=2, padding=1),

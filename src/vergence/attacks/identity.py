@@ -1,10 +1,10 @@
-"""Re-identification: one of several known people as the owner of masks, updates or smashed data.
+"""Re-identification: which of several known people masks, updates or smashed data belong to.
 
-Masks, updates and mean smashed data are long vectors, one per person and session: what everybody
-has in common is taken off, and the nearest by angle is named (`nearest`). Gaze labels are a few
-numbers each, but many: every known person is a Gaussian, and whoever makes the asked labels
+Masks, updates and mean smashed data are long vectors, one per person and session: the mean of all
+people is subtracted, and the nearest by angle is named (`nearest`). Gaze labels are short but many:
+a Gaussian is fitted to every known person, and the person under whom the labels in question are
 likeliest is named (`IdentifiedSamples`). Single frames of smashed data are named by a network
-(`score.Recogniser`), and the frames of a session vote (`votes`). Chance is one in the people known.
+(`score.Classifier`), and the frames of a session vote (`votes`). Chance is one in the people known.
 
 Source of the question: Steil et al., "Privacy-aware eye tracking using differential privacy", ETRA
 2019, for gaze; Wang et al., "Beyond inferring class representatives", INFOCOM 2019, for updates.
@@ -20,26 +20,27 @@ from torch import Tensor
 from vergence.attacks.score import Rate
 from vergence.errors import ConfigError
 
+# Added to variances of gaze, in square radians: about half a degree, the noise of labels. Without
+# it two labels, or labels on a line, would have a singular covariance.
 RIDGE = 1e-4
-"""Added to variances of gaze, in square radians: about half a degree, the noise of labels."""
 
 
 def nearest(known: Tensor, asked: Tensor) -> Tensor:
-    """Return for every asked vector which known one it is nearest to by angle, int64 `[asked]`.
+    """Return the known vector nearest to every asked one by angle, int64 `[asked]`.
 
     Args:
         known: `[people, entries]`, one per person; masks as 0 and 1.
-        asked: `[asked, entries]`, of the same layout, from another round or session. The mean is
-            taken off each side by itself: what a round did to everybody names nobody.
+        asked: `[asked, entries]`, of the same layout, from another round or session.
 
     Raises:
-        ConfigError: fewer than two on a side, from which nothing in common can be taken off.
+        ConfigError: a side has fewer than two vectors, whose mean could be subtracted.
     """
     if min(len(known), len(asked)) < 2:
         raise ConfigError(
-            f"identity: vectors of two people at least on both sides, got {len(known)} known and "
-            f"{len(asked)} asked"
+            "identity: at least two people's vectors are needed on both sides, got "
+            f"{len(known)} known and {len(asked)} asked"
         )
+    # Each side loses its own mean: a round's change to everybody would hide who is who.
     own = [
         torch.nn.functional.normalize(side.double() - side.double().mean(0), dim=1)
         for side in (known, asked)
@@ -47,17 +48,18 @@ def nearest(known: Tensor, asked: Tensor) -> Tensor:
     return (own[1] @ own[0].T).argmax(1)
 
 
-def in_place(guesses: Tensor) -> Rate:
-    """Rate at which the person asked at place i was named as the one known at place i."""
+def matching_rate(guesses: Tensor) -> Rate:
+    """Return the rate of right guesses, where the i-th asked vector is of the i-th known person."""
     return Rate(int((guesses == torch.arange(len(guesses))).sum()), len(guesses))
 
 
 def votes(guesses: Tensor, session: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sessions, int64 `[sessions]`, and whom most of their frames name.
+    """Return the sessions, int64 `[sessions]`, and the person whom most of their frames name.
 
     Args:
-        guesses: int64 `[frames]`, a name per frame; of equal counts the smallest wins.
-        session: int64 `[frames]`, which session a frame is of.
+        guesses: the person named for each frame, int64 `[frames]`; of equal counts the smallest
+            number wins.
+        session: the session of each frame, int64 `[frames]`.
     """
     known = session.unique()
     most = [torch.bincount(guesses[session == one]).argmax() for one in known]
@@ -66,7 +68,12 @@ def votes(guesses: Tensor, session: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class IdentifiedSamples:
-    """People as Gaussians of where they look: `mean` `[people, 2]`, `spread` `[people, 2, 2]`."""
+    """Gaussians of known people's gaze: `mean` `[people, 2]`, covariance `spread` `[people, 2, 2]`.
+
+    Attributes:
+        mean: in radians.
+        spread: in square radians.
+    """
 
     mean: Tensor
     spread: Tensor
@@ -79,7 +86,7 @@ class IdentifiedSamples:
             ConfigError: somebody has fewer than two labels.
         """
         if min(map(len, gaze)) < 2:
-            raise ConfigError("identity: two labels at least of every known person")
+            raise ConfigError("identity: at least two labels of every known person are needed")
         ridge = RIDGE * torch.eye(2, dtype=torch.float64)
         return cls(
             torch.stack([labels.double().mean(0) for labels in gaze]),
@@ -87,10 +94,10 @@ class IdentifiedSamples:
         )
 
     def likelihood(self, gaze: Tensor) -> Tensor:
-        """Return the mean log likelihood of labels `[samples, 2]` under everybody, `[people]`."""
-        each = torch.distributions.MultivariateNormal(self.mean, self.spread)
-        return each.log_prob(gaze.double()[:, None]).mean(0)
+        """Return the mean log likelihood of labels `[samples, 2]` under each person, `[people]`."""
+        people = torch.distributions.MultivariateNormal(self.mean, self.spread)
+        return people.log_prob(gaze.double()[:, None]).mean(0)
 
     def named(self, gaze: Tensor) -> int:
-        """Index of the person whose Gaussian makes these labels most likely."""
+        """Return the index of the person under whose Gaussian these labels are likeliest."""
         return int(self.likelihood(gaze).argmax())

@@ -1,13 +1,14 @@
 """The inverse network: reconstructs eye images from smashed data, trained on other people's.
 
-The attacker has images of shadow people and what the clients' layers make of them, learns the way
-back, and goes it with the victim's smashed data. Three things make it stronger than in its source:
+The attacker has images of shadow people and the outputs of the clients' layers for them, trains a
+network on the inverse map, and applies it to the victim's smashed data. Three things make it
+stronger than in its source:
 
-* **Adaptive.** An attacker who knows the client's weights and the defence makes clean smashed data
-  and defends them anew in every batch: noise is never learned by heart.
-* **Averaging.** An image sent several times with fresh noise is averaged first, and the network is
+* **Adaptive.** An attacker who knows the client's weights and the defence computes clean smashed
+  data and applies the defence anew in every batch: the network cannot memorise the noise.
+* **Averaging.** Several sends of an image with fresh noise are averaged first, and the network is
   trained on averages.
-* **It cannot do worse than the mean image** for want of training: it starts there.
+* **Too little training cannot make it worse than the mean image**, where it starts.
 
 Source: SplitFed thesis, section 3.4; He, Zhang and Lee, "Model inversion attacks against
 collaborative inference", ACSAC 2019.
@@ -30,8 +31,8 @@ from vergence.core.options import NamedOptions
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
+# The mean image is kept this far from 0 and 1, whose logits are infinite.
 EDGE = 1e-3
-"""The mean image is kept this far from 0 and 1, whose logits are infinite."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
     Attributes:
         epochs: passes over the shadow images.
         width: channels of its convolutions.
-        rank: features of its linear path, which sees all smashed data at once.
-        seed: of everything.
+        rank: features of its linear path, whose every output depends on all smashed data.
+        seed: seed of initial weights, order and noise.
     """
 
     epochs: Annotated[int, Gt(0)] = 12
@@ -51,12 +52,12 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
     seed: int = 0
 
     def train(self, smashed: Tensor, images: Tensor, defence: Imitate | None = None) -> InverseNet:
-        """Return the network trained on pairs of shadow people.
+        """Return an inverse network trained on shadow people's smashed data and images.
 
         Args:
-            smashed: `[samples, ...]`: as sent, or clean where a defence is given.
-            images: `[samples, 1, height, width]` in [0, 1], the images they were made from.
-            defence: what turns clean smashed data into what is seen; new in every batch.
+            smashed: `[samples, ...]`, as sent; or clean, if `defence` is given.
+            images: the images they come from, `[samples, 1, height, width]` in [0, 1].
+            defence: simulation of the defence, applied to clean smashed data in every batch.
         """
         as_is: Imitate = defence or (lambda clean, _: clean)
         generator = torch.Generator().manual_seed(self.seed)
@@ -73,20 +74,23 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
     def attack(
         self, view: AttackerView, prior: AttackerKnowledge, victim: str
     ) -> tuple[Tensor, Tensor]:
-        """Return the numbers of a victim's images and what was found, `[images, 1, H, W]`.
+        """Return the numbers of a victim's images, and reconstructions `[images, 1, H, W]`.
 
-        With the client's weights in the prior it is adaptive; without, it learns from what shadow
-        people sent, who are the senders named `shadow` and number their images as the prior does.
+        With the client's weights in the prior the attack is adaptive. Without, it learns from the
+        messages of shadow people, whose sender is `shadow` and whose images have the prior's
+        numbers.
 
         Raises:
             ConfigError: the prior holds no shadow images, or the view nothing to pair them with.
         """
         if prior.images is None:
             raise ConfigError(
-                "inverse network: it needs images of shadow people; give them in Prior"
+                "inverse network: it needs images of shadow people; give them in AttackerKnowledge"
             )
         if prior.front is not None:
-            network = self.train(through(prior.front, prior.images), prior.images, prior.defence)
+            network = self.train(
+                outputs_without_graph(prior.front, prior.images), prior.images, prior.defence
+            )
         else:
             images, smashed = view.averaged(SHADOW)
             network = self.train(smashed, prior.images[images])
@@ -95,13 +99,13 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
 
 
 SHADOW = "shadow"
-"""The sender of shadow people's smashed data in a view."""
+"""Name of the sender of shadow people's smashed data in a view."""
 
 
 class InverseNet(nn.Module):
-    """Smashed data to images in (0, 1): a path of convolutions, a linear one, and the mean image.
+    """Network from smashed data to images in (0, 1): convolutions plus a linear path plus the mean.
 
-    Scale and mean of what comes in, and the mean image, are taken from the pairs it is built with.
+    The input's scale and mean, and the mean image, come from the pairs that it is built with.
     """
 
     mean: Tensor
@@ -111,13 +115,18 @@ class InverseNet(nn.Module):
     def __init__(self, smashed: Tensor, images: Tensor, width: int, rank: int) -> None:
         super().__init__()
         height, columns = images.shape[2:]
+        # Statistics per channel; layers and defences differ in scale by orders of magnitude, and a
+        # dead channel has none.
         over = [0, *range(2, smashed.ndim)]
         self.register_buffer("shift", smashed.mean(over, keepdim=True))
         self.register_buffer("scale", smashed.std(over, keepdim=True).clamp(min=1e-9))
         self.register_buffer("mean", images.mean(0).clamp(EDGE, 1 - EDGE).logit())
         inputs, flat = smashed.shape[1], smashed[0].numel()
         spatial = smashed.ndim == 4
+        # Poolings halve the image, so that the ratio of widths is about a power of two. A vector
+        # has no grid: it is laid out at a quarter of the image's size.
         self.times = 2 ** round(math.log2(columns / smashed.shape[3])) if spatial else 4
+        # Rounded up: `forward` cuts off the surplus rows and columns.
         self.grid = -(-height // self.times), -(-columns // self.times)
         self.enter = (
             nn.Conv2d(inputs, width, 3, padding=1)
@@ -152,7 +161,7 @@ class InverseNet(nn.Module):
         return torch.sigmoid(self.mean + near + far)
 
     def _framed(self, x: Tensor) -> Tensor:
-        """Give back the border that convolutions without padding took, where there was one."""
+        """Return maps padded to the grid: convolutions without padding had removed a border."""
         if x.ndim != 4:
             return x
         rows, columns = (want - have for want, have in zip(self.grid, x.shape[2:], strict=True))
@@ -167,8 +176,8 @@ class InverseNet(nn.Module):
             return torch.cat([self(part) for part in smashed.split(batch)])
 
 
-def through(front: nn.Module, images: Tensor, batch: int = 256) -> Tensor:
-    """Outputs of a client's layers for images, without a graph."""
+def outputs_without_graph(front: nn.Module, images: Tensor, batch: int = 256) -> Tensor:
+    """Return the outputs of a client's layers for images, without a graph."""
     front.eval()
     with torch.no_grad():
         return torch.cat([front(part) for part in images.split(batch)])

@@ -1,17 +1,17 @@
-"""Label inference: gaze labels that were never sent, from what a U-shape's server sees.
+"""Label inference: reconstructs gaze labels that a U-shaped split network never sends.
 
-Two ways, one without and one with what the client's last layer gives away:
+There are two attacks, without and with the gradient of the client's last layer:
 
-* `LabelInferenceAttack` is learned on shadow people, who tell their gaze, from what the clients'
-  layers make of them; it then reads the victim's gaze from smashed data. It is a gaze network like
-  any other, and cannot do worse than the mean gaze for want of training: it starts there.
-* `Follower` needs nobody. The client sends h = dL/dt for the t it was sent. Where its last layers
-  are one linear layer, out = t W' + b, h = D W with D = dL/d out: two numbers per sample, and h has
-  many, so that D = h W^+ exactly. With squared errors, L = mean (out - y)^2 over samples and two
-  angles, D n is out - y, and y is known. With absolute errors D tells the signs of out - y, and the
-  loss that the client tells is the mean size. The server, which averages the clients' last layers,
-  knows W and b at the start of a round, and goes along: their gradients, D' t and the sum of D, are
-  known too, and the optimiser is the plan's.
+* `LabelInferenceAttack` is a gaze network trained on shadow people, whose smashed data and gaze are
+  known; it then estimates the victim's gaze from smashed data. Too little training cannot make it
+  worse than the mean gaze, where it starts.
+* `Follower` needs no shadow people. The client is sent t and returns h = dL/dt. If its last layers
+  are one linear layer, out = t W' + b, then h = D W with D = dL/d out. D has two numbers per sample
+  and h many, so that D = h W^+ exactly. With squared errors, L = mean (out - y)^2 over n samples
+  and two angles, D n is out - y, which gives y. With absolute errors D gives the signs of out - y,
+  and the loss that the client reports their mean size. The server averages the clients' last
+  layers, so it knows W and b at the start of a round. It then repeats the client's steps: the
+  gradients, D' t and the sum of D, follow from what it sees, and the optimiser is the plan's.
 
 Source: Li et al., "Label leakage and protection in two-party split learning", ICLR 2022, for the
 question; the closed form for regression is written here.
@@ -44,9 +44,9 @@ class LabelInferenceAttack(NamedOptions, label="reader"):
     """Settings for building and training a network that reads gaze from smashed data.
 
     Attributes:
-        epochs: passes over the shadow people.
+        epochs: passes over the shadow people's samples.
         hidden: units of its one hidden layer.
-        seed: of everything.
+        seed: seed of initial weights and order.
     """
 
     epochs: Annotated[int, Gt(0)] = 20
@@ -78,7 +78,7 @@ class LabelInferenceAttack(NamedOptions, label="reader"):
 
 
 class _Scaled(nn.Module):
-    """Brings every feature to mean 0 and scale 1, as they were in training."""
+    """A layer that scales every feature to mean 0 and deviation 1 over the training data."""
 
     def __init__(self, flat: Tensor) -> None:
         super().__init__()
@@ -90,16 +90,17 @@ class _Scaled(nn.Module):
 
 @dataclass
 class Follower:
-    """A server that goes along with a client's last layers through one round.
+    """A server that repeats the steps of a client's last layer through one round.
 
     Attributes:
         end: the clients' last layers: one linear layer.
         params: their parameters at the start of the round.
         local: how clients train.
         criterion: the task's loss: `l1` or `mse`, means over samples and angles.
+        optimiser: state of the client's optimiser.
 
     Raises:
-        ConfigError: the last layers are more than a linear one, or the loss another.
+        ConfigError: the last layers are more than a linear one, or the loss is another.
     """
 
     end: Piece
@@ -122,18 +123,21 @@ class Follower:
         self.params, self.trainer = self.params.copy(), Trainer(self.end)
 
     def labels(self, t: Tensor, pull: Tensor, loss: float, progress: float = 0.0) -> Tensor:
-        """Return the gaze behind a batch, `[samples, 2]`, and go along with the client's step.
+        """Return the gaze labels of a batch, `[samples, 2]`, and repeat the client's step.
 
         Args:
-            t: `[samples, features]`, what the client was sent.
-            pull: the same shape, dL/dt, what it sent back.
-            loss: the mean loss it told; used with absolute errors.
-            progress: share of the rounds done, for the schedule of the rate.
+            t: features that the client was sent, `[samples, features]`.
+            pull: dL/dt of the same shape, which the client returned.
+            loss: the mean loss that it reported; used with absolute errors.
+            progress: share of the rounds done, for the schedule of the learning rate.
         """
         slopes, batch = self.slopes(pull), {SMASHED: t}
-        if reading(self.end):  # the head pose joins here and is not known: taken for 0
+        # Head poses that enter at the last layer never leave the client: the attacker assumes 0.
+        if reading(self.end):
             batch |= dict.fromkeys(self.end.task.side_inputs, torch.zeros(len(t), 2))
         output = self.trainer.forward(Forward(self.params, batch, self._itself)).double()
+        # mse: dL/d out = 2 (out - y) / (2 n), a mean over n samples and two angles. l1: only the
+        # signs follow from it, and every error is taken for the mean one.
         residual = slopes * len(t) if self.criterion == "mse" else slopes.sign() * loss
         batch[PULL] = slopes.float()
         done = self.trainer.step(
@@ -144,6 +148,7 @@ class Follower:
 
     def slopes(self, pull: Tensor) -> Tensor:
         """Return dL/d out `[samples, 2]`, in float64, from dL/dt `[samples, features]`."""
+        # Columns beyond the features' weigh side inputs, for which no gradient is returned.
         weight = next(self.params[n] for n in self.params.layout.names if n.endswith("weight"))
         return pull.double() @ torch.linalg.pinv(weight[:, : pull.shape[1]].double())
 

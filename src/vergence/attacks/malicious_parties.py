@@ -1,7 +1,7 @@
-"""Parties that read messages of a method from inside, and may alter them.
+"""Parties that read the messages of a method, and may change them.
 
-A conversation is followed from inside, message by message, in whatever engine
-holds it. So attacks meet the methods as they are, and see what the method's server sees.
+The method's own conversation is intercepted, message by message, under any engine. Attacks thus run
+against the methods as they are, and see exactly what the method's server sees.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from vergence.core.method import Method
 T = TypeVar("T")
 M = TypeVar("M", bound=Method)
 Change = Callable[[Any, Any], Any]
-"""Function of a request and its answer that returns the answer for the conversation."""
+"""Function from a request and its answer to the answer that the conversation gets."""
 ReplyObserver = Callable[[ClientContext, str, Reply], None]
 """Called with a client's context, the verb of its request, and its reply."""
 
 
-def tapped(talk: Conversation[T], change: Change) -> Conversation[T]:
-    """Hold a conversation in which `change` sees every answer, and may put another in its place."""
+def intercepted_conversation(talk: Conversation[T], change: Change) -> Conversation[T]:
+    """Yield a conversation's requests; `change` sees every answer and may replace it."""
     try:
         asked = next(talk)
         while True:
             try:
                 answer = yield asked
+            # A method may handle a round without replies by itself: it must see the same exception.
             except NoReplyCounted as gone:
                 asked = talk.throw(gone)
             else:
@@ -40,17 +41,17 @@ def tapped(talk: Conversation[T], change: Change) -> Conversation[T]:
 
 
 def with_observers(method: M, on_reply: ReplyObserver, on_answer: Change) -> M:
-    """Return the method with clients and a server whose messages are recorded, and not changed.
+    """Return the method with observers of every client's replies and of the server's answers.
 
     Args:
         method: any method; its messages do not change.
-        on_reply: called with every reply of a turn, before anything hides it.
-        on_answer: called with a request of a round and its answer, which is what its server
-            learned; its result takes the answer's place.
+        on_reply: called with every reply of a client, before any protection is applied.
+        on_answer: called with every request of a round and its answer, which is all that the server
+            learns; its result replaces the answer.
     """
     kind = type(method)
 
-    def hearing(verb: str) -> Callable[..., Conversation[tuple[Any, Reply]]]:
+    def observed_turn(verb: str) -> Callable[..., Conversation[tuple[Any, Reply]]]:
         def on(
             _: Any, c: Any, msg: Message, site: ClientContext
         ) -> Conversation[tuple[Any, Reply]]:
@@ -62,14 +63,15 @@ def with_observers(method: M, on_reply: ReplyObserver, on_answer: Change) -> M:
         return on
 
     def round(self: Any, s: Any, cohort: Sequence[ClientId]) -> Conversation[Any]:
-        return tapped(kind.round(self, s, cohort), on_answer)
+        return intercepted_conversation(kind.round(self, s, cohort), on_answer)
 
-    own = {f"on_{verb}": hearing(verb) for verb in method.exposure}
+    own = {f"on_{verb}": observed_turn(verb) for verb in method.exposure}
     return as_subclass(type(kind.__name__, (kind,), {**own, "round": round}), method)
 
 
 def as_subclass(kind: type, method: Any) -> Any:
-    """Return a method as a subclass of its own class, with its options and its name."""
+    """Return a method as an instance of a subclass, with the options and name of its own class."""
+    # Registries, tables and messages name a method by its class: the subclass must not show.
     kind.__module__, kind.__qualname__ = type(method).__module__, type(method).__qualname__
     kind.__name__ = type(method).__name__
     return kind(**{field.name: getattr(method, field.name) for field in fields(method)})

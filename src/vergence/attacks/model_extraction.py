@@ -1,7 +1,7 @@
-"""Model extraction: a copy of a classifier, trained on its answers to made-up samples.
+"""Model extraction: a copy of a classifier, trained on its answers to artificial samples.
 
-The attacker may ask so many samples, is told probabilities, knows the shape of the network and of
-what enters it, and has no data.
+The attacker may ask for a limited number of answers, which are probabilities, knows the
+architecture and the shape of its input, and has no data.
 
 Source: Tramer et al., "Stealing machine learning models via prediction APIs", USENIX Security 2016;
 agreement as the aim: Jagielski et al., "High accuracy and high fidelity extraction of neural
@@ -17,8 +17,9 @@ from vergence.attacks.score import Rate
 from vergence.attacks.training import BATCH, learn
 from vergence.errors import ConfigError
 
+# Training steps, however many answers there are: copies made from few and from many answers then
+# differ by the answers alone, and not by the length of training.
 STEPS = 1500
-"""Of training, however many answers there are; but at least two passes."""
 
 
 def random_samples(
@@ -32,16 +33,14 @@ def random_samples(
 def copy_into(
     network: nn.Module, samples: Tensor, answers: Tensor, seed: int = 0, steps: int = STEPS
 ) -> None:
-    """Train a network in place to say what was answered; without answers it stays as it is.
-
-    The loss is the cross-entropy with what was answered, which the answered one alone minimises.
+    """Train a network in place to give the same answers; without answers it does not change.
 
     Args:
         network: from samples to unnormalised log-probabilities.
-        samples: `[count, ...]`, what was asked.
-        answers: `[count, classes]`, probabilities.
-        seed: of the order.
-        steps: of 32 samples.
+        samples: samples that were asked about, `[count, ...]`.
+        answers: probabilities, `[count, classes]`.
+        seed: seed of the samples' order.
+        steps: number of steps on 32 samples each; at least two passes are made.
 
     Raises:
         ConfigError: not one answer for every sample.
@@ -52,6 +51,7 @@ def copy_into(
         return
 
     def loss(rows: Tensor, _: Generator) -> Tensor:
+        # The cross-entropy with soft answers is least where the copy gives the same probabilities.
         return -(answers[rows] * network(samples[rows]).log_softmax(1)).sum(1).mean()
 
     learn(network, loss, len(samples), max(2, steps * BATCH // len(samples)), seed=seed)

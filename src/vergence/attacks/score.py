@@ -1,8 +1,8 @@
-"""Scores of attacks, each next to scores that need no attack.
+"""Scores of attacks, and the scores that are reached without an attack.
 
-A mean squared error alone says nothing: the mean image of other people's eyes has a small one. So
-every score is reported with two that need no smashed data: the mean image, and chance, which is
-somebody else's image or a guess.
+A mean squared error alone says nothing: even the mean image of other people's eyes has a small one.
+Every score is therefore reported with two baselines that need no smashed data: the mean image, and
+chance, which is another image or a guess.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
 # Constants of SSIM as Wang et al. (2004) chose them: a window of 11 x 11 pixels.
-# Constants of SSIM as Wang et al. (2004) chose them: a window of 11 x 11 pixels.
 SIGMA, RADIUS, K1, K2 = 1.5, 5, 0.01, 0.03
 
 
@@ -32,7 +31,7 @@ def mse(images: Tensor, reconstructions: Tensor) -> Tensor:
 
 
 def ssim(images: Tensor, reconstructions: Tensor) -> Tensor:
-    """Return the structural similarity of each image, `[samples]`: 1 for equal, about 0 for alien.
+    """Return the structural similarity of each image, `[samples]`: 1 if equal, about 0 if unlike.
 
     A window of 11 x 11 pixels, weighed by a Gaussian of 1.5, at every pixel; images are mirrored at
     their borders, so that patches smaller than a window count too.
@@ -45,6 +44,7 @@ def ssim(images: Tensor, reconstructions: Tensor) -> Tensor:
     IEEE TIP 2004, equation 13.
     """
     x, y = (side.squeeze(1).double().numpy() for side in (images, reconstructions))
+    # The source's (K L)^2, where the range of pixels L is 1.
     c1, c2 = K1**2, K2**2
     mx, my = _window(x), _window(y)
     vx, vy = _window(x * x) - mx * mx, _window(y * y) - my * my
@@ -63,7 +63,8 @@ def mean_image(shadow: Tensor, count: int) -> Tensor:
 
 
 def other_images(images: Tensor) -> Tensor:
-    """Return somebody's other image in the place of each: what chance would pick."""
+    """Return another image of the same set in place of each, as chance would pick it."""
+    # Half of the set away: neighbours are often frames of the same moment.
     return images.roll(max(1, len(images) // 2), 0)
 
 
@@ -72,7 +73,7 @@ class Rate:
     """Rate of an event: its count, the number of cases, and bounds of the true rate.
 
     `low` and `high` are the bounds of Clopper and Pearson, "The use of confidence or fiducial
-    limits", Biometrika 1934: they hold whatever the true rate is.
+    limits", Biometrika 1934.
     """
 
     hits: int
@@ -83,20 +84,22 @@ class Rate:
         if not 0 <= self.hits <= self.of or not self.of:
             raise ConfigError(f"a rate is of 0 to n among n > 0, got {self.hits} of {self.of}")
 
+    # Exact bounds hold for every true rate, also for the 0 and 1 that attacks often reach, where a
+    # normal approximation has width 0.
     @property
     def value(self) -> float:
-        """The share."""
+        """The share of cases with the event."""
         return self.hits / self.of
 
     @property
     def low(self) -> float:
-        """The lower bound, 0 without a hit."""
+        """The lower bound of the true rate, 0 without a hit."""
         tail = (1 - self.confidence) / 2
         return float(beta.ppf(tail, self.hits, self.of - self.hits + 1)) if self.hits else 0.0
 
     @property
     def high(self) -> float:
-        """The upper bound, 1 without a miss."""
+        """The upper bound of the true rate, 1 without a miss."""
         tail = (1 - self.confidence) / 2
         missed = self.of - self.hits
         return float(beta.ppf(1 - tail, self.hits + 1, missed)) if missed else 1.0
@@ -120,6 +123,7 @@ def tpr_at(member: ArrayLike, scores: ArrayLike, fpr: float) -> tuple[Rate, Rate
     inside, outside = scores[truth], np.sort(scores[~truth])[::-1]
     if not len(inside) or not len(outside) or np.isnan(scores).any():
         raise ConfigError("a true positive rate needs members, others, and scores that are numbers")
+    # 1e-9: fpr * n may lie just below a whole number, as .29 * 100 does.
     allowed = math.floor(fpr * len(outside) + 1e-9)
     # Above the score of non-member number `allowed` + 1 are at most `allowed` non-members.
     bar = outside[allowed] if allowed < len(outside) else -math.inf
@@ -130,10 +134,10 @@ def tpr_at(member: ArrayLike, scores: ArrayLike, fpr: float) -> tuple[Rate, Rate
 
 
 def least_epsilon(true: Rate, false: Rate, delta: float = 1e-5) -> float:
-    """Return the epsilon that an attack disproves: anything private by less would have stopped it.
+    """Return a lower bound of epsilon, which the rates of an attack prove.
 
-    From (epsilon, delta)-privacy follows TPR <= e^epsilon FPR + delta, and the same for the
-    rates of rejection. The bounds of both rates are used, each at half the error.
+    (epsilon, delta)-privacy implies TPR <= e^epsilon FPR + delta, and the same for the rates of
+    rejection. The bounds of both rates are used, each at half the error.
 
     Source: Jagielski, Ullman and Oprea, "Auditing differentially private machine learning",
     NeurIPS 2020, Section 4.
@@ -146,13 +150,17 @@ def least_epsilon(true: Rate, false: Rate, delta: float = 1e-5) -> float:
 
 
 class Classifier:
-    """Tells known people apart by their eyes: a small network trained on a gallery of them.
-
-    Smashed data that are maps will do in the place of images.
-    """
+    """A small network that recognises known people by images of their eyes, or by smashed data."""
 
     def __init__(self, gallery: Tensor, people: Tensor, epochs: int = 15, seed: int = 0) -> None:
-        """Learn from `[samples, channels, height, width]` whose owners are `people`, int64."""
+        """Train on a gallery of images.
+
+        Args:
+            gallery: images or maps, `[samples, channels, height, width]`.
+            people: owner of each, int64 `[samples]`.
+            epochs: passes over the gallery.
+            seed: seed of initial weights and order.
+        """
         self.known, classes = people.unique(return_inverse=True)
         channels = gallery.shape[1]
         with own_randomness():
@@ -160,6 +168,7 @@ class Classifier:
             self.network = nn.Sequential(
                 nn.Conv2d(channels, 16, 3, padding=1),
                 nn.ReLU(),
+                # Rounded up: vectors are maps of 1 x 1, of which nothing else would remain.
                 nn.MaxPool2d(2, ceil_mode=True),
                 nn.Conv2d(16, 32, 3, padding=1),
                 nn.ReLU(),
@@ -169,6 +178,7 @@ class Classifier:
                 nn.ReLU(),
                 nn.Linear(64, len(self.known)),
             )
+            # A first call gives the lazy layer its size, before the optimiser reads parameters.
             self.network(gallery[:1])
 
         def loss(rows: Tensor, _: object) -> Tensor:
@@ -177,11 +187,11 @@ class Classifier:
         learn(self.network, loss, len(gallery), epochs, seed=seed)
 
     def rank_1(self, images: Tensor, people: Tensor) -> Rate:
-        """Rate at which the right person is the first guess; chance is one in the known people."""
+        """Return the rate of right first guesses; chance is one in the known people."""
         return Rate(int((self.named(images) == people).sum()), len(people))
 
     def named(self, images: Tensor) -> Tensor:
-        """Return the first guess for each, int64 `[samples]`."""
+        """Return the first guess for each image, int64 `[samples]`."""
         self.network.eval()
         with torch.no_grad():
             return self.known[self.network(images).argmax(1)]

@@ -1,4 +1,4 @@
-"""Training loop of attackers' networks: Adam on shuffled batches, a rate that falls to zero."""
+"""Training loop of attackers' networks: Adam on shuffled batches with a cosine schedule."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ def learn(
     """Train a network in place.
 
     Args:
-        network: whose parameters are trained; left in evaluation mode.
-        loss: from the numbers of a batch's samples (int64) and a generator for noise to a scalar.
-        samples: how many there are.
-        epochs: passes over them.
-        rate: Adam's, falling to zero as a cosine.
-        seed: of order and noise.
+        network: the network; left in evaluation mode.
+        loss: from the indices of a batch's samples (int64) and a generator for noise to a scalar.
+        samples: number of samples.
+        epochs: passes over the samples.
+        rate: Adam's initial learning rate, which falls to zero as a cosine.
+        seed: seed of order and noise.
         after: called after every step.
     """
+    # A generator of its own: an attack on a run must not advance the run's random draws.
     generator = torch.Generator().manual_seed(seed)
     steps = epochs * -(-samples // BATCH)
     optimiser = torch.optim.Adam(network.parameters(), rate)
+    # At least one step, or the schedule would divide by 0 where nothing is trained.
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
     network.train()
     for _ in range(epochs):

@@ -1,7 +1,7 @@
-"""Inputs of an attack: data that one party saw in a run, and the attacker's prior knowledge.
+"""Inputs of an attack: the data that one party saw in a run, and the attacker's prior knowledge.
 
-An attack takes a view and `AttackerKnowledge` and nothing else, so that it cannot use data that a
-real attacker would not have. A defence is judged against the attacker who knows most.
+An attack gets an `AttackerView` and `AttackerKnowledge` and nothing else, so that it cannot use
+data that a real attacker would not have. A defence is judged by the attacker who knows most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vergence.errors import ConfigError
 
 Party = Literal["server", "network", "client"]
 Imitate = Callable[[Tensor, Generator], Tensor]
-"""Imitation of a defence by an attacker: clean smashed data to data as a client sends them."""
+"""An attacker's simulation of a defence: from clean smashed data to data as a client sends them."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class ObservedMessages:
     """A batch of smashed data as it left a client.
 
     Attributes:
-        sender: of the batch.
-        round: in which it was sent.
-        smashed: `[samples, ...]`, noise and all.
-        images: int64 `[samples]`, which of the sender's images; how a server tells that an image
-            came again: from order, labels or pose.
-        labels: what came beside, `[samples, ...]` each; nothing in the U-shape.
+        sender: the client that sent it.
+        round: round in which it was sent.
+        smashed: smashed data with their noise, `[samples, ...]`.
+        images: indices of the sender's images, int64 `[samples]`. A server can recognise an image
+            that comes again by order, labels or pose.
+        labels: labels sent with them, `[samples, ...]` each; none in a U-shaped network.
     """
 
     sender: str
@@ -44,12 +44,12 @@ class ObservedMessages:
 
 @dataclass(frozen=True)
 class ObservedUpdate:
-    """Change that a client's training made to the model it was given, as it was sent.
+    """An update, that is the change of a model by a client's training, as it was sent.
 
     Attributes:
-        sender: of the update.
-        round: in which it was sent.
-        change: zero where `mask` is false.
+        sender: the client that sent it.
+        round: round in which it was sent.
+        change: the change of the parameters; zero where `mask` is false.
         mask: which entries were sent, where clients share different ones.
     """
 
@@ -64,10 +64,10 @@ class AttackerView:
     """Data of a run that one party saw.
 
     Attributes:
-        party: who looks. A network sees ciphertext where TLS is on: then nothing here but sizes.
+        party: the party that sees the data. An observer of the network sees only sizes under TLS.
         sent: smashed data, in order.
         updates: single clients' updates; none under secure aggregation.
-        sums: what was opened of everybody's updates in a round, where that is all there is.
+        sums: sum of all clients' updates by round, under secure aggregation.
         models: the shared model after each round.
     """
 
@@ -85,8 +85,8 @@ class AttackerView:
                     f"{len(batch.images)} numbers of images; give one number per sample"
                 )
 
-    def of(self, *senders: str) -> AttackerView:
-        """View of the data that these clients gave away."""
+    def from_senders(self, *senders: str) -> AttackerView:
+        """Return the part of the view that these clients sent."""
         return AttackerView(
             self.party,
             tuple(batch for batch in self.sent if batch.sender in senders),
@@ -95,15 +95,15 @@ class AttackerView:
             self.models,
         )
 
-    def together(self, round: int) -> dict[str, ObservedUpdate]:
+    def updates_of_round(self, round: int) -> dict[str, ObservedUpdate]:
         """Return the updates of a round by sender, in the order of their names."""
         updates = {update.sender: update for update in self.updates if update.round == round}
         return dict(sorted(updates.items()))
 
     def averaged(self, sender: str) -> tuple[Tensor, Tensor]:
-        """Return a sender's images by number, and the mean of all that was sent of each.
+        """Return the indices of a sender's images, and the mean of all sends of each.
 
-        Noise that is new with every send averages away; the client's layers must not have changed
+        Noise that is new with every send averages out, if the client's layers did not change
         between the sends.
 
         Raises:
@@ -121,13 +121,14 @@ class AttackerView:
 
 @dataclass(frozen=True)
 class AttackerKnowledge:
-    """Knowledge of an attacker before anything was seen.
+    """Knowledge that an attacker has before the attack.
 
     Attributes:
-        images: of shadow people, `[samples, channels, height, width]` in [0, 1]; none of a victim.
-        people: int64 `[samples]`, whose they are.
+        images: images of shadow people, `[samples, channels, height, width]` in [0, 1]; none of a
+            victim.
+        people: owner of each image, int64 `[samples]`.
         front: the clients' layers with their weights, where they are known.
-        defence: how smashed data are changed before they are sent, where that is known.
+        defence: simulation of the clients' defence, where it is known.
     """
 
     images: Tensor | None = None

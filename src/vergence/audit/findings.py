@@ -1,4 +1,4 @@
-"""Findings of `vergence privacy audit`: printed, and written below the run directory."""
+"""Findings of `vergence privacy audit`, which are printed and written below the run directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
-from vergence.audit.images import grid
+from vergence.audit.images import draw_grid
 from vergence.core.files import write_text
 from vergence.results.figure_style import save
 from vergence.results.text_tables import TextTable, csv_text
@@ -45,13 +45,15 @@ class AuditFindings:
             RATES: "" if self.rates is None else self.rates.csv(),
         }
         for name, text in texts.items():
+            # A file of an earlier audit with other options would pass for one of this audit.
             if not text:
                 (place / name).unlink(missing_ok=True)
                 continue
             write_text(place / name, text)
+
         (place / "audit.png").unlink(missing_ok=True)
         if self.shown:
-            save(grid(self.shown), place / "audit.png")
+            save(draw_grid(self.shown), place / "audit.png")
 
     def show(self, console: Console) -> None:
         """Print the tables."""

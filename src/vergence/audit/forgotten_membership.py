@@ -1,8 +1,8 @@
-"""Membership test of one person in a finished run's shared model, against runs without the person.
+"""Membership test of one person in a finished run's shared model.
 
 The attacker knows everybody else's data and the plan: shadow runs repeat the experiment without
-this person, with other seeds. A model that fits the person's training samples better than models
-that never saw them was trained on them.
+this person, with other seeds. A model that fits the person's training samples better than the
+shadow models, which never saw them, was probably trained on them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from vergence.errors import ConfigError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun, read_run
 
+# The test calls a person a member if this share of models without them would fit as well.
 FPR = 0.01
+# Largest number of samples of a person that the test uses; losses of single samples take long.
 FRAMES = 100
-"""Largest number of samples of a person that the test uses."""
 
 
 def losses_without(
@@ -55,6 +56,7 @@ def losses_without(
         ConfigError: see `fit`.
     """
     rest = [who for who in ready.clients if who != person]
+    # Other seeds than the run's: a shadow run of the same seed would share its initial model.
     first, fits = max(experiment.plan.seeds) + 1, []
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
@@ -72,16 +74,17 @@ def shadow_run(
     some: Federation,
     scratch: Path,
 ) -> TrainedRun:
-    """Run one method and seed on part of the data; the result is evaluated on all data."""
+    """Run one method and seed on part of the data; return it ready to evaluate on all data."""
+    # Nobody reads a shadow run's curves or continues it: neither is written.
     plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
-    alone, folder = replace(experiment.with_method(label), plan=plan), RunDirectory(scratch, {})
+    single, folder = replace(experiment.with_method(label), plan=plan), RunDirectory(scratch, {})
     folder.open()
-    run_rounds(alone.methods[label], alone.task(seed), some, plan, folder)
-    return read_run(scratch, seed, alone).on_data(ready)
+    run_rounds(single.methods[label], single.task(seed), some, plan, folder)
+    return read_run(scratch, seed, single).on_data(ready)
 
 
 def refusal(trained: TrainedRun) -> str:
-    """Reason why there is no shared model to attack, "" if there is one."""
+    """Return the reason why there is no shared model to attack, "" if there is one."""
     whole = trained.offers_newcomer(whole=True)
     return (
         "" if whole else "its server offers unseen clients no whole model, which could be attacked"
@@ -89,7 +92,7 @@ def refusal(trained: TrainedRun) -> str:
 
 
 def mean_log_loss(trained: TrainedRun, person: str) -> Tensor:
-    """Mean logarithm of the loss of up to 100 training samples of a person, shape `[]`.
+    """Return the mean logarithm of the loss of up to 100 training samples of a person, shape `[]`.
 
     The loss is that of the model that an unseen client gets.
 
@@ -104,7 +107,7 @@ def mean_log_loss(trained: TrainedRun, person: str) -> Tensor:
 
 
 def sample_losses(trained: TrainedRun, samples: Samples) -> Tensor:
-    """Loss of every sample, `[samples]`, under the model that an unseen client gets.
+    """Return the loss of every sample, `[samples]`, under the model that an unseen client gets.
 
     Raises:
         ConfigError: the task has no loss of single samples.
@@ -118,6 +121,7 @@ def sample_losses(trained: TrainedRun, samples: Samples) -> Tensor:
                 for at in range(len(samples))
             ]
         )
+    # A task may compare the samples of a batch, such as a contrastive loss: one alone fails there.
     except (RuntimeError, IndexError, ValueError) as error:
         raise ConfigError(f"its task has no loss of single samples ({error})") from error
     if not losses.isfinite().all():

@@ -1,8 +1,8 @@
-"""Re-identification table of `vergence privacy audit`: people recognised, and gaze read.
+"""Re-identification table of `vergence privacy audit`: people recognised, and gaze inferred.
 
-The attacker knows everybody's training pictures by name and is asked to name test pictures of other
-days. It sees what the server of the run was sent: smashed data, and labels where the method sends
-them; where it does not, gaze is estimated from smashed data.
+The attacker knows everybody's training pictures by name, and has to name the owners of test
+pictures of other days. It sees what the run's server received: smashed data, and labels if the
+method sends them; if not, gaze is estimated from smashed data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vergence.attacks.identity import IdentifiedSamples, in_place, votes
+from vergence.attacks.identity import IdentifiedSamples, matching_rate, votes
 from vergence.attacks.label_inference import LabelInferenceAttack
 from vergence.attacks.score import Classifier, Rate
 from vergence.audit.images import evenly_spaced
@@ -20,29 +20,31 @@ from vergence.core.data import Samples, Splits
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.results.text_tables import Record, TextTable
 
+# Pictures per person: known, to be named, and named together by a majority vote. Two votes of 32
+# frames, about a second of a camera, come from the 64 pictures of a person.
 KNOWN, ASKED, BATCH = 100, 64, 32
-"""Pictures per person: known, to be named, and named together by a majority vote."""
+# Number of people whose gaze is estimated: each needs a network trained on all others.
 READ = 5
-"""Number of people whose gaze is estimated, each with a network trained on all others."""
+# Below this probability chance is printed to a hundredth of a percent: 1 in 250 is not "0 %".
 FINE = 0.01
-"""Probability below which chance is printed to a hundredth of a percent."""
+# Number of columns of a gaze label: pitch and yaw.
 GAZE = 2
-"""Number of columns of a gaze label: pitch and yaw."""
 
 
 def people_table(
     people: Mapping[str, Splits], smashed: Callable[[Samples], Tensor], sent: bool
 ) -> TextTable:
-    """Table of a run: rate at which people are named, and error of the estimated gaze.
+    """Return the table of a run: rates at which people are named, and error of estimated gaze.
 
     Args:
         people: data of everybody who took part, in client order.
         smashed: function from samples to smashed data `[samples, ...]` of the run's layers.
-        sent: whether the server was sent labels together with smashed data.
+        sent: whether clients sent labels together with smashed data.
     """
     known = [evenly_spaced(splits.train, KNOWN) for splits in people.values()]
     asked = [evenly_spaced(splits.test, ASKED) for splits in people.values()]
     sides = [[smashed(part) for part in side] for side in (known, asked)]
+    # The classifier takes maps: a vector becomes one of a single pixel.
     maps = [[m if m.ndim == 4 else m.flatten(1)[..., None, None] for m in side] for side in sides]
     owners = torch.repeat_interleave(
         torch.arange(len(known)), torch.tensor([len(part) for part in known])
@@ -60,7 +62,7 @@ def people_table(
         if sent:
             glances = IdentifiedSamples.of(labels[0])
             guesses = torch.tensor([glances.named(part) for part in labels[1]])
-            rate = in_place(guesses)
+            rate = matching_rate(guesses)
             lines.append(rate_record("who: from gaze labels alone, which are sent", rate, chance))
         else:
             lines.append(gaze_record(maps, labels))
@@ -68,15 +70,15 @@ def people_table(
         lines,
         "audit: who it was, and where they looked",
         [
-            f"{len(known)} people, known by up to {KNOWN} of their training pictures and asked by "
-            f"up to {ASKED} of other days. Chance is one in the people; for gaze, the mean of "
-            "the others'."
+            f"{len(known)} people. The server knows up to {KNOWN} training pictures of each, and "
+            f"names up to {ASKED} pictures of other days. Chance is one in the number of people; "
+            "for gaze, the error of the others' mean gaze."
         ],
     )
 
 
 def gaze_record(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
-    """Record of the error of gaze that networks of other people estimate from smashed data."""
+    """Return the record of gaze estimated from smashed data by networks trained on other people."""
     errors, means = [], []
     for who in range(min(READ, len(gaze[0]))):
         others = [i for i in range(len(gaze[0])) if i != who]
@@ -98,7 +100,7 @@ def gaze_record(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
 
 
 def rate_record(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -> Record:
-    """Record of a rate; it is better than chance if the lower bound of its interval is."""
+    """Return the record of a rate; it is better than chance if its lower bound is above chance."""
     right = f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})"
     by_chance = f"{chance:.0%}" if chance >= FINE else f"{chance:.2%}"
     return {
@@ -114,7 +116,7 @@ def rate_record(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -
 
 
 def table(lines: Sequence[Record], heading: str, notes: Sequence[str]) -> TextTable:
-    """Table of records, each with the rate of the attack and the rate by chance."""
+    """Return a table of records, each with the rate of the attack and the rate by chance."""
     return TextTable(
         heading,
         ["what the server finds", "right", "chance"],
@@ -125,7 +127,7 @@ def table(lines: Sequence[Record], heading: str, notes: Sequence[str]) -> TextTa
 
 
 def naming_rate(named: list[Tensor], size: int) -> Rate:
-    """Rate at which the majority vote of `size` successive frames names their owner."""
+    """Return the rate at which majority votes of `size` successive frames name their owner."""
     hits = of = 0
     for person, guesses in enumerate(named):
         _, most = votes(guesses, torch.arange(len(guesses)) // size)

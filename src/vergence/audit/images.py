@@ -14,22 +14,23 @@ from vergence.privacy.split.defense import IMAGE
 from vergence.results.figure_style import canvas, styled
 
 SHOWN = 6
+# Dimensions of `[samples, 1, height, width]`.
 GRAY = 4
-"""Dimensions of `[samples, 1, height, width]`."""
 MEAN, ANOTHER = "nothing: the mean of the others", "nothing: another picture of theirs"
 """Names of the baselines that need no attack."""
 AS_IT_RAN = ", as in the run"
 """End of the name of a record about what the run really sent."""
 
 
-def gray(samples: Samples) -> bool:
-    """True if samples have pictures `[samples, 1, height, width]`."""
+def has_gray_images(samples: Samples) -> bool:
+    """Return whether samples have gray images, `[samples, 1, height, width]`."""
     image = samples.columns.get(IMAGE)
     return image is not None and image.ndim == GRAY and image.shape[1] == 1
 
 
 def concatenate_common(parts: list[Samples]) -> Samples:
-    """Concatenate everybody's samples, with the columns that all of them have."""
+    """Concatenate samples of several people, with the columns that all of them have."""
+    # A column may be missing where one person's recordings lack it.
     common = set.intersection(*(set(part.columns) for part in parts))
     return Samples.concatenate(
         [
@@ -40,12 +41,13 @@ def concatenate_common(parts: list[Samples]) -> Samples:
 
 
 def evenly_spaced(samples: Samples, most: int) -> Samples:
-    """Subset of at most `most` samples, evenly spaced."""
+    """Return a subset of at most `most` samples, evenly spaced."""
+    # Samples are in order of time: the first ones would often be of one day, or of one glance.
     return samples.subset(evenly_spaced_rows(len(samples), most))
 
 
 def evenly_spaced_rows(many: int, most: int) -> Tensor:
-    """Numbers of at most `most` of `many` rows, evenly spaced, int64."""
+    """Return the indices of at most `most` of `many` rows, evenly spaced, int64."""
     return torch.linspace(0, many - 1, min(most, many)).long()
 
 
@@ -55,7 +57,14 @@ def pixels(samples: Samples) -> Tensor:
 
 
 def picture_record(name: str, seen: str, eyes: Tensor, rebuilt: Tensor) -> dict[str, object]:
-    """Record of the similarity between reconstructed pictures and the original ones."""
+    """Return the record of a table with the similarity of reconstructed pictures to the true ones.
+
+    Args:
+        name: what the attacker knows.
+        seen: what it saw, such as "sent once".
+        eyes: the true pictures.
+        rebuilt: the reconstructed pictures.
+    """
     return {
         "what the server has": name,
         "seen": seen,
@@ -65,7 +74,7 @@ def picture_record(name: str, seen: str, eyes: Tensor, rebuilt: Tensor) -> dict[
 
 
 def without_attack(eyes: Tensor, mean: Tensor) -> list[dict[str, object]]:
-    """Records of the baselines that need no attack."""
+    """Return the records of the baselines that need no attack."""
     return [
         picture_record(MEAN, "", eyes, mean),
         picture_record(ANOTHER, "", eyes, score.other_images(eyes)),
@@ -73,7 +82,7 @@ def without_attack(eyes: Tensor, mean: Tensor) -> list[dict[str, object]]:
 
 
 @styled
-def grid(shown: Mapping[str, Tensor]) -> Figure:
+def draw_grid(shown: Mapping[str, Tensor]) -> Figure:
     """Draw pictures, one row for each kind of knowledge of the attacker."""
     first = next(iter(shown.values()))
     columns = torch.linspace(0, len(first) - 1, min(SHOWN, len(first))).long().tolist()

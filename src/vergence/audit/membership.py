@@ -1,8 +1,8 @@
 """Membership inference (LiRA) of frames and of people, on the model that unseen clients get.
 
-In a finished run everybody was a member. So the experiment is repeated in shadow runs, on random
-halves of everybody's frames and on random halves of the people. Each shadow run is attacked in
-turn, and the others show how losses of members differ from losses of others.
+In the finished run everybody was a member, so there is nobody to tell members from. The experiment
+is therefore repeated in shadow runs, on random halves of everybody's frames and on random halves of
+the people. Each shadow run is attacked in turn, and the others show how losses of members differ.
 
 Source: Carlini et al., Membership Inference Attacks From First Principles, S&P 2022.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vergence.attacks.membership import each_in_turn, halves, of_people
+from vergence.attacks.membership import leave_one_out_ratios, random_halves, sum_by_person
 from vergence.attacks.score import least_epsilon, tpr_at
 from vergence.audit.forgotten_membership import refusal, sample_losses, shadow_run
 from vergence.audit.identity import rate_record
@@ -32,14 +32,16 @@ from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
 from vergence.results.text_tables import Record
 
+# False positive rate of the test; largest number of people, and of frames of each. Carlini et al.
+# judge an attack at low false positive rates: an average hides the few who are surely exposed.
 FPR, PEOPLE, FRAMES = 0.01, 50, 40
-"""False positive rate of the test; largest number of people, and of frames of each."""
+# Number of shadow runs on halves of the frames, and as many on halves of the people; True: quick.
+# Six is the least with which two shadow models remain on either side of the attacked one.
 MODELS = {True: 6, False: 12}
-"""Number of shadow runs on halves of the frames, and on halves of the people; True: quick."""
+# CPU seconds of all shadow runs of a quick audit: `--quick` promises two minutes altogether.
 SECONDS = 50.0
-"""CPU seconds of all shadow runs of a quick audit, which limit their rounds."""
+# Smallest number of frames of a person: every shadow run trains on about half of them.
 FEWEST = 8
-"""Smallest number of frames of a person, of which every shadow run has about half."""
 Tick = Callable[[int, int], None]
 Lines = tuple[list[Record], list[tuple[str, str]]]
 """Records of attacks, and pairs of an attack that was not tried and the reason."""
@@ -56,12 +58,13 @@ class ShadowRuns:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment with this plan."""
+        """The experiment of the run, with the plan of the shadow runs."""
         return replace(self.saved.experiment, plan=self.plan)
 
     def run(self, number: int, data: Federation, *parts: Sequence[Samples]) -> list[Tensor]:
         """Run on part of the data; return the model's loss on every sample of each of `parts`."""
         (label,) = self.experiment.methods
+        # New seeds: a shadow run must not start from the attacked run's initial model.
         seed = max(self.saved.experiment.plan.seeds) + 1 + number
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
             trained = shadow_run(self.experiment, label, seed, self.data, data, Path(scratch))
@@ -71,12 +74,12 @@ class ShadowRuns:
 
 
 def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
-    """True positive rate of membership, at a false positive rate of one in a hundred.
+    """Return true positive rates of membership at a false positive rate of one in a hundred.
 
     Args:
         saved: the run.
         data: data of the people who took part.
-        quick: fewer shadow runs, of fewer rounds.
+        quick: fewer shadow runs with fewer rounds.
         tick: called with the number of finished shadow runs, and of all.
     """
     if len(data.people) > PEOPLE:
@@ -86,6 +89,7 @@ def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tic
     reasons = (
         refusal(saved.on_data(data)),
         "four people at least are needed, two in and two out" if len(data.people) < 4 else "",
+        # Every shadow run begins at the same start: with it, a person who is left out is still in.
         "model.start was trained on these people: no run would be without them"
         if starting_model.people_learned_from(start, data.name, data.clients)
         else "",
@@ -115,7 +119,7 @@ def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tic
 
 
 def plans_to_attack(plan: Plan) -> list[tuple[str, Plan]]:
-    """Plan of the run with its name; before it the plan without DP, where the run has some."""
+    """Return the run's plan with its name; before it, if the run has DP, the plan without DP."""
     # Secure sums give the same model, and half of the people may be too few for them.
     opened = replace(plan.privacy, aggregation=None)
     plans = [(AS_IT_RAN.removeprefix(", "), replace(plan, privacy=opened))]
@@ -140,6 +144,7 @@ def attack_plan(
         ConfigError: half of the people are too few for this plan.
     """
     if seconds is not None:
+        # The table says how many rounds were left out: a shorter run remembers less of people.
         shadows, rounds = replace(shadows, plan=shortened(shadows, seconds)), shadows.plan.rounds
         if shadows.plan.rounds < rounds:
             name = f"{name}, cut to {shadows.plan.rounds} of {rounds} rounds"
@@ -153,26 +158,26 @@ def attack_plan(
         for part in (trains, tests)
     ]
     inside, seen = frame_losses(shadows, trains, tick)
-    ratios, truth = zip(*each_in_turn(seen, inside), strict=True)
+    ratios, truth = zip(*leave_one_out_ratios(seen, inside), strict=True)
     lines = [membership_record(f"was this frame in; {name}", list(ratios), list(truth))]
     who, sides = person_losses(shadows, (trains, tests), lambda n: tick(n + shadows.models))
     for what, values, owner in zip(
         ("the frames in question", "frames of other days"), sides, owners, strict=True
     ):
-        pairs = each_in_turn(values, who[:, owner])
-        scores = [of_people(ratio, owner)[1] for ratio, _ in pairs]
+        pairs = leave_one_out_ratios(values, who[:, owner])
+        scores = [sum_by_person(ratio, owner)[1] for ratio, _ in pairs]
         lines.append(membership_record(f"was this person in, by {what}; {name}", scores, list(who)))
     return lines
 
 
 def shortened(shadows: ShadowRuns, seconds: float) -> Plan:
-    """Plan with as many rounds as all shadow runs can finish in so many CPU seconds.
-
-    Each shadow run has half of the frames, or half of the people.
-    """
+    """Return the plan with as many rounds as all shadow runs can finish in these CPU seconds."""
     once = replace(shadows, plan=replace(shadows.plan, rounds=1))
+    # CPU time, not wall time: another program on the machine must not change the audit's rounds.
     began = sum(os.times()[:4])
     once.run(-1, shadows.data)
+    # One round on all data costs as much as two shadow runs' rounds on half of the data, and there
+    # are twice `models` of them. 1 ms at least: a clock that did not tick would divide by 0.
     fit = int(seconds / (max(sum(os.times()[:4]) - began, 1e-3) * shadows.models))
     return replace(shadows.plan, rounds=max(1, min(shadows.plan.rounds, fit)))
 
@@ -180,7 +185,7 @@ def shortened(shadows: ShadowRuns, seconds: float) -> Plan:
 def frame_losses(
     shadows: ShadowRuns, asked_of: Sequence[Samples], tick: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
-    """Shadow runs on random halves of everybody's frames.
+    """Run the shadow runs on random halves of everybody's frames.
 
     Returns:
         Membership of the attacked frames, bool `[models, frames]`, and their losses, of the same
@@ -193,7 +198,7 @@ def frame_losses(
     sizes = [len(splits.train) for splits in people.values()]
     if min(sizes) < FEWEST:
         raise ConfigError(f"somebody has {min(sizes)} training samples; {FEWEST} are needed")
-    inside = halves(sum(sizes), shadows.models, 0)
+    inside = random_halves(sum(sizes), shadows.models, 0)
     parts = inside.split(sizes, 1)
     losses = []
     for model in range(shadows.models):
@@ -208,7 +213,10 @@ def frame_losses(
 
 
 def restrict_training(data: Federation, inside: Tensor) -> Federation:
-    """Data with only those training samples for which `inside`, bool `[samples]`, is true."""
+    """Return data with only those training samples for which `inside`, bool `[samples]`, is true.
+
+    The order is that of clients, and of each client's training samples.
+    """
     sizes = [len(splits.train) for splits in data.people.values()]
     some = {
         name: replace(splits, train=splits.train.subset(part.nonzero().flatten()))
@@ -220,14 +228,14 @@ def restrict_training(data: Federation, inside: Tensor) -> Federation:
 def person_losses(
     shadows: ShadowRuns, sides: Sequence[Sequence[Samples]], tick: Callable[[int], None]
 ) -> tuple[Tensor, list[Tensor]]:
-    """Shadow runs on random halves of the people.
+    """Run the shadow runs on random halves of the people.
 
     Returns:
         Membership of people, bool `[models, people]`, and the losses of each set of frames,
         `[models, frames]`.
     """
     names = list(shadows.data.people)
-    who = halves(len(names), shadows.models, 1)
+    who = random_halves(len(names), shadows.models, 1)
     losses = []
     for model in range(shadows.models):
         some = [name for name, there in zip(names, who[model].tolist(), strict=True) if there]
@@ -237,7 +245,7 @@ def person_losses(
 
 
 def membership_record(what: str, scores: list[Tensor], truth: list[Tensor]) -> Record:
-    """Record of a membership test: true positive rate at the false positive rate `FPR`."""
+    """Return the record of a membership test: true positive rate at false positive rate `FPR`."""
     true, false = tpr_at(torch.cat(truth), torch.cat(scores), FPR)
     finds = f"{what}: TPR at {FPR:.0%} FPR"
     ran = AS_IT_RAN.removeprefix(", ") in what

@@ -1,6 +1,6 @@
 """Model extraction audit: agreement between an owner's teacher and copies made from its answers.
 
-The attacker knows what the provider knows: no data, but the architecture and the input shape.
+The attacker knows as much as the provider: the architecture and the input shape, and no data.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from vergence.methods.generative.sample_generator import classifier, judge_outpu
 from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
+# Numbers of answers that the attacker asks for, True: quick. An owner who limits answers sees from
+# the row of each number what a limit would protect.
 ASKED = {True: (100, 10_000), False: (100, 300, 1_000, 3_000, 10_000, 30_000)}
-"""Numbers of answers that the attacker asks for; True: quick."""
 
 
 def extraction_rates(runs: list[TrainedRun], data: Federation, quick: bool) -> list[Record]:
-    """Rates at which copies of the first owner's teacher agree with it on test samples.
+    """Return the rates at which copies of the first owner's teacher agree with it on test samples.
 
     Args:
         runs: runs of all seeds, whose teachers are counted together.
@@ -48,6 +49,7 @@ def extraction_rates(runs: list[TrainedRun], data: Federation, quick: bool) -> l
                 output = copy_output(saved, owner.teacher, owner.known, ways(saved, count), inputs)
                 rates.append(agreement(output, there))
                 scores.append(task.metrics(output, samples))
+                # A copy that always names the teacher's commonest class agrees this often.
                 chances.append(int(there.argmax(1).bincount().max()))
             rate = Rate(sum(r.hits for r in rates), sum(r.of for r in rates))
             finds = f"a copy of the teacher, by {count:,} answers to {source}: says the same"
@@ -59,7 +61,7 @@ def extraction_rates(runs: list[TrainedRun], data: Federation, quick: bool) -> l
 def copy_output(
     saved: TrainedRun, teacher: Params, known: Params, asked: Tensor, inputs: Tensor
 ) -> Tensor:
-    """Output of a copy with other initial weights for `inputs`, `[samples, classes]`."""
+    """Train a copy on answers to `asked`; return its output for `inputs`, `[samples, classes]`."""
     task = saved.task
     # The provider's student starts from the run's seed, the teacher from the next one: a copy that
     # started from the same weights would agree by that alone.
@@ -70,7 +72,8 @@ def copy_output(
 
 
 def teacher_answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tensor:
-    """Answers of an owner's teacher: probabilities `[samples, classes]`."""
+    """Return an owner's teacher's answers: probabilities `[samples, classes]`."""
+    # Of the classes that the owner has: a teacher never answers with others.
     with torch.no_grad():
         output = judge_outputs(classifier(task), teacher.flat, samples.clone())
         return task.prediction(task.among(output, known["classes"]))

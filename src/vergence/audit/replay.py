@@ -1,7 +1,7 @@
 """Replay of a finished run's first rounds, to observe the updates that its server received.
 
-A run directory holds no updates. The same plan, initial model, data and seed give the same updates
-again, except for the last bits, and for noise, which is drawn anew.
+A run directory does not contain updates. The same plan, initial model, data and seed give the same
+updates again, except for rounding, and for noise, which is drawn anew.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.trained_run import TrainedRun
 
+# Largest number of clients whose updates are recorded: each is as large as the model.
 SENDERS = 50
-"""Largest number of clients whose updates are recorded."""
 
 
-class _Enough(Exception):
-    """Raised to stop after the last round that is replayed."""
+class _LastRoundReplayed(Exception):
+    """Stops a run after the last round that is replayed; it is no error."""
 
 
 def update_tree(saved: TrainedRun) -> tuple[str, str] | None:
-    """Verb and tree in which clients send model updates; None where no client sends any."""
+    """Return the verb and tree in which clients send model updates, None if they send none."""
     names = set(saved.task.init().layout.names)
     offered = saved.method.offer(saved.server, "")
     for verb, exposed in saved.method.exposure.items():
@@ -48,7 +48,7 @@ def update_tree(saved: TrainedRun) -> tuple[str, str] | None:
 
 
 def no_update_reason(method: Method) -> str:
-    """Reason why there are no updates to attack, where `update_tree` is None."""
+    """Return the reason why there are no updates to attack, where `update_tree` is None."""
     trees = sorted({t for e in method.exposure.values() for t in e.trees if not e.raw})
     if not trees:
         return "nothing learned leaves a device in this method, or no part of the network"
@@ -81,20 +81,22 @@ def replay_rounds(
     summed, senders = plan.privacy.aggregation is not None, set[str]()
 
     def record(site: ClientContext, asked: str, reply: Reply) -> None:
+        # Under secure sums the server has no single update: recording one would overstate it.
         if summed or asked != verb or len(senders | {site.id}) > SENDERS:
             return
         senders.add(site.id)
+        # `leaving` bounds the reply and drops its metrics, as the client did before sending it.
         sent = seal(plan.privacy.leaving(reply), site.round).trees[tree]
         updates.append(observed_update(sent, site))
 
-    def learn(asked: Any, answer: Any) -> Any:
+    def record_sum(asked: Any, answer: Any) -> Any:
         if summed and isinstance(answer, Aggregate) and asked.verb == verb:
             sums[len(sums)] = answer.totals[tree]
         return answer
 
     def tick(_: int, done: int, __: Mapping[str, float]) -> None:
         if done >= rounds:
-            raise _Enough
+            raise _LastRoundReplayed
 
     method = saved.method if local is None else replace(saved.method, local=local)
     # One process in the simulator: which engine ran the rounds does not change their updates.
@@ -111,18 +113,22 @@ def replay_rounds(
     with tempfile.TemporaryDirectory(prefix="vergence-audit-") as scratch:
         folder = RunDirectory(Path(scratch), {})
         folder.open()
-        with suppress(_Enough):
-            run_rounds(with_observers(method, record, learn), saved.task, data, quiet, folder, tick)
+        with suppress(_LastRoundReplayed):
+            run_rounds(
+                with_observers(method, record, record_sum), saved.task, data, quiet, folder, tick
+            )
     return AttackerView("server", updates=tuple(updates), sums=sums)
 
 
 def observed_update(sent: SealedTree, site: ClientContext) -> ObservedUpdate:
-    """Update as the server knows it, which divides the weighted tree by its weight."""
+    """Return an update as the server knows it: the weighted tree divided by its weight."""
+    # Zero weight: somebody without samples, whose tree is zero.
     if isinstance(sent.weight, float):
         return ObservedUpdate(site.id, site.round, sent.total / (sent.weight or 1.0))
     mask = counted(sent.weight, sent.total.layout)
     if isinstance(sent.weight, Mask):
         return ObservedUpdate(site.id, site.round, sent.total, mask)
     assert isinstance(sent.weight, Params)
+    # Entries that were not sent have weight 0: a one in their place avoids 0 / 0.
     weights = sent.weight.flat + (~mask).bits
     return ObservedUpdate(site.id, site.round, sent.total.like(sent.total.flat / weights), mask)

@@ -2,8 +2,8 @@
 
 The server sees smashed data of a split network (`smashed_data`), or model updates (`updates`). An
 outsider has the model that unseen clients get, and infers from it whether a person or a picture was
-in the training data (`membership`); where owners keep teachers, also from the teachers
-(`teacher_membership`), which can be copied (`model_extraction`).
+in the training data (`membership`). If owners keep teachers, these are attacked as well
+(`teacher_membership`), and copied (`model_extraction`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def audit(
     Args:
         folder: run directory of one method.
         console: console that the tables are printed to.
-        quick: fewer pictures, steps and shadow runs.
+        quick: use fewer pictures, steps and shadow runs.
         person: the victim, whose pictures are reconstructed; default the first person.
 
     Raises:
@@ -48,6 +48,7 @@ def audit(
     # Pictures of people are written below the folder: a link could lead them to a shared place.
     refuse_links(folder)
     saved = read_run(folder)
+    # The findings are filed with this run: they must not be about files that somebody changed.
     checksums.check(folder)
     data = saved.trained_on
     saved.refuse_unknown_person(person, data.clients)
@@ -55,7 +56,7 @@ def audit(
         if smashed_data.sends_smashed(saved.method):
             findings = smashed_data.audit_smashed_data(saved, data, person, quick, bar)
         else:
-            findings = on_updates(saved, data, person, quick, bar)
+            findings = audit_updates_and_model(saved, data, person, quick, bar)
     findings.write(folder / "audit")
     findings.show(console)
     console.print(
@@ -64,7 +65,7 @@ def audit(
     return findings
 
 
-def on_updates(
+def audit_updates_and_model(
     saved: TrainedRun, data: Federation, person: str | None, quick: bool, bar: Progress
 ) -> AuditFindings:
     """Attack the updates that clients sent, and the final model."""
@@ -91,14 +92,17 @@ def on_updates(
     rates, more = asked.membership_rates(
         saved, data, quick, lambda done, all_: bar.update(line, completed=done, total=all_)
     )
-    numbers, untold = disclosed_statistics.audit_statistics(saved, data)
+    numbers, numbers_not_tried = disclosed_statistics.audit_statistics(saved, data)
     if taught:
         seeds = read(saved.folder).runs[0].seeds
         rates += extraction_rates([read_run(saved.folder, seed) for seed in seeds], data, quick)
     lines = [*seen.rates, *numbers, *rates]
     notes = [*NOTES, *(disclosed_statistics.NOTES if numbers else ())]
     second = table(lines, "audit: whose it was, and who was in", notes) if lines else None
-    return AuditFindings(pictures(seen), seen.shown, second, [*seen.not_tried, *untold, *more])
+    return AuditFindings(
+        pictures(seen), seen.shown, second, [*seen.not_tried, *numbers_not_tried, *more]
+    )
+
 
 
 NOTES = (
@@ -108,7 +112,7 @@ NOTES = (
 
 
 def pictures(seen: audit_updates.ObservedRounds) -> TextTable | None:
-    """Table of reconstructed pictures, None where there are none."""
+    """Return the table of reconstructed pictures, None if there are none."""
     if not seen.lines:
         return None
     cells = [
@@ -126,9 +130,10 @@ def pictures(seen: audit_updates.ObservedRounds) -> TextTable | None:
         cells,
         keys=2,
         notes=[
-            "The attacker knows the model that clients start from and other people's pictures. "
-            "One picture in one step is the worst that could be sent, with its label known; from "
-            "all of a person's pictures one is drawn, and compared with several of theirs.",
+            "The attacker knows the model that clients start from, and other people's pictures. "
+            "The worst case is an update that one picture made in one step, with its label known. "
+            "From an update that many pictures made, one picture is reconstructed and compared "
+            "with several of the person's.",
             "No attack found is no proof that there is none.",
         ],
         records=seen.lines,

@@ -1,7 +1,7 @@
 """Membership inference (LiRA) on an owner's teacher, and on the student that it taught.
 
-Whoever may ask the teacher sees its scores; the provider has the student. Shadow runs on random
-halves of the owners' samples give both, and each shadow run is attacked in turn.
+Anybody who may ask the teacher sees its probabilities, and the provider has the student. Shadow
+runs on random halves of the owners' samples train both, and each shadow run is attacked in turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vergence.attacks.membership import each_in_turn, halves
+from vergence.attacks.membership import leave_one_out_ratios, random_halves
 from vergence.audit.forgotten_membership import shadow_run
 from vergence.audit.images import evenly_spaced, evenly_spaced_rows
 from vergence.audit.membership import (
@@ -40,8 +40,9 @@ from vergence.methods.generative.provider import Taught
 from vergence.training.sequential import Solver
 
 TEACHER, STUDENT = "teacher", "student"
+# Largest number of an owner's samples whose membership is tested: enough for a rate at one false
+# positive in a hundred.
 SAMPLES = 5000
-"""Largest number of an owner's samples whose membership is tested."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class TeacherMembership:
     losses: Mapping[str, Tensor]
 
     def ratios(self, of: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Likelihood ratios of all samples and their membership, run by run."""
-        pairs = list(each_in_turn(self.losses[of], self.inside))
+        """Return, run by run, the likelihood ratios of all samples and their true membership."""
+        pairs = list(leave_one_out_ratios(self.losses[of], self.inside))
         return [ratios for ratios, _ in pairs], [truth for _, truth in pairs]
 
 
 def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
-    """True positive rate for owners' samples, at a false positive rate of one in a hundred.
+    """Return true positive rates for owners' samples at a false positive rate of 1 in 100.
 
     Args:
         saved: run of a method with teachers.
@@ -104,7 +105,7 @@ def shadow_losses(
     seed: int,
     tick: Callable[[int], None] = lambda _: None,
 ) -> TeacherMembership:
-    """Shadow runs of one method on random halves of everybody's samples.
+    """Run one method on random halves of everybody's samples, several times.
 
     Args:
         experiment: experiment with one method.
@@ -121,7 +122,7 @@ def shadow_losses(
     sizes = [len(train) for train in trains]
     if min(sizes) < FEWEST:
         raise ConfigError(f"an owner has {min(sizes)} training samples; {FEWEST} are needed")
-    inside = halves(sum(sizes), models, seed)
+    inside = random_halves(sum(sizes), models, seed)
     parts = inside.split(sizes, 1)
     rows: dict[str, list[Tensor]] = {TEACHER: [], STUDENT: []}
     for model in range(models):
@@ -156,7 +157,7 @@ def _teacher(saved: TrainedRun, name: str, samples: Samples) -> Tensor:
 
 
 def _losses(task: Task, params: Params, samples: Samples, known: Params | None = None) -> Tensor:
-    """Loss of every sample, float64 `[samples]`."""
+    """Return the loss of every sample, float64 `[samples]`."""
     # In float32 the loss of a confident teacher is 0 below 1e-7, and its logarithm infinite.
     outputs = Solver(task).outputs(params, samples).double()
     if known is not None:
@@ -165,7 +166,7 @@ def _losses(task: Task, params: Params, samples: Samples, known: Params | None =
 
 
 def shortened(experiment: Experiment, data: Federation, seconds: float) -> Experiment:
-    """Experiment with as many rounds as fit into so many CPU seconds, at least two.
+    """Return the experiment with as many rounds as fit into these CPU seconds, at least two.
 
     The teacher is trained in full; generator and student keep their shares of the rounds.
     """
@@ -180,19 +181,20 @@ def shortened(experiment: Experiment, data: Federation, seconds: float) -> Exper
 
 
 def run_once(experiment: Experiment, data: Federation) -> None:
-    """Run an experiment of one method on all samples, without a result."""
+    """Run an experiment of one method on all samples, to measure its time."""
     (label,) = experiment.methods
     with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
         shadow_run(experiment, label, max(experiment.plan.seeds), data, data, Path(scratch))
 
 
 def with_rounds(experiment: Experiment, rounds: int) -> Experiment:
-    """Experiment of at most `rounds` rounds; the generator keeps its share of them."""
+    """Return the experiment with at most `rounds` rounds; the generator keeps its share of them."""
     ((label, method),) = experiment.methods.items()
     assert isinstance(method, Taught)
     had = experiment.plan.rounds
     if rounds >= had:
         return experiment
+    # Generator and student need at least one round each.
     making = max(1, min(rounds - 1, round(rounds * method.generator_rounds / had)))
     return replace(
         experiment,

@@ -1,9 +1,9 @@
 """Audit of model updates: pictures reconstructed from them, and their owners recognised.
 
-The updates are those of the run's first rounds, single ones, or sums under secure aggregation. A
+The updates are those of the run's first rounds: single ones, or sums under secure aggregation. A
 picture is reconstructed from one person's first update, and, as the worst case, from an update that
-one picture made in one step. The attacker knows the owners of the updates of one round, and names
-those of the next round, and of another session of the same people.
+one picture made in one step. The attacker knows who sent the updates of one round, and names the
+senders in the next round, and in another session of the same people.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from vergence.attacks import score
-from vergence.attacks.gradient_inversion import GradientInversion, of_update
-from vergence.attacks.identity import in_place, nearest
+from vergence.attacks.gradient_inversion import GradientInversion, gradient_of_update
+from vergence.attacks.identity import matching_rate, nearest
 from vergence.attacks.view import AttackerView
 from vergence.audit import replay
 from vergence.audit.identity import rate_record
@@ -24,7 +24,7 @@ from vergence.audit.images import (
     AS_IT_RAN,
     concatenate_common,
     evenly_spaced,
-    gray,
+    has_gray_images,
     picture_record,
     pixels,
     without_attack,
@@ -47,7 +47,7 @@ from vergence.training.pruning import built
 
 @dataclass(frozen=True)
 class ReplaySize:
-    """Amount of work: number of pictures, of steps of an inversion, and of replayed rounds."""
+    """Amount of work: numbers of pictures, of inversion steps, and of replayed rounds."""
 
     pictures: int
     steps: int
@@ -59,7 +59,7 @@ QUICK, WHOLE = ReplaySize(3, 100, 3), ReplaySize(6, 300, 5)
 
 @dataclass
 class ObservedRounds:
-    """Findings from updates.
+    """Findings of attacks on updates.
 
     Attributes:
         lines: records of reconstructed pictures.
@@ -77,22 +77,26 @@ class ObservedRounds:
 
 
 def server_views(saved: TrainedRun) -> tuple[list[tuple[str, Plan]], str]:
-    """Plans to attack, by name: without defences and with them; and why there are no secure sums.
+    """Return the plans to attack, by name: without defences, and with them.
 
-    The defences are the run's, or, where it has none, secure sums.
+    The defences are the run's own, or, if it has none, secure sums.
+
+    Returns:
+        The plans, and the reason why none has secure sums, "" if one has.
     """
     plan, privacy = saved.experiment.plan, saved.experiment.plan.privacy
     bare = replace(privacy, aggregation=None, user=None, solver=None, mask=None)
     if privacy != bare:
-        own = {
+        defences = {
             "secure sums": privacy.aggregation,
             "DP for people": privacy.user,
             "DP-SGD": privacy.solver,
             "DP for masks": privacy.mask,
         }
-        name = " and ".join(name for name, there in own.items() if there) + AS_IT_RAN
+        name = " and ".join(name for name, used in defences.items() if used) + AS_IT_RAN
         return [("no defence", replace(plan, privacy=bare)), (name, plan)], ""
     plans, why = [(f"no defence{AS_IT_RAN}", plan)], ""
+    # Pairwise sums need no aggregators; where they are impossible, additive ones may not be.
     for kind in ("pairwise", "additive"):
         try:
             other = replace(
@@ -131,7 +135,7 @@ def attack_updates(
     observed = {}
     for name, plan in plans:
         observed[name] = replay.replay_rounds(saved, data, rounds, plan)
-        tick(f"rounds held again: {name}")
+        tick(f"rounds replayed: {name}")
     first = [update.sender for update in observed[plans[0][0]].updates if update.round == 0]
     if person is not None and person not in first:
         raise ConfigError(
@@ -141,7 +145,8 @@ def attack_updates(
         raise ConfigError("nobody sent anything in the first round of this run")
     findings.who = person or min(first)
     _pictures(findings, saved, data, plans, observed, size, tick)
-    # Another session of the same people: they train on their test data, of other days.
+    # Another session of the same people, who train on their test data, of other days: an attacker
+    # who recognises them there has learned their eyes, and not one day's light.
     people = {name: Splits(s.test, s.val, s.train) for name, s in data.people.items()}
     session = replace(data, people=people)
     for name, plan in plans:
@@ -171,6 +176,7 @@ def _pictures(
     """Reconstruct the victim's pictures from observed updates."""
     who = findings.who
     mine = evenly_spaced(data.people[who].train, size.pictures)
+    # Twenty people are enough for a mean picture.
     others = [splits.train for name, splits in data.people.items() if name != who][:20]
     why = no_pictures_reason(saved, mine, others)
     if why:
@@ -203,8 +209,8 @@ def _pictures(
 
 
 def no_pictures_reason(saved: TrainedRun, mine: Samples, others: list[Samples]) -> str:
-    """Reason why pictures cannot be reconstructed, "" if they can."""
-    if not gray(mine):
+    """Return the reason why pictures cannot be reconstructed, "" if they can."""
+    if not has_gray_images(mine):
         return "the data have no gray pictures [samples, 1, height, width]"
     if not others:
         return "there is nobody else whose pictures an attacker could start from"
@@ -218,10 +224,9 @@ def no_pictures_reason(saved: TrainedRun, mine: Samples, others: list[Samples]) 
 def one_picture_round(
     saved: TrainedRun, data: Federation, plan: Plan, mine: Samples, who: str, at: int
 ) -> tuple[Federation, int, Plan, LocalTraining]:
-    """Arguments of `replay_rounds` for one round in which everybody takes one step on one picture.
+    """Return arguments of `replay_rounds` for one round, of one step on one picture by everybody.
 
-    The victim's picture is number `at` of `mine`. The noise of DP-SGD is that of the run: it would
-    be larger if it were calibrated to a single picture.
+    The victim's picture is number `at` of `mine`.
     """
     people = {
         name: replace(
@@ -235,6 +240,8 @@ def one_picture_round(
         for name, splits in data.people.items()
     }
     solver = plan.privacy.solver
+    # The noise of DP-SGD is the run's: calibrated to a single picture it would be larger, and the
+    # attack would look weaker than it is.
     if solver is not None:
         passes = dry_run(saved.method, saved.task, data.only([who]), plan.rounds)
         noise = training_schedule(passes, len(data.people[who].train)).noise(solver)
@@ -245,10 +252,10 @@ def one_picture_round(
 
 
 def first_update(view: AttackerView, who: str) -> tuple[str, Params]:
-    """Name and parameters of what the server saw first: the person's update, or the sum of all."""
+    """Return the name and parameters of the first thing the server saw: an update, or a sum."""
     if view.sums:
         return "the sum of all", view.sums[min(view.sums)]
-    return "an update", view.together(0)[who].change
+    return "an update", view.updates_of_round(0)[who].change
 
 
 def invert_update(
@@ -256,15 +263,19 @@ def invert_update(
 ) -> Tensor:
     """Reconstruct the picture `[1, 1, height, width]` whose gradient is most like a first update.
 
+    The gradient is that of the task's initial parameters, from which every network of a run starts.
+
     Args:
-        saved: the run, whose networks all start from the task's initial parameters.
-        change: change of the parameters that were sent.
+        saved: the run.
+        change: the change of the parameters that were sent.
         batch: one sample, whose labels the attacker assumes.
         start: initial pixels, in [0, 1].
         steps: number of steps of the optimisation.
     """
     task = saved.task
     network = built(task.module(), task.init())
+    # A task standardises pixels linearly: black and white give the scale, for pixels in [0, 1]
+    # through which gradients flow.
     dark, bright = (
         task.inputs({**batch, IMAGE: torch.full_like(batch[IMAGE][:1], level)})[0]
         for level in (0, 255)
@@ -282,12 +293,12 @@ def invert_update(
     # Adam's first step has the gradient's signs, but not its sizes.
     adam = saved.method.local.optimizer != "sgd"
     return GradientInversion(steps, signs=adam).reconstruct(
-        loss, parameters, of_update(change, names), start
+        loss, parameters, gradient_of_update(change, names), start
     )
 
 
 def average_sample(batch: Batch) -> Batch:
-    """One sample: the mean of each floating-point column, and the first row of the others."""
+    """Return one sample: the mean of each floating-point column, the first row of the others."""
     return {
         name: column.mean(0, keepdim=True) if column.is_floating_point() else column[:1]
         for name, column in batch.items()
@@ -299,7 +310,7 @@ def naming_rates(name: str, one: AttackerView, other: AttackerView) -> Iterator[
     last = max(update.round for update in one.updates)
     asked = [("the next round", one, last - 1, last)] if last else []
     for where, view, known, at in (*asked, ("another session", other, last, last)):
-        before, after = one.together(known), view.together(at)
+        before, after = one.updates_of_round(known), view.updates_of_round(at)
         both = [who for who in before if who in after]
         if len(both) < 2:
             continue
@@ -313,6 +324,6 @@ def naming_rates(name: str, one: AttackerView, other: AttackerView) -> Iterator[
             known_, asked_ = (torch.stack([v for v in side if v is not None]) for side in sides)
             if what == "a mask" and bool((known_ == known_[0]).all()):
                 continue  # Before anything is personal, all masks are equal.
-            rate = in_place(nearest(known_, asked_))
+            rate = matching_rate(nearest(known_, asked_))
             finds = f"who: from {what}, asked in {where}; {name}"
             yield rate_record(finds, rate, 1 / len(both), name.endswith(AS_IT_RAN))

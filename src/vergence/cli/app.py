@@ -1,4 +1,4 @@
-"""The parser of arguments; a command's module is imported when the command is called."""
+"""The parser of command-line arguments, which imports a command's module when it is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ app = App(
     name="vergence",
     help=ABOUT,
     version_flags=["--version"],
+    # `main` answers Ctrl-C itself, with one line and the exit code of a partial run.
     suppress_keyboard_interrupt=False,
 )
-for each in (*DAILY, *GROUPS):
-    app.command(each.place, name=each.name)
+for command in (*DAILY, *GROUPS):
+    # The text "module:function" is resolved on the call: importing all commands imports torch.
+    app.command(command.import_path, name=command.name)

@@ -16,19 +16,19 @@ ABOUT = "Train personalised gaze models across people without collecting their d
 
 @dataclass(frozen=True)
 class Command:
-    """A command, or a group of commands, of the first level.
+    """A command, or a group of commands, that follows `vergence` directly.
 
     Attributes:
-        name: as it is typed.
-        place: "module:function", imported when the command is called.
-        summary: one sentence.
-        inner: the names of a group's commands.
+        name: the word that users type.
+        import_path: "module:function", imported when the command is called.
+        summary: one sentence for the page of help.
+        subcommands: the names of a group's commands; empty for a command.
     """
 
     name: str
-    place: str
+    import_path: str
     summary: str
-    inner: tuple[str, ...] = ()
+    subcommands: tuple[str, ...] = ()
 
 
 DAILY = (
@@ -143,21 +143,28 @@ GROUPS = (
 )
 
 
-def spellings() -> dict[str, str]:
-    """The full spelling of every command by its last word; of two, the shorter."""
-    inner = {name: f"{group.name} {name}" for group in GROUPS for name in group.inner}
-    return inner | {each.name: each.name for each in (*DAILY, *GROUPS)}
+def full_spellings() -> dict[str, str]:
+    """Return the full spelling of every command by its last word.
+
+    Where two commands end in the same word, that without a group is returned.
+    """
+    in_groups = {name: f"{group.name} {name}" for group in GROUPS for name in group.subcommands}
+    # First-level commands come last: `status` is the daily command, and not `deploy status`.
+    return in_groups | {command.name: command.name for command in (*DAILY, *GROUPS)}
 
 
 def help_page(width: int | None = None) -> str:
-    """The first page of help: daily commands, then the groups with what is in each.
+    """Return the page of `vergence --help`: daily commands, then the groups and their commands.
 
     Args:
-        width: in columns; default that of the terminal, 100 at most.
+        width: of the page, in columns; by default the terminal's, 100 at most.
     """
+    # Lines longer than 100 columns are hard to read, however wide the terminal is.
     width = width or min(100, shutil.get_terminal_size((100, 24)).columns)
     daily = [(each.name, each.summary) for each in DAILY]
-    groups = [(each.name, f"{each.summary} Commands: {', '.join(each.inner)}.") for each in GROUPS]
+    groups = [
+        (each.name, f"{each.summary} Commands: {', '.join(each.subcommands)}.") for each in GROUPS
+    ]
     options = [
         ("--help", "This page; after a command, what it takes."),
         ("--version", "The version of vergence."),
@@ -169,16 +176,20 @@ def help_page(width: int | None = None) -> str:
         ("Groups of commands (vergence GROUP --help lists what each takes):", groups),
         ("Options:", options),
     ):
-        parts.append("\n".join([title, *(_row(name, text, first, width) for name, text in rows)]))
+        parts.append(
+            "\n".join([title, *(_help_row(name, text, first, width) for name, text in rows)])
+        )
     return "\n\n".join(parts) + "\n"
 
 
-def _row(name: str, text: str, first: int, width: int) -> str:
+def _help_row(name: str, text: str, first: int, width: int) -> str:
     lead = f"  {name:<{first}}  "
     return textwrap.fill(
         text,
+        # In a very narrow terminal the text still gets 20 columns, rather than one word a line.
         max(width, len(lead) + 20),
         initial_indent=lead,
         subsequent_indent=" " * len(lead),
+        # A command with a hyphen, such as split-plan, stays in one piece that can be copied.
         break_on_hyphens=False,
     )

@@ -41,7 +41,7 @@ def import_data(
     Args:
         folder: recordings of people, or tables with a column that names them.
         out_: the new experiment file (.toml).
-        set_: `federation.key=value`, where something cannot be told; may be given several times.
+        set_: `federation.key=value`, for what the files do not say; may be given several times.
     """
     from vergence.cli.data_import import import_folder
 
@@ -51,7 +51,7 @@ def import_data(
 @data.command
 @ask_for_trust
 def check(name: str, *, root: str | None = None) -> None:
-    """Count, verify, and say what is missing and where a licence holder gets it.
+    """Count and verify a data set's files; say what is missing and where a licence holder gets it.
 
     Args:
         name: a data set (see `vergence data list`), or an experiment file (.toml) with its options.
@@ -97,13 +97,13 @@ def partition(
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     picture: Path | None = None,
 ) -> None:
-    """Show who has how many training samples of which class.
+    """Show how many training samples of each class each person has.
 
     Args:
         target: a data set (see `vergence data list`) or an experiment file (.toml).
         root: its folder; relative to the working directory, else to VERGENCE_DATA.
         set_: `federation.key=value` or `noise.key=value`; may be given several times.
-        picture: draw it (.png, .svg, .pdf): people by classes, a disc for each.
+        picture: draw the numbers as discs, people by classes (.png, .svg, .pdf).
     """
     from vergence.studies.class_partition import show
 
@@ -132,7 +132,7 @@ def patches(
     """
     from vergence.video.eye_patches import show, write_patches
 
-    found = write_patches(
+    patches = write_patches(
         source, out_, landmarker, camera=camera, targets=targets, sheet=contact_sheet
     )
-    show(found, out_, out, guessed=camera is None, sheet=contact_sheet)
+    show(patches, out_, out, guessed=camera is None, sheet=contact_sheet)

@@ -1,4 +1,4 @@
-"""`vergence data check`: a data set's own checks, printed."""
+"""`vergence data check`: runs the checks of a data set and prints what they find."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from vergence.experiment.trust import trust_in_own_file, under
 
 
 def check(name: str, root: str | None, console: Console) -> int:
-    """Print what was found against what should be there; return how many checks failed."""
+    """Print what the files hold beside what is expected; return the number of failed checks."""
     dataset: Dataset | None = None
     if name.endswith(".toml"):
         experiment = load(name)
         dataset, kind, root = experiment.dataset, type(experiment.dataset), root or experiment.root
     else:
+        # A name typed by the user himself is as good as consent: no file of others chose it.
         with under(trust_in_own_file()):
             kind = find("data", name, Dataset)
     module = importlib.import_module(kind.__module__)
     folder = data_root(root)
     if folder is not None and not Path(folder).exists():
         raise DataError(f"{missing_folder(Path(folder))} for data set '{name}': correct --root")
-    own = getattr(module, "check", None)
+    own_check = getattr(module, "check", None)
     checks: list[Check]
-    made = dataset or kind()
-    if isinstance(made, CheckedFolder) and folder is not None:
-        checks = made.check(Path(folder))
+    dataset = dataset or kind()
+    if isinstance(dataset, CheckedFolder) and folder is not None:
+        checks = dataset.check(Path(folder))
     # A check whose root may be left out knows its packaged files.
-    elif own is not None and (folder is not None or own.__defaults__):
-        checks = own(folder and Path(folder))
+    elif own_check is not None and (folder is not None or own_check.__defaults__):
+        checks = own_check(folder and Path(folder))
     else:
-        checks = _load(made, folder)
+        checks = _checks_by_loading(dataset, folder)
     table = Table("", "what", "found", "expected", "what to do")
     table.columns[-1].overflow = "fold"  # a path is wrapped, not cut
     for c in checks:
@@ -51,12 +52,13 @@ def check(name: str, root: str | None, console: Console) -> int:
     return sum(not c.ok for c in checks)
 
 
-def _load(dataset: Dataset, folder: str | None) -> list[Check]:
-    """Check a data set that has no counts of its own: does it load, and what is in it?"""
+def _checks_by_loading(dataset: Dataset, folder: str | None) -> list[Check]:
+    """Check a data set without checks of its own: it must load and have samples of everybody."""
     try:
         federation = dataset.load(folder)
         check_finite(federation)
     except DataError as error:
+        # A data set that does not load is a failed check with its reason, and no crash.
         return [Check("loads", "no", "yes", False, str(error))]
     sizes = [len(s.train) + len(s.val) + len(s.test) for s in federation.people.values()]
     return [

@@ -1,4 +1,4 @@
-"""`vergence data import`: looks at a folder of recordings, and writes an experiment for it."""
+"""`vergence data import`: recognises a folder of recordings and writes an experiment for it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from vergence.errors import ConfigError, DataError, printable
 from vergence.experiment.registry import bind, find
 from vergence.experiment.schema import merge, override
 
+# Width and height in pixels. Small frames keep the first run of a newcomer short.
 SIZE = [320, 240]
 EXPERIMENT = """
 # The network of `vergence run quickstart`: a small head on frozen features.
@@ -48,14 +49,14 @@ run        = { rounds = 8, seeds = [0], evaluate_every = 2 }
 
 
 def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) -> None:
-    """Name the format, print what each person has, and write the experiment.
+    """Print the format and every person's recordings, and write an experiment file for them.
 
-    Everything is read as a run would read it, so that what is written runs; decoded video is
+    The data are loaded as a run loads them, so that the written experiment runs; decoded video is
     cached for that run.
 
     Raises:
         ConfigError: `out` is there already, or an option is missing or unfit.
-        DataError: the format is not known, or a file cannot be used: file, row and column.
+        DataError: the format is not known, or a file cannot be used; the error names its place.
     """
     if not root.is_dir():
         raise DataError(f"{missing_folder(root)}: give the folder of the recordings")
@@ -65,7 +66,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         raise ConfigError(f"--out must be a new .toml file, got {out}")
     given = _federation_options(sets)
     found = find_format(root, given)
-    _tell(console, f"format: {found.title}, {found.certainty} ({found.evidence})")
+    _print_plain(console, f"format: {found.title}, {found.certainty} ({found.evidence})")
     if (name := given.pop("name", found.data)) != found.data or "root" in given:
         raise ConfigError(
             f"{root} is read as '{found.data}' ({found.title}), not as '{name}': leave "
@@ -74,7 +75,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     kind = find("data", found.data, Dataset)
     options = merge({"size": SIZE, **found.options}, given)
     dataset = bind(kind, options, "federation")
-    people, left_out, whose = _read(dataset, kind, root, options.get("people"))
+    people, left_out, whose = _read_people(dataset, kind, root, options.get("people"))
     notes = [note for keys, note in found.notes.items() if not _all_set(given, keys)]
     notes += [*_whose_notes(whose, root), *outside_notes(people, found.data)]
     sizes: dict[str, tuple[int, int, int]] = {}
@@ -84,27 +85,33 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
             person: (len(s.train), len(s.val), len(s.test))
             for person, s in federation.people.items()
         }
-    finally:  # also where the error is about what the table shows
+    # The table is printed after an error, too: it often shows what the error is about.
+    finally:
         console.print(_table(people, sizes))
-        _tell(console, left_out)
+        _print_plain(console, left_out)
         for note in notes:
-            _tell(console, f"look at this: {note}")
+            _print_plain(console, f"look at this: {note}")
     for note in few_notes(sizes, found.data):
-        _tell(console, f"warning: {note}")
-    if not isinstance(dataset, Stimuli):  # windows in the gaps between parts, too
-        _tell(console, f"left out: {federation.about['left_out'].rpartition('; ')[2]}")
+        _print_plain(console, f"warning: {note}")
+    # Gaze over videos also loses the windows in the gaps between training and test parts, which
+    # only the loaded federation can count.
+    if not isinstance(dataset, Stimuli):
+        _print_plain(console, f"left out: {federation.about['left_out'].rpartition('; ')[2]}")
     write_text(
         out, _experiment_text(replace(found, notes=notes), options, root, people, sizes, federation)
     )
-    _tell(
+    _print_plain(
         console,
         f"wrote {out}; it holds the people's names and the full path of their folder: look at it "
         "before you give it away",
     )
-    _tell(console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}")
+    _print_plain(
+        console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}"
+    )
 
 
-def _tell(console: Console, text: str) -> None:
+def _print_plain(console: Console, text: str) -> None:
+    # Names of files are untrusted text: neither markup nor control characters may act.
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -118,15 +125,20 @@ def _federation_options(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _all_set(options: Mapping[str, Any], keys: str) -> bool:
-    """Check that all of these options, such as `columns.unit`, are given."""
+    """Return whether all options of a text such as "columns.unit rate" are set."""
     flat = {f"columns.{key}" for key in options.get("columns", {})} | set(options)
     return all(key in flat for key in keys.split())
 
 
-def _read(
+def _read_people(
     dataset: Dataset, kind: type[Dataset], root: Path, names: Collection[str] | None
 ) -> tuple[list[GazeQuality], str, set[tuple[str, str]]]:
-    """The chosen people's quality, a line on what was read, and the table and person of each."""
+    """Read the recordings of the named people, or of everybody.
+
+    Returns:
+        Each person's quality of gaze, a line on what was left out, and pairs of a table's path and
+        the person whose gaze it holds.
+    """
     if isinstance(dataset, Stimuli):
         trials, left_out = dataset.read(root)
         trials = [trial for trial in trials if not names or trial.person in names]
@@ -141,7 +153,7 @@ def _read(
 
 
 def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
-    """Notes where people and tables are not one to one, or a name tells another person."""
+    """Return notes on tables that may be attributed to the wrong person."""
     tables: dict[str, list[str]] = {}
     people: dict[str, list[str]] = {}
     for source, person in sorted(whose):
@@ -158,7 +170,11 @@ def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
             "docs/how-to/own_recordings.md, 'Whose table is whose'"
         )
     single = {path: own[0] for path, own in people.items() if len(own) == 1}
-    other = [path for path, who in single.items() if _plain(who) not in _plain(path)]
+    # A table named for another person than its column says is most often an exchanged file.
+    other = [
+        path for path, who in single.items() if _normalised_name(who) not in _normalised_name(path)
+    ]
+    # Where no table's name holds its person's, files are named by another scheme: no note.
     if 0 < len(other) < len(single):
         listed = [f"{path} is of '{single[path]}'" for path in other[:3]]
         notes.append(f"{', '.join(listed)}: the column of people and the name of the table differ")
@@ -169,8 +185,8 @@ def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
     return notes
 
 
-def _plain(name: str) -> str:
-    """A name without capitals, signs and zeros before numbers."""
+def _normalised_name(name: str) -> str:
+    """Return a name in small letters and digits, without zeros before numbers: P_01 as p1."""
     return re.sub(r"[^a-z0-9]|(?<!\d)0+(?=\d)", "", name.lower())
 
 
@@ -205,7 +221,7 @@ def _experiment_text(
     sizes: Mapping[str, tuple[int, int, int]],
     federation: Federation,
 ) -> str:
-    """The experiment file: what was found as comments, then the tables."""
+    """Return the text of the experiment file: findings as comments, then the TOML tables."""
     lines = [
         f"Written by `vergence data import`: {source.title}, "
         f"{source.certainty} ({source.evidence})."
@@ -219,9 +235,11 @@ def _experiment_text(
     lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
     lines += [f"LOOK AT THIS: {note}" for note in source.notes]
     lines += [f"WARNING: {note}" for note in few_notes(sizes, source.data)]
+    # A line break in a person's name would end the comment and smuggle TOML into the file.
     comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)
     table = {"name": source.data, "root": str(root.resolve()), **options}
     width, height = options["size"]
+    # The gaze map has twice the rows and columns of the frozen features, one per 16 pixels.
     grid = [2 * -(-height // 16), 2 * -(-width // 16)]
     parts = EXPERIMENT.replace("GRID", str(grid)), tomli_w.dumps({"federation": table})
     return comments + "\n".join(parts)

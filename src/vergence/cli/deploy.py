@@ -43,6 +43,7 @@ def init(
             its addresses. Default: 127.0.0.1 if that is the address, else 0.0.0.0.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
+    # Imported here and not above: `vergence deploy --help` should not load torch.
     from vergence.deployment.diagnostics import HERE
     from vergence.deployment.folder_setup import init as write
     from vergence.deployment.folder_setup import refuse_names
@@ -57,6 +58,8 @@ def init(
     table = read(locate(config))
     for item in set_:
         override(table, item)
+    # Both look at the raw table, before `load` imports code that the experiment names: a deployment
+    # copies files alone, and code that no other machine can get should not run here first.
     refuse_names(table.get("silos") or {})
     refuse_modules(table)
     experiment = load(config, set_)
@@ -81,7 +84,7 @@ def app(
     clients: str = "",
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
-    """Write a Flower app, which runs on anybody's stock Flower: `flwr run`, nothing replaced.
+    """Write a Flower app of the experiment, which an unchanged Flower runs with `flwr run`.
 
     Args:
         config: the experiment (TOML).
@@ -100,10 +103,10 @@ def app(
 
 @deploy.command
 def key(folder: Path) -> None:
-    """Make an end's own keys: the private ones stay there, the public ones are for `init --keys`.
+    """Make a machine's own keys: private ones stay there, public ones go to `init --keys`.
 
     Args:
-        folder: a new one, named as the client.
+        folder: a new folder, named as the client.
     """
     from vergence.deployment.folder_setup import make_key
 
@@ -123,7 +126,7 @@ def serve(
     accept_code: list[str] = [],  # noqa: B006
     insecure: Insecure = False,
 ) -> None:
-    """Run the server until the experiment is done; run again, it goes on where it stopped.
+    """Run the server until the experiment is done; called again, it goes on where it stopped.
 
     Args:
         folder: DIR/server.
@@ -146,15 +149,15 @@ def join(
     accept_code: list[str] = [],  # noqa: B006
     insecure: Insecure = False,
 ) -> None:
-    """Run a client, an aggregator or a main server until the server says that all is done.
+    """Run a client, an aggregator or a main server until the server ends the experiment.
 
     Args:
         folder: DIR/clients/NAME, DIR/aggregators/NAME, DIR/main, or a copy of it.
         data: this client's data, laid out as the experiment's data set; kept in the folder.
-        person: whose data there is this client's; default its name. Kept in the folder.
-        people: of a lab, whose data there are its people's, with commas and in the order of the
-            experiment's silos, or `all` who are there; default: the names in silos. Kept in the
+        person: the person in these data whom the client serves; default its name. Kept in the
             folder.
+        people: for a lab, the people in these data, with commas and in the order of the
+            experiment's silos, or `all`; default: the names in silos. Kept in the folder.
         accept_code: the SHA-256 of a Python file that the deployment brings and that may run here;
             may be given several times. Kept in the folder.
         insecure: no TLS and no node authentication; the server must be insecure, too.
@@ -179,7 +182,7 @@ def status(folder: Path, *, lines: int = 10) -> None:
 
 @deploy.command
 def revoke(folder: Path, client: str) -> None:
-    """Take a client's key away: from now on nothing that it sends counts.
+    """Take a client's key away: from now on the server refuses everything it sends.
 
     Args:
         folder: DIR/server.
@@ -193,7 +196,7 @@ def revoke(folder: Path, client: str) -> None:
 
 @deploy.command
 def stop(folder: Path) -> None:
-    """End whoever runs a folder; what is done is kept.
+    """Stop the process that runs a folder; finished rounds are kept.
 
     Args:
         folder: a server's or a client's.

@@ -1,4 +1,4 @@
-"""Commands of packages beside vergence, found by entry points of the group `vergence.commands`."""
+"""Commands of other packages, which register them as entry points of `vergence.commands`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from vergence.errors import ConfigError
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """Return a command: that of the package that has it, or one that says what to install."""
+    """Return another package's command, or a substitute that says what to install."""
+    # The parser of commands resolves "module:reproduce" by attribute; any other name is a mistake.
     if name != "reproduce":
         raise AttributeError(f"no command '{name}' in another package")
     for point in entry_points(group="vergence.commands", name=name):

@@ -41,19 +41,20 @@ def live(
         camera: number of a camera, a device, a video file, or a URL.
         realtime: a file's frames come at their times; those that come too early are dropped.
         loop: a file begins again when it ends.
-        rate: most frames a second that are looked at.
+        rate: largest number of frames a second that are predicted on.
         seconds: end after this time.
         headless: no window, statistics only.
         record: write what is drawn (.mp4), and gaze as .csv beside it.
-        person: of a run directory: predict as this participant; default as a newcomer.
-        threads: of the model.
-        landmarker: eyes: MediaPipe's face landmarker (.task), for a camera that shows a face;
-            default a camera right before one eye.
-        eye: which eye such a camera shows.
-        distance: from it to the screen, in mm.
-        calibrate: eyes: show nine targets and write labelled samples (.npz) in place of predicting.
-        screen: its width and height in mm, as 344x194, for --calibrate.
-        samples: frames kept of each target.
+        person: predict as this participant of a run directory; default as a newcomer.
+        threads: processor threads that the model may use.
+        landmarker: for models of eye images: MediaPipe's face landmarker (.task), for a camera that
+            shows a face; default: the camera stands right before one eye.
+        eye: the eye that a camera before one eye shows.
+        distance: from the eye to the screen, in mm.
+        calibrate: for models of eye images: show nine targets and write labelled samples (.npz)
+            in place of predicting.
+        screen: width and height of the screen in mm, as 344x194, for --calibrate.
+        samples: number of frames written for each target.
     """
     from vergence.live.camera import CameraOptions
     from vergence.live.command import EyeOptions, OutputOptions, start

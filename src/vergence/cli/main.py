@@ -14,8 +14,10 @@ def main() -> None:
 
     0 ok, 2 usage or config, 3 data, 5 partial run.
     """
+    # A code page of Windows lacks some letters: they print as "?", and nothing crashes.
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a code page of Windows lacks some letters
+        sys.stdout.reconfigure(errors="replace")
+    # The page of help needs the standard library alone: it appears at once, without the parser.
     if sys.argv[1:] in ([], ["--help"], ["-h"]):
         sys.stdout.write(help_page())
         return
@@ -24,8 +26,8 @@ def main() -> None:
     import warnings
     from functools import cache
 
-    # Modules are a million objects that stay: not looked through again and again while they load,
-    # nor at the end, where that takes as long as importing PyTorch.
+    # Loaded modules are a million objects that live to the end. The collector must not search them
+    # again and again while they load, nor at exit, which takes as long as importing PyTorch.
     gc.set_threshold(50_000, 20, 20)
     atexit.register(gc.freeze)
     from cyclopts import CycloptsError
@@ -33,7 +35,8 @@ def main() -> None:
     from vergence.cli.app import app
     from vergence.cli.suggestions import error_line
 
-    for kind in (DeprecationWarning, RuntimeWarning):  # of libraries: nobody here can mend them
+    # Warnings inside libraries are hidden: whoever uses this program cannot mend them.
+    for kind in (DeprecationWarning, RuntimeWarning):
         warnings.filterwarnings("ignore", category=kind, module=r"(?!vergence)")
     # Whoever types a command mends an experiment file, not the line of ours that warns: a former
     # name is one plain line, and once, however many records are made of the file.
@@ -48,6 +51,8 @@ def main() -> None:
     except VergenceError as error:
         _fail(str(error), error.exit_code)
     except (MemoryError, RuntimeError) as error:
+        # torch says "out of memory" by a RuntimeError; every other one is a fault of ours, and its
+        # traceback is wanted.
         if not is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0] or "no more to be had"
@@ -61,9 +66,10 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    """Print one line on stderr, and end."""
+    """Print an error as one line on stderr, and exit with its code."""
     from rich.console import Console
 
+    # Messages quote names of files and people, which could hold control codes of a terminal.
     text = f"vergence: {printable(text)}"
     Console(stderr=True).print(text, soft_wrap=True, highlight=False, markup=False)
     sys.exit(code)

@@ -36,9 +36,10 @@ def prune(
         folder: run directory of one method, or of leave-one-out.
         out_: a directory for prune.csv, prune.md, prune.png and the pruned models.
         person: one person, or all.
-        amounts: shares of the linear layers' weights.
-        tune: batches of training afterwards.
-        cut: a stage of the network; zeros and sizes of client and server are told apart.
+        amounts: shares of the linear layers' weights that are set to zero.
+        tune: number of training batches after pruning.
+        cut: a stage of the network; zeros and sizes are then given for the client's and the
+            server's layers separately.
         rounds: timed repetitions.
     """
     from vergence.model_tools.pruning_study import PruningOptions
@@ -61,17 +62,17 @@ def split_plan(
     delay: float = 20.0,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
-    """Work out what every cut of a network would cost: bytes, FLOPs, memory and time, untrained.
+    """Estimate what each cut of a network costs, without training: bytes, FLOPs, memory, time.
 
     Args:
         config: an experiment (TOML).
         out_: a picture (.png, .svg, .pdf); the numbers go beside it, as .csv.
         markdown: print the tables in Markdown.
-        device: what a client's device computes in training, in GFLOP/s.
-        server: what the server computes for one client, in GFLOP/s.
-        up: Mbit/s from the device.
-        down: Mbit/s to the device.
-        delay: ms that a message is on its way, each way.
+        device: speed of a client's device in training, in GFLOP/s.
+        server: speed of the server for one client, in GFLOP/s.
+        up: bandwidth from the device, in Mbit/s.
+        down: bandwidth to the device, in Mbit/s.
+        delay: latency of a message in one direction, in ms.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
     from vergence.experiment.schema import load
@@ -84,7 +85,7 @@ def split_plan(
 
 @model.command
 def masks(folder: Path) -> None:
-    """Print which layers became personal, and how far people and seeds agree, beside chance.
+    """Print which layers became personal, and how far people and seeds agree, next to chance.
 
     Args:
         folder: what `vergence run --out` wrote, or a run directory below.

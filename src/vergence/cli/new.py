@@ -18,13 +18,17 @@ def new(name: Path) -> None:
     """
     try:
         name.mkdir(parents=True)
+    # An existing folder is refused, also an empty one: nobody's files can be overwritten.
     except FileExistsError:
         raise ConfigError(f"{name} is there already; choose the name of a new folder") from None
     except OSError as error:
         raise ConfigError(f"{name} cannot be made ({error.strerror}); choose another") from None
     for template in sorted(path for path in TEMPLATES.iterdir() if path.is_file()):
         (name / template.name).write_text(
-            template.read_text(encoding="utf-8"), encoding="utf-8", newline="\n"
+            # Line endings do not depend on the system: fingerprints count a file's bytes.
+            template.read_text(encoding="utf-8"),
+            encoding="utf-8",
+            newline="\n",
         )
         out.print(f"{name / template.name}", highlight=False, markup=False, soft_wrap=True)
     out.print(

@@ -23,12 +23,12 @@ def audit(
     quick: Annotated[bool, Parameter(negative="")] = False,
     person: str | None = None,
 ) -> None:
-    """Attack a run as its server, and whoever gets its model, could: tables in FOLDER/audit.
+    """Attack a run as its server, or anybody with its model, could; write tables to FOLDER/audit.
 
     Args:
         folder: a run directory of one method.
-        quick: less of everything: two minutes of processor time for small runs.
-        person: whose pictures are looked for; default the first.
+        quick: a smaller audit: two minutes of processor time for small runs.
+        person: the person whose pictures are reconstructed; default the first.
     """
     from vergence.audit.run import audit as attack
 
@@ -46,18 +46,18 @@ def forget(
     shadows: int = 8,
     erase: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Make a run's model without one person; say how far the old and the new remember them.
+    """Make a run's model without one person, and test how far the old and the new remember them.
 
     Args:
         folder: what `vergence run --out` wrote, a run directory below, or folds of leave-one-out.
-        person: who is to be forgotten.
+        person: the person to be forgotten.
         out_: a new directory, or one in which the same command was interrupted.
-        patch: so many rounds of the others from where the run ended, which is approximate; default
-            0, the exact way: the same experiment again without this person.
-        shadows: runs of the same experiment without this person, of other seeds, which the
-            membership audit judges by, 3 or more; 0: no audit.
-        erase: when the new model stands, take what names this person out of FOLDER: states, masks,
-            rows of its tables, pictures.
+        patch: approximate: that many further rounds of the other people, from the end of the run;
+            default 0, exact: the whole experiment again without this person.
+        shadows: number of runs without this person, with other seeds, to which the membership
+            audit compares the models; 3 or more; 0: no audit.
+        erase: once the new model is written, delete this person's states, masks, table rows and
+            pictures from FOLDER.
     """
     from vergence.unlearning.forget import ForgetOptions
     from vergence.unlearning.forget import forget as leave
@@ -74,14 +74,14 @@ def ethics(
     method: str | None = None,
     study: Path | None = None,
 ) -> None:
-    """Write what happens to people's data, in plain words: one page, with JSON and cards beside.
+    """Write what happens to people's data in plain words: a page, the same as JSON, and cards.
 
     Args:
         folder: what `vergence run --out` wrote, a run directory below, or an experiment file that
             has not been run.
         out_: a folder for the page; default FOLDER itself.
-        method: label of the method that the page is about, where there are several. Of an
-            experiment file the others are then not checked.
+        method: label of the method that the page is about, where there are several. In an
+            experiment file, the others are then not checked.
         study: a TOML file whose table [study] says who is responsible, how many people take part,
             how long, on which lawful basis, how to withdraw and whom to ask; default that table
             of the experiment.
@@ -89,8 +89,8 @@ def ethics(
     from vergence.experiment.privacy.study_description import read_description
     from vergence.reports.ethics.page import ethics as page
 
-    told = None if study is None else read_description(study)
-    out.print(f"page: {page(folder, out_, method, told)}", soft_wrap=True)
+    description = None if study is None else read_description(study)
+    out.print(f"page: {page(folder, out_, method, description)}", soft_wrap=True)
 
 
 @privacy.command

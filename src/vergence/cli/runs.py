@@ -1,4 +1,4 @@
-"""The daily commands: an experiment is run, looked at, compared, used."""
+"""The daily commands: run an experiment, watch it, compare methods, use the models."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ def run(
         out_: a new directory; `methods = [...]` makes one run directory each below it. Default
             runs/NAME, where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
-        profile: say at the end where the seconds went, and keep that as profile.csv.
+        profile: print at the end which phases took how long, and write that to profile.csv.
     """
     folder = Path("runs") / config.stem if out_ is None else out_
     with profiled(profile, folder):
+        # Imported within the profile, which so counts the seconds of loading torch.
         from vergence.api.train import load_experiment, run_into
 
         run_into(folder, load_experiment(config, set_))
-        _present(folder)
+        _show_results(folder)
 
 
 @ask_for_exact_code
@@ -62,7 +63,7 @@ def resume(folder: Path) -> None:
     if not (folder / "config.toml").is_file():
         raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
     run_into(folder, load_experiment(folder / "config.toml"), resumed=True)
-    _present(folder)
+    _show_results(folder)
 
 
 @ask_for_exact_code
@@ -83,18 +84,20 @@ def verify(folder: Path) -> None:
 
     checksums.check(folder)
     refused: UntrustedCode | BuiltInPython | None = None
-    for found in read(folder).runs:
+    for saved in read(folder).runs:
         try:
-            lines = [f"seed {seed}: {sha} ok" for seed, sha in recompute(found.folder)]
+            lines = [f"seed {seed}: {sha} ok" for seed, sha in recompute(saved.folder)]
+        # A fingerprint needs the network, whose class is somebody else's Python: without trust the
+        # digests of its files are all that can be compared. The command still fails at the end.
         except (UntrustedCode, BuiltInPython) as error:
             refused = refused or error
             lines = [
                 f"seed {seed}: tables and states are those of its digests; the fingerprint "
                 "was not recomputed"
-                for seed in verify_digests(found.folder)
+                for seed in verify_digests(saved.folder)
             ]
         for line in lines:
-            out.print(f"{found.label} {line}", soft_wrap=True, highlight=False, markup=False)
+            out.print(f"{saved.label} {line}", soft_wrap=True, highlight=False, markup=False)
     if refused is not None:
         raise type(refused)(f"not wholly verified: {refused}")
 
@@ -112,19 +115,20 @@ def status(
 
     Args:
         folder: what `vergence run --out` wrote, a run directory below, or a deployment's folder.
-        watch: again every two seconds, until the run ends.
-        json: all that is known, everybody included, for programs.
-        serve: a page at http://127.0.0.1:PORT, for this machine alone; 0: any free port.
+        watch: print the state every two seconds, until the run ends.
+        json: print everything, with all people, as JSON for programs.
+        serve: show a page at http://127.0.0.1:PORT to this machine alone; 0: any free port.
         out_: write the page into this file (.html).
         lines: how many people and events in the terminal.
     """
-    ways = {"--watch": watch, "--json": json, "--serve": serve is not None, "--out": out_}
-    chosen = [name for name, on in ways.items() if on]
-    if len(chosen) > 1:
-        raise ConfigError(f"choose one of {' and '.join(chosen)}")
+    outputs = {"--watch": watch, "--json": json, "--serve": serve is not None, "--out": out_}
+    options = [name for name, wanted in outputs.items() if wanted]
+    if len(options) > 1:
+        raise ConfigError(f"choose one of {' and '.join(options)}")
     from vergence.monitoring import terminal as text
 
-    with suppress(KeyboardInterrupt):  # who looks on may stop to look
+    # Ctrl-C ends the watching and not the run, which another process holds: that is no error.
+    with suppress(KeyboardInterrupt):
         if json:
             from vergence.monitoring.status import status as look
 
@@ -166,8 +170,8 @@ def compare(
             equivalence test. Choose it before looking.
         unit: what is one observation: a person, seeds averaged first, or a person in one seed.
         unseen: leave out the people on whom a sweep chose settings; the output says whom.
-        allow: a field in which runs may differ all the same, such as rounds or local.lr; may be
-            given several times. The output says so.
+        allow: a field in which runs may differ nevertheless, such as rounds or local.lr; may be
+            given several times. The output names it.
         table: print this table alone; CSV holds one table, by default methods.
         style: how to print.
     """
@@ -183,6 +187,7 @@ def compare(
     if unseen:
         study, left_out = tables.unseen(study)
         notes.append(left_out)
+    # Runs of several folders repeat a note: `dict.fromkeys` keeps one of each, in order.
     notes += dict.fromkeys(line for run in study.runs for line in divergence_notes(run))
     parts = tables.blocks(study, metric, reference, margin, unit)
     if style == "table":
@@ -259,15 +264,15 @@ def predict(
 
     Args:
         model: run directory of one method; with --private, a client's folder.
-        source: of gaze maps a video, a picture or a folder of pictures; true gaze is read where the
-            run's data set finds it, or from a gaze_2d.csv beside the video. Of gaze angles an npz
-            of eye images, a picture of an eye, or a folder of them. With --private, an npz.
+        source: for gaze maps, a video, a picture or a folder of pictures; true gaze is read where
+            the run's data set finds it, or from a gaze_2d.csv next to the video. For gaze angles,
+            an npz of eye images, a picture of an eye, or a folder of them. With --private, an npz.
         out_: the overlay, default NAME_overlay.mp4 in the working directory, .png for a picture,
-            and a folder for a folder; of angles a CSV, default NAME_gaze.csv.
+            and a folder for a folder; for angles a CSV, default NAME_gaze.csv.
         person: predict as this participant; default as a newcomer.
         maps: write the gaze maps into this npz, too.
         private: ask the parties of `vergence privacy share`, none of whom sees an image.
-        profile: say at the end where the seconds went.
+        profile: print at the end which phases took how long.
     """
     if private:
         _predict_private(model, source, out_ or Path(f"{source.stem}_gaze.csv"), person)
@@ -299,10 +304,10 @@ def _predict_private(folder: Path, file: Path, table: Path, person: str | None) 
             "predict --private: whose model it is was chosen by `vergence privacy share --person`; "
             "leave --person out"
         )
-    found = ask(folder, file, table)
-    told = f"{len(found.values)} images, {found.seconds:.2f} s"
-    cost = f"{found.sent / 1e3:.0f} kB sent, {found.received / 1e3:.0f} kB received"
-    out.print(f"table:   {table} ({told}, {cost})", soft_wrap=True, highlight=False)
+    answer = ask(folder, file, table)
+    size = f"{len(answer.values)} images, {answer.seconds:.2f} s"
+    cost = f"{answer.sent / 1e3:.0f} kB sent, {answer.received / 1e3:.0f} kB received"
+    out.print(f"table:   {table} ({size}, {cost})", soft_wrap=True, highlight=False)
 
 
 @ask_for_trust
@@ -324,9 +329,9 @@ def adapt(
             reads, with this person's samples.
         out_: the new run directory, default `me`; predict, export, verify, status and report take
             it.
-        person: who, where the data hold several people; a name for the person of an npz.
-        samples: learn from so many, evenly spread over the data; default from all.
-        seed: of the run; default its first.
+        person: the person to adapt to, where the data hold several; for an npz, a name to give.
+        samples: number of samples to learn from, evenly spread over the data; default all.
+        seed: the seed of the run whose model is adapted; default its first.
     """
     from vergence.adaptation.adapted_run import adapt as make
     from vergence.adaptation.adapted_run import show
@@ -349,10 +354,11 @@ def export(
     Args:
         folder: run directory of one method.
         out_: the file (.onnx).
-        person: whose model; default what a newcomer gets.
-        seed: of which seed; default the first.
-        frames: in a window of a video network; a number, or dynamic: any; default the run's.
-        batch: samples in a call; a number, or dynamic: any.
+        person: the person whose model is written; default that of a newcomer.
+        seed: the seed whose model is written; default the first.
+        frames: frames in a window of a video network: a number, or dynamic for any; default the
+            run's.
+        batch: samples in a call: a number, or dynamic for any.
     """
     from vergence.model_tools.onnx_export import CallShape
     from vergence.model_tools.onnx_export import export as write
@@ -372,6 +378,8 @@ def methods(name: str | None = None) -> None:
     if name is not None:
         _one_method(find("methods", name, Method), name)
         return
+    # "The server needs" is what the method's mathematics asks for, from its declared exposure; the
+    # note below says what an honest-but-curious server can see besides.
     table = Table("name", "what it does", "the server needs")
     for name in names("methods", Method):
         kind = find("methods", name, Method)
@@ -399,15 +407,17 @@ def methods(name: str | None = None) -> None:
 
 def _one_method(kind: type, name: str) -> None:
     """Print what a method does, and its options with their defaults."""
+    # The docstring is the one place in which a method is described: help, docs and this agree.
     text, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\nArgs:\n")
     out.print(f"{name}: {text.strip()}", highlight=False, markup=False)
-    told = option_texts(kind)
+    texts = option_texts(kind)
     table = Table("option", "default", "what")
     for each in fields(kind):
+        # `local` is a table of its own in a file, and `base` the method that this one wraps.
         if each.name not in ("local", "base"):
-            made = each.default if each.default_factory is MISSING else each.default_factory()
-            shown = "must be given" if made is MISSING else repr(made)
-            table.add_row(each.name, shown, told.get(each.name, ""))
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            shown = "must be given" if default is MISSING else repr(default)
+            table.add_row(each.name, shown, texts.get(each.name, ""))
     if table.rows:
         out.print(table)
     else:
@@ -418,7 +428,7 @@ def _one_method(kind: type, name: str) -> None:
     out.print(f'In an experiment: method = {{ name = "{name}" }}; in Python: {python}')
 
 
-def _present(folder: Path) -> None:
+def _show_results(folder: Path) -> None:
     from vergence.experiment.privacy.spent import screen_lines
     from vergence.results.divergence import divergence_notes
     from vergence.studies import compare as tables

@@ -25,7 +25,7 @@ def sweep(
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
-    """Try settings of every method, equally many of each, on validation data alone.
+    """Try the same number of settings for every method, compared on validation data alone.
 
     Args:
         config: an experiment (TOML) with a `sweep`.
@@ -53,7 +53,7 @@ def evaluate(
     samples: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
     split_seeds: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
 ) -> None:
-    """Evaluate an experiment under a protocol; given again, it goes on where it was interrupted.
+    """Evaluate an experiment under a protocol; called again, it goes on where it was interrupted.
 
     Args:
         protocol: within, leave-one-out, score (both of them), late, people, matrix, conditions,
@@ -63,7 +63,8 @@ def evaluate(
             where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
         people: numbers of people to train on, for protocol people; default 5 10 15 30.
-        unseen: how many others, the last of the data, are measured then; default 5.
+        unseen: for protocol people, how many others are then evaluated, the last in the data;
+            default 5.
         samples: numbers of training samples of each person, for protocol samples; default 5 10 20.
         split_seeds: values of federation.split_seed, for protocol splits; default 0 1 2.
     """
@@ -98,7 +99,7 @@ def calibrate(
     pulls: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (),
     adapt: Flag = False,
 ) -> None:
-    """Measure what k labelled samples of a person buy: a table, a figure, and the numbers as CSV.
+    """Measure how much k labelled samples of a person improve gaze: a table, a figure, a CSV.
 
     Args:
         sources: an npz of predictions (gaze and predictions [people, n, 2] in radians, pitch and
@@ -107,17 +108,17 @@ def calibrate(
         out_: the figure; the numbers go beside it, as .csv.
         person: one person, or all.
         prediction: the array of predictions in the npz; default pred_lenet.
-        eyes: one correction for both eyes; one per eye from its part of the k samples (apart); or
-            one per eye from k samples of each (each).
+        eyes: one correction for both eyes (together); one per eye from its part of the k samples
+            (apart); or one per eye from k samples of each (each).
         counts: numbers of calibration samples.
         draws: random choices of the samples; default 200 for predictions, 5 for a run.
         steps: batches of fine-tuning (last layer, whole model), for a run; default 50.
-        lr: its learning rate, for a run; default that of the run.
+        lr: learning rate of fine-tuning, for a run; default that of the run.
         seed: of the random choices.
-        pulls: strengths of a pull to the start among which fine-tuning chooses, by what is best for
-            the other people.
-        adapt: add what `vergence adapt` chooses by itself, training on the k samples alone, and the
-            constant mean of them; by how much it is better, and how many people each harms.
+        pulls: strengths of a penalty on the distance to the initial weights; fine-tuning uses the
+            one that is best for the other people.
+        adapt: add what `vergence adapt` chooses by itself, training on the k samples alone, and
+            their constant mean; with the improvement, and the number of people each harms.
     """
     from vergence.studies.calibration import CalibrationOptions
     from vergence.studies.calibration import calibrate as measure
@@ -156,16 +157,16 @@ def unlabelled(
     steps: int = 300,
     seed: int = 0,
 ) -> None:
-    """Measure gaze of unseen people from a few labels, on encoders trained without labels.
+    """Measure the gaze error of unseen people with a few labels, on encoders trained without any.
 
     Args:
         folders: run directories that left out the same people.
         out_: the table, as .csv.
-        shots: labelled images.
-        source: of the first person of the training, or across all.
-        draws: random choices of the shots.
-        epochs: of the few-shot network.
-        steps: of the network trained on the shots alone.
+        shots: number of labelled images.
+        source: take them from the first person of the training, or from all.
+        draws: number of random choices of the labelled images.
+        epochs: passes of training the small network on top of the encoder.
+        steps: steps of training a network on the labelled images alone.
         seed: of the random choices.
     """
     from vergence.studies.few_shot import FewShotOptions
@@ -188,8 +189,8 @@ def swaps(
     Args:
         folder: a run directory of task cross_encoder with people it never saw.
         out_: the figure.
-        columns: how many glances.
-        person: who; default the first one left out.
+        columns: number of glances, one a column.
+        person: the unseen client; default the first one left out.
     """
     from vergence.studies.swaps import swaps as draw
 
@@ -212,9 +213,9 @@ def mlflow(
         folder: what `vergence run --out` wrote, a run directory below, or a deployment's folder.
         to: MLflow's tracking address, such as http://127.0.0.1:5000 or sqlite:///mlflow.db.
         experiment: the MLflow experiment.
-        watch: go on until the run ends.
-        with_people: send what is of single people (people.csv, the report, names), though the run
-            hides people by `privacy`; without, that is left out there.
+        watch: go on sending until the run ends.
+        with_people: send results of single people (people.csv, the report, names) also where the
+            run hides people by `privacy`; without, they are then left out.
     """
     from vergence.monitoring.mlflow_export import send
 

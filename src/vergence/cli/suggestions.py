@@ -1,4 +1,4 @@
-"""Suggestions for commands and arguments that were not understood, in one line."""
+"""Suggestions, in one line, for commands and arguments that the parser does not know."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from vergence.cli.commands import DAILY, GROUPS, spellings
+from vergence.cli.commands import DAILY, GROUPS, full_spellings
 from vergence.errors import nearest
 
-OTHERS = {
+SYNONYMS = {
     **dict.fromkeys(("train", "fit", "start", "launch", "simulate", "demo"), "run"),
     **dict.fromkeys(("test", "eval", "score", "validate"), "study evaluate"),
     **dict.fromkeys(("tune", "search", "optimise", "optimize"), "study sweep"),
@@ -35,53 +35,59 @@ OTHERS = {
     "unlearn": "privacy forget",
     "summarize": "video summarise",
 }
-"""Names that other programs have for a command, to suggest ours."""
-GROUPED = {
+"""Words that other programs use for a command, each with this program's name for it."""
+MOVED_INTO_GROUPS = {
     *("sweep", "evaluate", "calibrate", "cross", "unlabelled", "swaps", "mlflow"),
     *("audit", "forget", "prune", "split-plan", "masks", "summarise"),
 }
 """Commands that moved from the first level into a group."""
 MOVED = {
     "bench": "`python -m benchmarks.bench`, in a checkout of the repository",
-    **{name: f"`vergence {spellings()[name]}`" for name in GROUPED},
+    **{name: f"`vergence {full_spellings()[name]}`" for name in MOVED_INTO_GROUPS},
 }
 """Former commands as they were typed (such as `bench` or `data skew`), and what replaced them."""
 MOVED_OPTIONS = {
     "report --for": "`vergence privacy ethics`",
     "explain --matrix": "`vergence privacy matrix`",
 }
-PLACES = {
+MISSING_ARGUMENT_HINTS = {
     "--out": "a new folder for what it makes, such as --out runs/first",
     "--config": "an experiment: a file, or one of the package by name, such as `vergence run toy`",
 }
+"""Text for a required argument that is missing, with an example."""
 
 
 def error_line(error: CycloptsError, app: App) -> str:
     """Return one line that says which argument was not understood, and what to type instead."""
     chain = list(error.command_chain or ())
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
-        given = error.unused_tokens[0]
-        old = " ".join([*chain, given])
+        word = error.unused_tokens[0]
+        old = " ".join([*chain, word])
         if old in MOVED:
             return f"no command '{old}' any more: it is now {MOVED[old]}"
-        return f"no command '{old}'{_nearest_command(given, chain, app)}: " + (
+        return f"no command '{old}'{_nearest_command(word, chain, app)}: " + (
             f"`vergence {' '.join([*chain, '--help'])}` says what each does"
         )
     if isinstance(error, UnknownOptionError) and error.token is not None:
         old = " ".join([*chain, error.token.keyword or ""])
         if old in MOVED_OPTIONS:
             return f"no option '{old}' any more: it is now {MOVED_OPTIONS[old]}"
-        # Where the experiment lacks, the parser calls the option a value.
+        # Where the experiment is missing too, the parser reports the option as a value.
         keyword = error.token.keyword or error.token.value.partition("=")[0]
-        setting = _as_setting(_option(keyword, error.root_input_tokens or []))
+        setting = _as_setting(_option_with_value(keyword, error.root_input_tokens or []))
         if setting and _takes_settings(error):
             return f"no option '{keyword}': settings are given with --set, here {setting}"
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return _one_word_too_many(error, error.unused_tokens[0])
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name, command = error.argument.name, " ".join(chain)
-        if name in PLACES and "Did you mean" not in str(error):  # of a name that was mistyped
-            what = f"{name}: {PLACES[name]}" if name == "--out" else PLACES[name]
+        # For a mistyped name the parser's own "Did you mean" says more.
+        if name in MISSING_ARGUMENT_HINTS and "Did you mean" not in str(error):
+            what = (
+                f"{name}: {MISSING_ARGUMENT_HINTS[name]}"
+                if name == "--out"
+                else MISSING_ARGUMENT_HINTS[name]
+            )
             return f"{command} needs {what}"
         if error.argument.index is not None and not error.argument.tokens:
             return (
@@ -91,30 +97,32 @@ def error_line(error: CycloptsError, app: App) -> str:
 
 
 def _nearest_command(word_typed: str, chain: list[str], app: App) -> str:
-    """Return a suggestion: the command nearest to a mistyped word, and all that are known.
+    """Return the command nearest to a mistyped word, and all known ones, as "(did you mean ...)".
 
     Words that other programs use for a command count too. Within a group, only its own commands
     are suggested.
     """
     if chain:
-        home = app
+        group = app
         for name in chain:
-            home = home[name]
-        known = [name for name in home if not name.startswith("-")]
+            group = group[name]
+        # The parser lists --help and --version among a group's commands.
+        known = [name for name in group if not name.startswith("-")]
         alike = {name: name for name in known}
     else:
         known = [each.name for each in (*DAILY, *GROUPS)]
-        alike = OTHERS | spellings()
+        alike = SYNONYMS | full_spellings()
     close = nearest(word_typed.lower(), alike)
     if "did you mean" not in close:
         return f" (known: {', '.join(known)})"
     word = close.split("'")[1]
+    # A word of another program is explained: "did you mean 'run', vergence's word for train?"
     called = f", vergence's word for {word}" if word not in alike[word].split() else ""
     return f" (did you mean '{alike[word]}'{called}? known: {', '.join(known)})"
 
 
 def _one_word_too_many(error: CycloptsError, word: str) -> str:
-    """Answer a word that the command does not take: a method or a setting of an experiment, say."""
+    """Return the line for a superfluous word, which may be a method or a setting."""
     command = " ".join(error.command_chain or ())
     line = f"{command} does not take the word '{word}'"
     if _takes_settings(error):
@@ -131,7 +139,7 @@ def _one_word_too_many(error: CycloptsError, word: str) -> str:
 
 
 def _described(error: MissingArgumentError, name: str) -> str:
-    """An argument in capitals, with the first clause of its description in the command's help."""
+    """Return an argument in capitals, with the first clause of its description in the help."""
     documented = error.app.assemble_argument_collection(parse_docstring=True) if error.app else ()
     text = next((each.parameter.help for each in documented if each.name == name), None) or ""
     meaning = re.split("[;.] ", text)[0].rstrip(".")
@@ -142,11 +150,12 @@ def _takes_settings(error: CycloptsError) -> bool:
     return error.target is not None and "set_" in inspect.signature(error.target).parameters
 
 
-def _option(keyword: str, words: list[str]) -> str:
-    """An option with its value, as KEY=VALUE; the words are those of the command line."""
+def _option_with_value(keyword: str, words: list[str]) -> str:
+    """Return an option of the command line with its value, as KEY=VALUE."""
     key = keyword.removeprefix("--")
     for word, after in zip(words, [*words[1:], "--"], strict=True):
         if word == keyword:
+            # The next word is the value, unless it is an option or the end of the line.
             return f"{key}=VALUE" if after.startswith("-") else f"{key}={after}"
         if word.startswith(f"{keyword}="):
             return word.removeprefix("--")
@@ -154,7 +163,7 @@ def _option(keyword: str, words: list[str]) -> str:
 
 
 def _as_setting(text: str) -> str:
-    """The --set for KEY=VALUE or SECTION.KEY=VALUE; nothing where no section has such a key."""
+    """Return the --set for KEY=VALUE or SECTION.KEY=VALUE, "" where no section has such a key."""
     from vergence.core.local_training import LocalTraining
     from vergence.engine.participation import Participation
     from vergence.engine.plan import Plan
@@ -170,6 +179,7 @@ def _as_setting(text: str) -> str:
     name = next((name for name in types if key.replace("-", "_") in (name, name.split(".")[1])), "")
     if not name or not equals:
         return ""
+    # A list is written as TOML: numbers without quotes, names with them.
     if types[name].startswith("tuple") and not value.startswith("["):
         value = (
             f"[{value}]" if types[name].startswith("tuple[int") else json.dumps(value.split(","))

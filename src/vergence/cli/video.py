@@ -28,10 +28,11 @@ def summarise(
     Writes the shots with their scores (.json) and a contact sheet (.png) beside the summary.
 
     Args:
-        video: any video.
-        summary: where it goes (.mp4).
-        budget: a share of the frames such as 15%, or a length such as 20s.
-        model: a run of task `summary`, whose scores are taken; default: how much a shot adds.
+        video: a video that FFmpeg can decode.
+        summary: the new video (.mp4).
+        budget: length of the summary: a share of the frames such as 15%, or a time such as 20s.
+        model: a run of task `summary`, which scores the shots; by default a shot's score is its
+            gain in coverage of the video.
         person: score as this participant of the run; default: as a newcomer.
     """
     from vergence.video.shot_scores import load_scorer
@@ -40,16 +41,16 @@ def summarise(
 
     if model is None:
         if person is not None:
-            raise ConfigError("--person is of a run: give --model")
-        found = cut(video, summary, budget)
+            raise ConfigError("--person is a participant of a run: name the run with --model")
+        result = cut(video, summary, budget)
     else:
         by = f"{model.name} as {person}" if person else model.name
-        found = cut(video, summary, budget, load_scorer(model, person), by)
-    frames, step = len(found.frames), interval_s(found.video)
+        result = cut(video, summary, budget, load_scorer(model, person), by)
+    frames, step = len(result.frames), interval_s(result.video)
     out.print(
-        f"summary: {summary} ({frames} of {len(found.video.times_s)} frames, the budget allows "
-        f"{found.room}; {frames * step:.1f} s, {found.in_summary.sum()} of "
-        f"{len(found.in_summary)} shots)",
+        f"summary: {summary} ({frames} of {len(result.video.times_s)} frames, the budget allows "
+        f"{result.room}; {frames * step:.1f} s, {result.in_summary.sum()} of "
+        f"{len(result.in_summary)} shots)",
         soft_wrap=True,
         highlight=False,
     )
