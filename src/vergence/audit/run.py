@@ -104,7 +104,6 @@ def audit_updates_and_model(
     )
 
 
-
 NOTES = (
     "Bounds: Clopper and Pearson, 95 %. Chance for a name is one in the people known; for "
     "membership, the share of others who are called by mistake.",

@@ -1,4 +1,4 @@
-"""Latency of single calls, measured in turn so that a busy moment hits all of them alike."""
+"""Latency of calls, measured in turn so that a busy moment affects all of them equally."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ import numpy as np
 def medians(
     calls: Sequence[Callable[[], object]], rounds: int = 200, seconds: float = 20.0
 ) -> list[float]:
-    """Return the median milliseconds of each call over interleaved rounds.
+    """Return the median milliseconds of processor time of each call, over interleaved rounds.
 
-    Every round makes each call once, every other one in reverse order, after one round that is not
-    counted. There are `rounds` of them, or as many as fit into `seconds`, three at least. It is the
-    process's processor time that counts: for a call on one thread what a free machine takes,
-    whatever else runs beside it.
+    Args:
+        calls: functions to time; each is called once per round.
+        rounds: number of rounds.
+        seconds: wall time after which no new round begins, if there were three.
     """
+    # A first round is not counted: it fills caches and allocates memory.
     for call in calls:
         call()
     taken: list[list[float]] = []
     end = time.perf_counter() + seconds
     while len(taken) < rounds and (len(taken) < 3 or time.perf_counter() < end):
         now = [0.0] * len(calls)
+        # Every other round runs backwards, so that no call always follows the same one.
         for place in range(len(calls))[:: -1 if len(taken) % 2 else 1]:
+            # Processor time: on one thread it is what a free machine takes, whatever else runs.
             start = time.process_time()
             calls[place]()
             now[place] = time.process_time() - start

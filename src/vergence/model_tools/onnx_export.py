@@ -38,19 +38,20 @@ from vergence.tasks.images import Images
 from vergence.training.pruning import built
 from vergence.video.streaming import State, StreamingModel
 
+# float32 results of the same operations in another order differ by about 1e-6.
 TOLERANCE = 1e-5
+# Networks on frozen features, whose feature extractor is put into the graph.
 FROZEN = (GlcFeatures, GlcCausal)
-"""Networks on frozen features, which are put into the graph."""
+# Number of test samples for which the file must answer as torch does.
 CHECKED = 32
-"""Test samples that the file must answer as torch does."""
 PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
 Size = int | Literal["dynamic"]
-"""Of an axis of the file: fixed, or chosen at every call."""
+"""Size of an axis of the file: fixed, or chosen at every call."""
 
 
 @dataclass(frozen=True)
 class OnnxAnswer:
-    """Output of the file: its name and its meaning. `relative`: to the largest value."""
+    """Output of the file: its name, its meaning, and whether differences are relative to it."""
 
     name: str
     meaning: str
@@ -98,7 +99,7 @@ class CallShape:
 
     @property
     def dynamic(self) -> bool:
-        """True if an axis is chosen at every call."""
+        """Whether an axis is chosen at every call."""
         return "dynamic" in (self.frames, self.batch)
 
 
@@ -108,7 +109,7 @@ DATA_SHAPE = CallShape()
 
 @dataclass(frozen=True)
 class Exported:
-    """Exported file: the answer's largest difference from torch's, and milliseconds of both."""
+    """Exported file: largest difference of its answers from torch's, and milliseconds of both."""
 
     path: Path
     inputs: tuple[str, ...]
@@ -118,7 +119,7 @@ class Exported:
 
 
 class WholeModel(nn.Module):
-    """A task's network with what comes before and after it: columns of a sample to the answer."""
+    """A task's network with its pre- and postprocessing: from columns of a sample to the answer."""
 
     def __init__(
         self, task: Task, network: nn.Module, columns: Sequence[str], prior: Tensor | None = None
@@ -132,7 +133,7 @@ class WholeModel(nn.Module):
         self.moves = frozen is not None and frozen.sees_motion
 
     def forward(self, *values: Tensor) -> State:
-        """Return the answer as `ANSWERS` tells it."""
+        """Return the answer that `ANSWERS` describes."""
         batch = dict(zip(self.columns, values, strict=True))
         if self.prior is not None:
             batch[BANK] = self.prior
@@ -146,11 +147,11 @@ class WholeModel(nn.Module):
         return (output.softmax(-1) if isinstance(self.task, Images) else output,)
 
     def arguments(self, batch: Batch) -> State:
-        """Return the columns of a batch that go in."""
+        """Return the columns of a batch that are inputs of the file."""
         return tuple(batch[name] for name in self.columns)
 
     def calls(self, batch: Batch) -> Iterator[State]:
-        """The values that calls are given: all of the batch, at once."""
+        """Yield the arguments of each call; here one call for the whole batch."""
         yield self.arguments(batch)
 
 
@@ -158,7 +159,7 @@ Exportable = WholeModel | StreamingModel
 
 
 class Noted(dict[str, Tensor]):
-    """A batch that notes which of its columns a task looks at."""
+    """A batch that records which of its columns a task reads."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(copy_of(batch))
@@ -202,12 +203,13 @@ def export(
     params, test = params_and_probe(trained, person)
     whole = assembled(trained.task, params, test.take(slice(0, 1)))
     window = check_shape(whole, test, shape)
-    told = {**about(trained, run, person), **({"window": str(window)} if window else {})}
-    told |= pace(trained.experiment.dataset, test)
+    metadata = {**about(trained, run, person), **({"window": str(window)} if window else {})}
+    metadata |= pace(trained.experiment.dataset, test)
     cases = singles(test) if shape == DATA_SHAPE else list(shaped(whole, test, shape))
-    data = converted(whole, cases[-1], told, shape)
+    data = converted(whole, cases[-1], metadata, shape)
     session = opened_again(data)
     difference = parity(whole, session, cases)
+    # Written as "not <=", so that a NaN is refused too.
     if not difference <= TOLERANCE:
         raise DataError(
             f"the exported model differs from torch by {difference:.1e}, more than {TOLERANCE:g}; "
@@ -220,8 +222,9 @@ def export(
     if trained.task.own_prior and person is not None:
         console.print(f"{PRIOR_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     elif trained.owner is not None:
-        said = f"adapted to '{trained.owner}', and tells of them: give it to nobody else"
-        console.print(said, soft_wrap=True)
+        # The weights were fitted to one person's eyes, which they may reveal.
+        text = f"adapted to '{trained.owner}', and tells of them: give it to nobody else"
+        console.print(text, soft_wrap=True)
     return made
 
 
@@ -237,7 +240,7 @@ def packages() -> Any:
 
 
 def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedRun, Run]:
-    """A run's models, and its results.
+    """Read a run's models and its results.
 
     Raises:
         ConfigError: a task without an answer to export, or an unknown person.
@@ -248,6 +251,7 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedR
         names = ", ".join(called(kind) for kind in ANSWERS)
         raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
     network = trained.task.network
+    # `prepare` computes columns before training, outside the network: the file would lack them.
     if type(network).prepare is not Model.prepare and not isinstance(network, FROZEN):
         raise ConfigError(f"{folder}: export cannot put what this network prepares into the graph")
     trained.refuse_unknown_person(person, trained.ready.clients)
@@ -265,6 +269,7 @@ def params_and_probe(trained: TrainedRun, person: str | None) -> tuple[Params, S
     who = raw.clients[0] if person is None else person
     test = raw.people[who].test
     params = trained.newcomer() if person is None else trained.model(who)
+    # A personal prior needs the person's own gaze; somebody new gets that of all others.
     if trained.task.own_prior:
         ready = trained.suited(params, who).test
         known = person in trained.trained_on.clients
@@ -274,7 +279,7 @@ def params_and_probe(trained: TrainedRun, person: str | None) -> tuple[Params, S
 
 
 def assembled(task: Task, params: Params, first: Batch) -> Exportable:
-    """Return the network with all around it, for the columns of a sample that it looks at."""
+    """Return the network with pre- and postprocessing, for the columns that it reads."""
     network = built(task.module(), params)
     if isinstance(task, GazeMap) and isinstance(network, GlcCausalNet):
         return StreamingModel(task, network, first.get(BANK)).eval().requires_grad_(False)
@@ -288,7 +293,7 @@ def assembled(task: Task, params: Params, first: Batch) -> Exportable:
 
 
 def check_shape(whole: Exportable, test: Samples, shape: CallShape) -> int | None:
-    """Return the frames of the windows of the run's data; None where no window goes in.
+    """Return the number of frames in a window of the run's data, None without windows.
 
     Raises:
         ConfigError: a network that cannot be called in this shape.
@@ -329,12 +334,13 @@ def singles(test: Samples) -> list[Batch]:
 
 
 def shaped(whole: Exportable, test: Samples, shape: CallShape) -> Iterator[Batch]:
-    """Yield batches of test data in the shape of a call; where an axis is dynamic, several sizes.
+    """Yield batches of test data in the shape of a call, in several sizes for dynamic axes.
 
-    Windows of other lengths than the data's are cut anew from its frames.
+    Windows of other lengths than the data's are cut from the same frames.
     """
     batch = test.take(slice(0, CHECKED))
     own = int(batch["frames"].shape[1]) if "frames" in whole.columns else 1
+    # Shorter, equal and longer than in training: a size frozen into the graph shows in one of them.
     lengths = (1, own, own + 3) if shape.frames == "dynamic" else (shape.frames or own,)
     counts = (1, 2, 3) if shape.batch == "dynamic" else (shape.batch,)
     at = 0
@@ -354,12 +360,13 @@ def shaped(whole: Exportable, test: Samples, shape: CallShape) -> Iterator[Batch
 def converted(
     whole: Exportable, first: Batch, metadata: Mapping[str, str], shape: CallShape = DATA_SHAPE
 ) -> bytes:
-    """Return the ONNX file of a network for a batch's shapes, with `metadata` in its metadata."""
-    given = dict(zip(whole.columns, whole.arguments(first), strict=True))
-    axes = [dynamic_axes(name, shape) for name in given]
+    """Return the bytes of a network's ONNX file for a batch's shapes, with this metadata."""
+    arguments = dict(zip(whole.columns, whole.arguments(first), strict=True))
+    axes = [dynamic_axes(name, shape) for name in arguments]
     log = logging.getLogger("torch.onnx")
     before = log.level
-    log.setLevel(logging.ERROR)  # it names every operator of packages that are not there
+    # Below errors it lists every operator of packages that are not installed.
+    log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             # torch 2.13 warns of its own use of a class that it will remove.
@@ -369,11 +376,11 @@ def converted(
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)
             program = torch.onnx.export(
                 whole,
-                tuple(given.values()),
+                tuple(arguments.values()),
                 dynamo=True,
                 verbose=False,
                 external_data=False,
-                input_names=list(given),
+                input_names=list(arguments),
                 output_names=list(whole.answers),
                 dynamic_shapes=(tuple(axes),) if shape.dynamic else None,
             )
@@ -386,10 +393,12 @@ def converted(
     for value in graph.inputs:
         name = str(value.name)
         free = dynamic_axes(name, shape)
-        sizes = [str(free.get(axis, size)) for axis, size in enumerate(given[name].shape)]
+        sizes = [str(free.get(axis, size)) for axis, size in enumerate(arguments[name].shape)]
         meaning = f"{MEANINGS[name]}; shape [{', '.join(sizes)}]"
         program.model.metadata_props[f"input {name}"] = meaning
-    for node in graph.all_nodes():  # torch notes the files of this machine that each is from
+    # torch writes this machine's paths into every node: they would tell users' names, and make two
+    # equal models differ.
+    for node in graph.all_nodes():
         node.metadata_props.clear()
     program.model.metadata_props.update(metadata)
     return program.model_proto.SerializeToString()
@@ -405,6 +414,7 @@ def dynamic_axes(column: str, shape: CallShape) -> dict[int, str]:
 
 def opened_again(data: bytes) -> Any:
     """Return an onnxruntime session of one thread."""
+    # One thread: times compare with torch's, and sums do not depend on the number of cores.
     runtime = packages()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -412,12 +422,12 @@ def opened_again(data: bytes) -> Any:
 
 
 def names(session: Any) -> tuple[str, ...]:
-    """Names of a session's inputs."""
+    """Return the names of a session's inputs."""
     return tuple(value.name for value in session.get_inputs())
 
 
 def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
-    """Facts that a user of the file must know, for its metadata."""
+    """Return what a user of the file must know, for its metadata."""
     answer, raw = ANSWERS[type(trained.task)], trained.loaded.raw
     inside = trained.task.own_prior and person is not None
     return {
@@ -437,7 +447,8 @@ def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
 
 
 def pace(dataset: Dataset, test: Samples) -> dict[str, str]:
-    """Seconds between the frames of a window, where windows have several and the data say it."""
+    """Return the seconds between frames as metadata, empty if unknown or without windows."""
+    # `vergence live` reads it, to give the network frames at the pace of its training.
     frames = test.take(slice(0, 1)).get("frames")
     several = frames is not None and frames.ndim == 5 and frames.shape[1] > 1
     step_s = dataset.frame_step_s if several else None
@@ -447,12 +458,13 @@ def pace(dataset: Dataset, test: Samples) -> dict[str, str]:
 def parity(whole: Exportable, session: Any, cases: Iterable[Batch]) -> float:
     """Return the largest difference between the file's and torch's answers to these batches.
 
-    Of maps it is relative to the largest value of each answer. A stream's frames go in one after
-    the other, and each side gets its own state back.
+    For maps it is relative to the largest value of each answer. A stream's frames are given one
+    after the other, and each side continues from its own state.
     """
     worst = 0.0
     for batch in cases:
         for ours, theirs in both(whole, session, batch):
+            # max() drops a NaN, which would pass for no difference.
             if ours.shape != theirs.shape or not theirs.isfinite().all():
                 return float("inf")
             scale = float(ours.abs().max()) if ANSWERS[type(whole.task)].relative else 1.0
@@ -465,14 +477,14 @@ def both(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Tensor
     """Yield torch's and the file's answers to a sample: one, or those of a stream's frames."""
     calls = list(whole.calls(batch))
     mine = theirs = whole.arguments(batch)[len(calls[0]) :]
-    for given in calls:
-        ours, *mine = whole(*(value.clone() for value in given), *mine)
-        said, *theirs = answered(whole, session, (*given, *theirs))
-        yield ours, said
+    for arguments in calls:
+        ours, *mine = whole(*(value.clone() for value in arguments), *mine)
+        answer, *theirs = answered(whole, session, (*arguments, *theirs))
+        yield ours, answer
 
 
 def answered(whole: Exportable, session: Any, values_of_columns: Sequence[Tensor]) -> list[Tensor]:
-    """The file's answers to these values of its columns."""
+    """Return the file's answers to these values of its columns."""
     values = dict(zip(whole.columns, values_of_columns, strict=True))
     outputs = session.run(
         None, {name: values[name].contiguous().numpy() for name in names(session)}
@@ -498,7 +510,7 @@ def timed(whole: Exportable, session: Any, first: Batch) -> tuple[float, float]:
 
 
 def show(made: Exported, size: int, checked: int, console: Console) -> None:
-    """Print where the file lies, how near it is to torch, and how fast both are."""
+    """Print the file's path and size, its difference from torch, and the time of both."""
     grid = Table("one call, one thread", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("ms (median processor time)", justify="right")
     grid.add_row("torch", f"{made.torch_ms:.3f}")

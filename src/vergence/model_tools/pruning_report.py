@@ -18,14 +18,20 @@ from vergence.results.text_tables import Record, TextTable
 from vergence.training.pruning import Pruning, row, stored_bytes
 
 KIB = 1024
+# Times within 5 % are called alike: repeated measurements differ by as much.
 FASTER = 0.95
-"""Times within 5 % are called alike."""
 PARTS = ("client", "server")
 
 
 @dataclass
 class PruningRow:
-    """One row of the table. Errors are person -> one value per seed; times in milliseconds."""
+    """One row of the table.
+
+    Attributes:
+        error, tuned: person -> error per seed, before and after further training.
+        tensors, network: of the first model that was pruned.
+        dense_ms, sparse_ms: milliseconds of one sample with dense and sparse linear layers.
+    """
 
     name: str
     pruning: Pruning | None
@@ -43,13 +49,13 @@ class PruningRow:
 
 
 def zeros(tensors: Mapping[str, Tensor]) -> float:
-    """Return the share of zeros, NaN of nothing."""
+    """Return the share of zeros, NaN without tensors."""
     count = sum(t.numel() for t in tensors.values())
     return sum(int((t == 0).sum()) for t in tensors.values()) / count if count else float("nan")
 
 
 def sides(line: PruningRow, task: Task, cut: str | None) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors before and behind a cut; none without one.
+    """Return the tensors on the client's and the server's side of a cut; empty without a cut.
 
     Raises:
         ConfigError: the network has no such stage.
@@ -95,9 +101,14 @@ def _mean(values: Mapping[str, list[float]]) -> float:
 def report_table(
     heading: str, lines: Sequence[PruningRow], task: Task, tune: int, cut: str | None
 ) -> TextTable:
-    """Return the table, with what must be said about it.
+    """Return the table, with notes on how to read it.
 
-    `tune` batches of training came after, and `cut` tells the parts of the sizes apart.
+    Args:
+        heading: of the table.
+        lines: its rows.
+        task: whose headline is shown.
+        tune: number of training batches after pruning.
+        cut: stage after which sizes are given for client and server separately.
     """
     records = [record(line, task, cut) for line in lines]
     parts = PARTS if cut else ()
@@ -143,11 +154,11 @@ def _share(value: float) -> str:
 
 
 def notes(lines: Sequence[PruningRow]) -> list[str]:
-    """Return sentences on speed and on what could not be taken out."""
+    """Return sentences on speed, and on filters that could not be removed."""
     start = lines[0].dense_ms
     faster = [line.name for line in lines if line.sparse_ms < FASTER * line.dense_ms]
     slower = [line.name for line in lines if line.dense_ms < FASTER * line.sparse_ms]
-    said = [
+    sentences = [
         "ms: one sample on one thread, median processor time of interleaved runs. With sparse "
         f"linear layers (SciPy CSR) faster than dense: {', '.join(faster) or 'none'}; slower: "
         f"{', '.join(slower) or 'none'}."
@@ -156,13 +167,13 @@ def notes(lines: Sequence[PruningRow]) -> list[str]:
         if line.pruning is None or not line.pruning.structured or line.network is None:
             continue
         if row(line.network) is None:
-            said.append(
+            sentences.append(
                 f"{line.name}: set to zero, not taken out: {type(line.network).__name__} is no row "
                 "of plain layers, its sums and norms need every channel. It gets no faster."
             )
         else:
-            said.append(f"{line.name}: taken out; {start / line.dense_ms:.2f} times as fast.")
-    return said
+            sentences.append(f"{line.name}: taken out; {start / line.dense_ms:.2f} times as fast.")
+    return sentences
 
 
 @styled
@@ -178,6 +189,7 @@ def picture(lines: Sequence[PruningRow], metric: str) -> Figure:
         error.legend()
     error.set_xlabel(metric_name(metric))
     size.plot(
+        # At least one byte, as the axis is logarithmic.
         [max(stored_bytes(line.tensors), 1) / KIB for line in lines],
         places,
         "o",

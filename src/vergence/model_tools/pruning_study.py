@@ -1,4 +1,4 @@
-"""`vergence model prune`: error, size and speed of a finished run's models once pruned."""
+"""`vergence model prune`: error, size and speed of a finished run's models after pruning."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class PruningOptions(NamedOptions, label="prune"):
 
     Attributes:
         person: one person, or all: those the run left out, else those who took part.
-        amounts: shares of the linear layers' weights.
-        tune: batches of training afterwards in which what went stays away; 0: none.
+        amounts: shares of the linear layers' weights that are removed.
+        tune: number of training batches afterwards, in which removed weights stay zero.
         cut: a stage of the network; sizes up to it (client) and behind it (server) are separate.
         rounds: timed repetitions.
     """
@@ -65,7 +65,7 @@ class PruningOptions(NamedOptions, label="prune"):
 
 @dataclass(frozen=True)
 class PrunedModel:
-    """One model of one seed: who predicts with it, and what it may be trained on afterwards."""
+    """One model of one seed, with the people who predict with it and data to train it on."""
 
     trained: TrainedRun
     params: Params
@@ -76,7 +76,7 @@ class PrunedModel:
 def prune(
     folder: Path, out: Path, console: Console, options: PruningOptions = PruningOptions()
 ) -> list[PruningRow]:
-    """Prune every model that people of a run predict with; print, write and draw what it does.
+    """Prune every model that people of a run predict with; print, write and draw the results.
 
     Args:
         folder: run directory of one method, or of leave-one-out.
@@ -92,7 +92,8 @@ def prune(
     found = subjects(folder, options.person)
     first = found[0].trained.task
     if options.cut is not None:
-        pieces(first, options.cut)  # refused before anything is measured
+        # A wrong stage is refused here, before minutes of measuring.
+        pieces(first, options.cut)
     lines = table(first, options.amounts)
     with progress_bar() as bar:
         task = bar.add_task("pruning", total=len(lines) * len(found), score="")
@@ -136,16 +137,17 @@ def table(task: Task, amounts: Sequence[float]) -> list[PruningRow]:
 
 
 def subjects(folder: Path, person: str) -> list[PrunedModel]:
-    """Return every model to prune, of every seed of a run; one that people share is there once."""
+    """Return every model to prune, of every seed of a run; a shared model once."""
     run = read(folder).runs[0]
     if "folds" in run.results:
         return strange(find_held_out(folder, person))
     first = read_run(folder)
     took_part, ready = first.trained_on.clients, first.ready
+    # People whom the run left out come first: what pruning costs on new people is the question.
     others = [p for p in ready.clients if p not in took_part]
-    chosen = others if person == "all" else [p for p in others if p == person]
-    if chosen:
-        return strange(HeldOut(first.loaded, dict.fromkeys(chosen, folder)))
+    unseen = others if person == "all" else [p for p in others if p == person]
+    if unseen:
+        return strange(HeldOut(first.loaded, dict.fromkeys(unseen, folder)))
     people = run.people if person == "all" else [person]
     if not set(people) <= set(ready.clients):
         raise ConfigError(f"{folder}: no person '{person}'; known: {', '.join(run.people)}")
@@ -153,10 +155,8 @@ def subjects(folder: Path, person: str) -> list[PrunedModel]:
 
 
 def known(trained: TrainedRun, people: Sequence[str]) -> list[PrunedModel]:
-    """Return the models of people who took part.
-
-    One that several share may be trained on everybody's data, one's own on one's own.
-    """
+    """Return the models of people who took part, each with the data of those who share it."""
+    # A model that several people share is the same object for all of them.
     owners: dict[int, tuple[Params, list[str]]] = {}
     for person in people:
         params = trained.model(person)
@@ -194,7 +194,7 @@ def strange(folds: HeldOut) -> list[PrunedModel]:
 
 
 def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
-    """Prune one model, score it for its people, train it on if asked, and score it again."""
+    """Prune one model and score it for its people; with `tune`, train it on and score it again."""
     task, trained = subject.trained.task, subject.trained
     params, network = subject.params, task.module()
     keep = Mask.full(params.layout)
@@ -216,7 +216,7 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
 
 
 def made(line: PruningRow, network: nn.Module, keep: Mask, params: Params) -> nn.Module:
-    """Return the pruned network, filters and neurons taken out where that is possible."""
+    """Return the pruned network; where possible, filters and neurons are removed from it."""
     # In memory of its own: what is read from a file is not aligned, and slower.
     whole = built(network, params.like(keep.keep(params).flat.clone()))
     structured = line.pruning is not None and line.pruning.structured
@@ -240,7 +240,7 @@ def score(trained: TrainedRun, network: nn.Module, person: str, batch: int = 64)
 
 
 def clock(lines: Sequence[PruningRow], task: Task, subject: PrunedModel, rounds: int) -> None:
-    """Time one sample through every network, as it is and with sparse linear layers, in turn."""
+    """Time one sample through every network, with dense and with sparse linear layers, in turn."""
     one = subject.trained.ready.people[subject.people[0]].test.take(slice(0, 1))
     networks = [line.network for line in lines if line.network is not None]
 

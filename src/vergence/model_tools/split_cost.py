@@ -1,6 +1,7 @@
 """Cost of the pieces of a network: bytes on the wire, FLOPs, memory.
 
-Nothing is computed: networks run on tensors without data, which have shapes and types.
+Networks run on tensors of the device "meta", which have shapes and types and no data: costs of
+large networks are found in moments and without memory.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from vergence.core.task import Model, Task, own_randomness
 from vergence.methods.split.base import needed_columns
 from vergence.training.batches import batches
 
+# Bytes of a parameter as it is sent.
 WORD = 4
-"""Bytes of a parameter as it travels."""
+# Formats of smashed data: bytes per value, and bytes per tensor for its scale.
 NUMBERS = {"float32": (4, 0), "float16": (2, 4), "int8": (1, 4)}
-"""How smashed data may travel: bytes per value, and per tensor (its scale)."""
+# A bottleneck leaves one channel of eight.
 SHRINK = 8
-"""A bottleneck leaves one channel of so many."""
 FEDAVG, CUT, BOTTLENECK, U_SHAPE = "FedAvg", "cut", "bottleneck", "U-shape"
 
 
@@ -46,8 +47,11 @@ class Load(NamedTuple):
 class Work:
     """Cost of a piece of a network.
 
-    FLOPs are of convolutions and matrix products, per sample, a product and a sum counting two.
-    `memory` is the size in bytes of the activations of a batch that the backward pass needs.
+    Attributes:
+        parameters: number of parameters.
+        forward, backward: FLOPs per sample of convolutions and matrix products, where a product
+            and a sum count two.
+        memory: bytes of a batch's activations that the backward pass needs.
     """
 
     parameters: int
@@ -63,10 +67,10 @@ class CutChoice:
     Attributes:
         kind: `cut`, with a `bottleneck`, or `U-shape`; `FedAvg` is no cut at all.
         after: the stages after which the network is cut.
-        values: how many numbers a sample sends each way at each cut; their gradients go back.
-        label_bytes: bytes of a sample's labels and head pose, which go up.
-        client, server: what each computes; the tail of a U is the client's.
-        again: FLOPs per sample of forward passes that the client does a second time.
+        values: numbers per sample that are sent at each cut; as many gradients come back.
+        label_bytes: bytes of a sample's labels and head pose, which are sent to the server.
+        client, server: work of each; the last layers of a U-shape are the client's.
+        again: FLOPs per sample of forward passes that the client repeats.
         last: FLOPs per sample of the client's last layers, in a U.
     """
 
@@ -93,7 +97,7 @@ class CutChoice:
         return load.samples * self.label_bytes + self.down(number, load)
 
     def down(self, number: str, load: Load) -> float:
-        """Return the bytes a person is sent in a round."""
+        """Return the bytes that a person receives in a round."""
         scales = NUMBERS[number][1] * len(self.values) * load.batches
         return load.samples * self.sample(number) + scales + WORD * self.client.parameters
 
@@ -103,7 +107,7 @@ class CutChoice:
 
 
 def load_of(federation: Federation, local: LocalTraining) -> Load:
-    """Count what a round trains on, as `training.batches` deals it.
+    """Count the samples and batches of a round, as `training.batches` forms them.
 
     Raises:
         ConfigError: more than 100,000 people made on demand.
@@ -119,13 +123,13 @@ def load_of(federation: Federation, local: LocalTraining) -> Load:
 
 @dataclass(frozen=True)
 class Blank(Model):
-    """A network made once, whose parameters have shapes and types but no data."""
+    """A network that is built once, with parameters that have shapes and types but no data."""
 
     made: nn.Module
 
     @classmethod
     def of(cls, network: Model) -> Blank:
-        """Return another network's blank."""
+        """Return another network without its data."""
         with own_randomness():
             return cls(network.build().to("meta"))
 
@@ -150,10 +154,13 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
     whole = works([(task, task.module())], batch)[0][0]
     none = Work(0, 0, 0, 0)
     found = {kind: [] for kind in (FEDAVG, CUT, BOTTLENECK, U_SHAPE)}
+    # FedAvg stands first: the tables compare every cut with it.
     found[FEDAVG].append(CutChoice(FEDAVG, (), (), 0, whole, none, 0))
     network = pieces(task)[0].network
     assert isinstance(network, CutPoint)
     *inner, last = stages = network.of
+    # Labels that must stay on the client, such as the pictures of an autoencoder, rule out every
+    # cut but a U-shape.
     for stage in () if set(task.labels) & set(task.stays) else stages:
         row = [(piece, piece.module()) for piece in pieces(task, stage)]
         done = works(row, batch)
@@ -167,9 +174,9 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
             )
     for stage in inner[:-1]:
         row = [(piece, piece.module()) for piece in pieces(task, stage, inner[-1])]
-        told = task.side_inputs if reading(pieces(task, stage, inner[-1])[1]) else ()
-        if set(told) <= set(task.public):
-            sent = width(batch, told)
+        columns_sent = task.side_inputs if reading(pieces(task, stage, inner[-1])[1]) else ()
+        if set(columns_sent) <= set(task.public):
+            sent = width(batch, columns_sent)
             found[U_SHAPE].append(cut_choice(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))
     return [choice for group in found.values() for choice in group]
 
@@ -177,43 +184,46 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
 def works(row: Sequence[tuple[Task, nn.Module]], batch: Batch) -> list[tuple[Work, Tensor]]:
     """Send a batch through pieces; return the work and the output of each.
 
-    All but the last train on the gradient of what they gave.
+    All but the last piece are trained by the gradient of their output.
     """
-    found, sent = [], batch
+    results, sent = [], batch
     for piece, module in row:
         with torch.no_grad():
             output = piece.forward(module, sent)
         last = piece is row[-1][0]
-        given = sent if last else {**sent, PULL: torch.empty_like(output)}
-        found.append((work(piece, module, given), output))
+        inputs = sent if last else {**sent, PULL: torch.empty_like(output)}
+        results.append((work(piece, module, inputs), output))
         sent = {**batch, SMASHED: output.detach().requires_grad_()}
-    return found
+    return results
 
 
 def work(piece: Task, module: nn.Module, batch: Batch) -> Work:
     """Measure one forward and backward pass."""
-    held: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
+        # By storage: views of one activation take memory once. Holding it keeps its id unique.
         storage = tensor.untyped_storage()
-        held[id(storage)] = storage
+        storages[id(storage)] = storage
         return tensor
 
-    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda t: t):
+    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(record, lambda t: t):
         loss = piece.loss(piece.forward(module, batch), batch)
         forward = counter.get_total_flops()
+        # A piece without parameters has nothing to train.
         if loss.requires_grad:
             loss.backward()
         backward = counter.get_total_flops() - forward
     weights = {id(p.untyped_storage()) for p in module.parameters()}
     size = len(next(iter(batch.values())))
-    kept = sum(s.nbytes() for key, s in held.items() if key not in weights)
+    # Weights are saved for the backward pass too, and are counted as parameters.
+    memory = sum(s.nbytes() for key, s in storages.items() if key not in weights)
     count = sum(p.numel() for p in module.parameters())
-    return Work(count, forward // size, backward // size, kept)
+    return Work(count, forward // size, backward // size, memory)
 
 
 def insert(front: nn.Module, back: nn.Module, channels: int) -> None:
-    """Let 1 x 1 convolutions narrow what the front gives and widen what the back gets."""
+    """Insert a bottleneck: 1 x 1 convolutions that narrow the front's output and widen it again."""
     few = max(1, channels // SHRINK)
     narrow = nn.Conv2d(channels, few, 1).to("meta")
     widen = nn.Conv2d(few, channels, 1).to("meta")
@@ -226,7 +236,9 @@ def insert(front: nn.Module, back: nn.Module, channels: int) -> None:
 def cut_choice(
     kind: str, after: tuple[str, ...], done: Sequence[tuple[Work, Tensor]], labels: int
 ) -> CutChoice:
-    """Add up a cut's pieces: all but the last compute their forward pass twice."""
+    """Add up the costs of a cut's pieces."""
+    # A client frees its activations while it waits: when the gradient comes it computes the forward
+    # pass again. In a U-shape the server waits likewise.
     parts = [work for work, _ in done]
     values = tuple(output[0].numel() for _, output in done[:-1])
     front, again, last = parts[0], parts[0].forward, 0
@@ -234,7 +246,8 @@ def cut_choice(
     if kind == U_SHAPE:
         tail, server = parts[2], _twice(server)
         last = tail.forward + tail.backward
-        client = Work(  # the client works on its two parts one after the other
+        # The client works on its two parts one after the other: memory is the larger of the two.
+        client = Work(
             client.parameters + tail.parameters,
             client.forward + tail.forward,
             client.backward + tail.backward,

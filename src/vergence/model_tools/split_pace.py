@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt
 from vergence.core.options import NamedOptions
 from vergence.model_tools.split_cost import NUMBERS, U_SHAPE, WORD, CutChoice, Load
 
+# Values of the methods' option `ahead`: batches sent before the first gradient comes back.
 AHEAD = (0, 1, 2, 4)
-"""So many batches are sent before the first gradient comes back: `ahead` of the methods."""
 Speed = Annotated[float, Gt(0)]
 
 
@@ -22,7 +22,7 @@ class Speeds(NamedOptions, label="split-plan"):
     Attributes:
         device, server: GFLOP/s, as reached in training.
         up, down: Mbit/s from and to the device.
-        delay: ms that a message is on its way, each way.
+        delay: latency of a message in one direction, ms.
     """
 
     device: Speed = 2.0
@@ -34,7 +34,11 @@ class Speeds(NamedOptions, label="split-plan"):
 
 @dataclass(frozen=True)
 class Hops:
-    """Seconds of a batch: through the first layers, up, at the server, down, and the step."""
+    """Seconds of a batch's parts: first layers, uplink, server, downlink, the step, and latency.
+
+    Attributes:
+        again: the device's work when the gradient arrives: the forward pass again, and the step.
+    """
 
     first: float
     up: float
@@ -56,15 +60,16 @@ class Hops:
 
 
 def hops(choice: CutChoice, load: Load, speeds: Speeds, number: str = "float32") -> Hops:
-    """Seconds that the parts of a batch take.
+    """Return the seconds that the parts of a batch take.
 
-    In a U the server serves one batch to its end: the way to the client's last layers and back is
-    in its time.
+    In a U-shape the server finishes one batch before the next: the way to the client's last layers
+    and back counts as the server's time.
     """
     size = load.samples / max(round(load.batches), 1)
     device, server = speeds.device * 1e9 / size, speeds.server * 1e9 / size
     width, scale = NUMBERS[number]
     sizes = [size * values * width + scale for values in choice.values] or [0]
+    # 8e-6: from bytes to megabits.
     up = 8e-6 * (sizes[0] + size * choice.label_bytes) / speeds.up
     down = 8e-6 * sizes[0] / speeds.down
     first, rest = choice.again / device, choice.flops - choice.again
@@ -105,7 +110,7 @@ def pass_seconds(part: Hops, batches: int, ahead: int) -> float:
 def seconds(
     choice: CutChoice, load: Load, speeds: Speeds, ahead: int = 0, number: str = "float32"
 ) -> float:
-    """Seconds of a client's round, with its layers' transfer down and up (float32)."""
+    """Return the seconds of a client's round, with its layers' transfer down and up (float32)."""
     layers = 8e-6 * WORD * choice.client.parameters * (1 / speeds.up + 1 / speeds.down)
     layers += 2e-3 * speeds.delay
     if not choice.values:

@@ -44,7 +44,15 @@ from vergence.results.text_tables import Record, TextTable
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """All choices of one network on one federation; `own` is the network's own cut."""
+    """All ways to cut one network on one federation.
+
+    Attributes:
+        model, data: names of both.
+        load: training data of a person in a round.
+        own: the stage after which the network is cut by default.
+        choices: FedAvg first, then every cut.
+        speeds: of devices, server and network.
+    """
 
     model: str
     data: str
@@ -55,7 +63,7 @@ class SplitPlan:
 
     @property
     def fedavg(self) -> CutChoice:
-        """The network uncut, averaged as a whole."""
+        """The whole network on the client, averaged by FedAvg."""
         return self.choices[0]
 
     def times(self, choice: CutChoice, number: str = "float32") -> float:
@@ -63,13 +71,14 @@ class SplitPlan:
         return choice.both(number, self.load) / self.fedavg.both("float32", self.load)
 
     def even(self, choice: CutChoice) -> float:
-        """Return up to how many samples a person and round it sends less than FedAvg (float32)."""
+        """Return the number of samples a round below which a cut sends less than FedAvg."""
+        # FedAvg sends its parameters, a cut something for every sample: few samples favour the cut.
         saved = 2 * WORD * (self.fedavg.client.parameters - choice.client.parameters)
         each = 2 * choice.sample("float32") + choice.label_bytes
         return max(0.0, saved / each) if each else math.nan
 
     def seconds(self, choice: CutChoice, ahead: int = 0, number: str = "float32") -> float:
-        """Seconds of a person's round."""
+        """Return the seconds of a person's round."""
         return seconds(choice, self.load, self.speeds, ahead, number)
 
     def blocks(self) -> list[TextTable]:
@@ -82,14 +91,15 @@ class SplitPlan:
 
 
 def split_plan(experiment: Experiment, speeds: Speeds = Speeds()) -> SplitPlan:  # noqa: B008
-    """Work out every cut of an experiment's network for its data and its first method's `local`.
+    """Compute the costs of every cut of an experiment's network, for its data and local training.
 
     Raises:
         ConfigError: the network is not a row of stages, or does not fit the data.
         DataError: a data file is unusable.
     """
     task = experiment.task(experiment.plan.seeds[0])
-    pieces(task)  # refuses other networks before any data are read
+    # Refuses a network that cannot be cut, before any data are read.
+    pieces(task)
     federation = validate(experiment).ready
     load = load_of(federation, next(iter(experiment.methods.values())).local)
     first = next(iter(federation.people.values())).train.take(slice(0, 1))
@@ -146,12 +156,12 @@ def traffic(plan: SplitPlan) -> TextTable:
 
 
 def own_cut_sentence(plan: SplitPlan) -> str:
-    """Say in a sentence what the network's own cut costs beside FedAvg."""
+    """Return a sentence that compares the network's own cut with FedAvg."""
     own = next((c for c in plan.choices if c.kind == CUT and c.after == (plan.own,)), None)
     if own is None:
         return (
-            "One cut would hand the server what the loss looks at, and here that is the pictures "
-            "themselves: only a U keeps them (splitfed_u)."
+            "With one cut the server needs what the loss reads, which here is the pictures "
+            "themselves: only a U-shape keeps them on the client (splitfed_u)."
         )
     sent, whole = (c.both("float32", plan.load) / 1e6 for c in (own, plan.fedavg))
     ratio = sent / whole
@@ -223,7 +233,7 @@ def pace(plan: SplitPlan) -> TextTable:
 
 
 def best(plan: SplitPlan) -> str:
-    """Text on the best cuts by each measure, and on what FedAvg needs for the same."""
+    """Return a text on the best cut by each measure, next to FedAvg."""
     real = [c for c in plan.choices if c.kind in (CUT, U_SHAPE) and c.server.parameters]
     if not real:
         return "The network has one stage: there is nothing to choose."
@@ -276,7 +286,7 @@ def _name(choice: CutChoice) -> list[str]:
 
 
 def short(value: float) -> str:
-    """Print about three figures."""
+    """Return a number with about three figures."""
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{decimals}f}" if value >= 1 or not value else f"{value:.3g}"
 
@@ -341,12 +351,13 @@ def show(
     markdown: bool = False,
     speeds: Speeds = Speeds(),  # noqa: B008
 ) -> None:
-    """Print the tables; write the picture to `out` and the numbers beside it, as .csv.
+    """Print the tables; write the picture to `out`, and the numbers next to it as .csv.
 
     Raises:
         ConfigError: the network cannot be cut, or `out` is no picture's name.
         PartialRun: a file cannot be written.
     """
+    # A wrong suffix is refused before the data are read.
     if out is not None:
         figure_format(out)
     plan = split_plan(experiment, speeds)

@@ -17,13 +17,14 @@ from vergence.results.run_files import read_json
 
 State = Literal["waiting", "running", "interrupted", "finished"]
 Curve = list[tuple[int, int, float]]
-"""Seed, round, value."""
+"""Points of a curve: seed, round, value."""
+# The pace is the median over this many rounds: one slow round, such as an evaluation's, must not
+# change the time left.
 WINDOW = 10
-"""The pace is the median over so many rounds."""
 
 
 class Headline(NamedTuple):
-    """The metric tables put first, where it was measured last, and how it moved since before."""
+    """The headline metric: where it was last measured, its value, the one before, and the trend."""
 
     metric: str
     point: str
@@ -33,7 +34,7 @@ class Headline(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """A turn that did not count, and why: lost, late, dropped, quarantined, left out; in words."""
+    """A client's turn that did not count, with the reason: lost, late, dropped, quarantined ..."""
 
     seed: int
     round: int
@@ -42,7 +43,7 @@ class Trouble(NamedTuple):
 
 
 class MethodTraffic(NamedTuple):
-    """Bytes moved in a round, over all clients; and numbers of replies asked for and counted."""
+    """Bytes of all clients in a round, and numbers of replies requested and counted."""
 
     seed: int
     round: int
@@ -54,9 +55,17 @@ class MethodTraffic(NamedTuple):
 
 @dataclass
 class PersonProgress:
-    """One client: turns in all seeds, and in the last seed the last round it was heard in.
+    """One client's turns in all seeds.
 
-    `silence` is the number of rounds since then, `share` the part of the parameters it keeps.
+    Attributes:
+        name: of the client.
+        asked, counted, lost, late, dropped, quarantined, left_out: numbers of turns.
+        last_reply: the last round of the last seed in which it replied.
+        silence: number of rounds since then.
+        bytes_up, bytes_down: over all turns.
+        examples: number of samples in its last turn.
+        share: share of the parameters that are personal.
+        reason: status of its last turn that did not count.
     """
 
     name: str
@@ -83,9 +92,13 @@ class PersonProgress:
 
 @dataclass(frozen=True)
 class MethodProgress:
-    """One run. `left` is in seconds, at the pace of the last rounds; `done` is over all seeds.
+    """Progress of one run.
 
-    `poison` says by which attack a run is poisoned on purpose.
+    Attributes:
+        seed: the seed under way, or the last one.
+        round: rounds done with this seed; `done`: with all seeds.
+        pace: seconds a round, over the last rounds; `seconds_left` assumes the same pace.
+        poison: attack by which the run is poisoned on purpose, "" if it is not.
     """
 
     label: str
@@ -115,13 +128,13 @@ class MethodProgress:
 
 
 def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) -> MethodProgress:
-    """State of a run directory.
+    """Read the progress of a run from its directory.
 
     Args:
-        path: the directory, which may not be there yet.
-        label: how the run is called.
+        path: the directory, which may not exist yet.
+        label: label of the run.
         experiment: its config.
-        writing: whether somebody writes there, if it is not finished.
+        writing: whether a process is running it, if it is not finished.
 
     Raises:
         StateError: a table is damaged.
@@ -138,6 +151,7 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
         return MethodProgress(label, method, state, None, seeds, 0, rounds, 0)
     traffic, people, troubles = _read_turns(tables[1])
     state = "finished" if finished else "running" if writing else "interrupted"
+    # A finished run has done all rounds, also those that it did not measure.
     at = dict.fromkeys(seeds, rounds) if finished else _reached(took)
     seed = next(s for s in reversed(seeds) if s in at)
     here = at[seed]
@@ -178,28 +192,30 @@ def _poison(table: Mapping[str, Any]) -> str:
 
 
 def _reached(took: Mapping[tuple[int, int], float]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    rounds: dict[int, int] = {}
     for seed, at in took:
-        found[seed] = max(found.get(seed, 0), at)
-    return found
+        rounds[seed] = max(rounds.get(seed, 0), at)
+    return rounds
 
 
 def _read_rounds(path: Path, rounds: int) -> tuple[dict[str, Curve], dict[tuple[int, int], float]]:
     """Return every curve by "point/metric", and the seconds of every seed's rounds."""
-    told = table(path, growing=True)
-    told = told[told["round"] <= rounds]  # not what came after the last one
+    # `growing`: the run may be writing the last line at this moment.
+    measured = table(path, growing=True)
+    # Evaluations after the last round, such as of unseen clients, are no point of a curve.
+    measured = measured[measured["round"] <= rounds]
     curves = {
         f"{point}/{metric}": list(zip(own.seed, own["round"], own.value, strict=True))
-        for (point, metric), own in told.groupby(["evaluation", "metric"], sort=False)
+        for (point, metric), own in measured.groupby(["evaluation", "metric"], sort=False)
     }
-    first = told.drop_duplicates(["seed", "round"])
+    first = measured.drop_duplicates(["seed", "round"])
     took = zip(zip(first.seed, first["round"], strict=True), first.seconds, strict=True)
     return curves, dict(took)
 
 
 def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgress], list[Trouble]]:
-    """Bytes of every round, who took part, and what did not count."""
-    told = table(path, growing=True)
+    """Return the traffic of every round, the clients, and the turns that did not count."""
+    log = table(path, growing=True)
     people = {
         client: PersonProgress(
             client,
@@ -208,14 +224,17 @@ def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgre
             examples=float(_last(own.examples[own.examples > 0]) or 0),
             share=_last(own.personal_fraction.dropna()),
         )
-        for client, own in told.groupby("client", sort=False)
+        for client, own in log.groupby("client", sort=False)
     }
-    asked = told[told.verb != "upload"]
-    failed = asked[asked.status != "ok"].iloc[::-1]  # of several in a round, the first that did
+    # A late upload is logged in a line of its own, and is no turn.
+    asked = log[log.verb != "upload"]
+    # Reversed, so that the first failure of several in a round is the one that stays.
+    failed = asked[asked.status != "ok"].iloc[::-1]
     turns = dict.fromkeys(_keys(asked), "ok") | dict(zip(_keys(failed), failed.status, strict=True))
     troubles, current = [], None
     for (seed, at, client), status in turns.items():
-        if seed != current:  # who was heard is told of the last seed
+        # "Last heard" is a round of the last seed: a new seed starts without replies.
+        if seed != current:
             current = seed
             for person in people.values():
                 person.last_reply = None
@@ -224,10 +243,10 @@ def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgre
             troubles.append(Trouble(seed, at, client, status))
     replies = Counter((seed, at) for seed, at, _ in turns)
     counted = Counter((seed, at) for (seed, at, _), status in turns.items() if status == "ok")
-    moved = told.groupby(["seed", "round"], sort=False, as_index=False)[["bytes_up", "bytes_down"]]
+    sizes = log.groupby(["seed", "round"], sort=False, as_index=False)[["bytes_up", "bytes_down"]]
     traffic = [
         MethodTraffic(seed, at, up, down, replies[seed, at], counted[seed, at])
-        for seed, at, up, down in moved.sum().itertuples(index=False)
+        for seed, at, up, down in sizes.sum().itertuples(index=False)
     ]
     return traffic, people, troubles
 
@@ -248,7 +267,8 @@ def _note(person: PersonProgress, at: int, status: str) -> None:
         person.counted, person.last_reply = person.counted + 1, at
         return
     person.reason = status
-    if kind == "left out":  # it came, and its client goes on from it
+    # The reply came, and its client continues from it: for the client this was no silence.
+    if kind == "left out":
         person.left_out, person.last_reply = person.left_out + 1, at
     if kind in ("lost", "late", "dropped", "quarantined"):
         setattr(person, kind, getattr(person, kind) + 1)
@@ -273,11 +293,10 @@ def _headline(
 def _first_metric(
     path: Path, table: Mapping[str, Any], curves: Mapping[str, Curve]
 ) -> tuple[str, bool | None]:
-    """Return the metric tables put first, and whether less of it is better.
+    """Return the headline metric, and whether lower values are better, None if that is unknown.
 
-    A task that is a Python file, or an object that no file names, is not asked: whoever looks at a
-    folder runs no code of it. Then it is the first that was measured, and nobody knows what is
-    better, until the run is done.
+    Of a task that is a user's Python code this is unknown until the run is finished; the first
+    metric that was measured stands for its headline.
     """
     file = path / "results.json"
     if file.exists():
@@ -289,6 +308,7 @@ def _first_metric(
 
     if "task" not in table:
         raise StateError(f"{path} has no task in its config.toml; restore it from a copy")
+    # Whoever looks at a folder must not run its code, which may be somebody else's.
     if python_files(table["task"]["name"]) or "task" in table.get("python", []):
         measured = [n.partition("/")[2] for n in curves if not n.startswith("train/")]
         return (measured[0] if measured else ""), None

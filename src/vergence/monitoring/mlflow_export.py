@@ -1,7 +1,7 @@
-"""A run's parameters, curves and results in MLflow (extra `mlflow`), read from its folder.
+"""Export of a run's parameters, curves and results to MLflow (extra `mlflow`), from its folder.
 
-One MLflow run per method and seed, found again by a digest of what gives the bits: the same run
-sent again adds what is new, from whatever folder.
+There is one MLflow run per method and seed, identified by a digest of experiment, code, data and
+seed: a run that is sent again, from any folder, adds only what is new.
 """
 
 # MLflow is an extra.
@@ -34,12 +34,13 @@ from vergence.results.run_files import read_config, read_json
 
 KEY = "vergence.key"
 ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}
+# MLflow refuses longer texts of parameters, and more metrics in one request.
 LONGEST, MANY = 6000, 900
-"""Of a parameter's text, and metrics in one request, by MLflow's limits."""
+# Files of a finished run that MLflow gets.
 FILES = ("config.toml", "results.json", "people.csv", "report.html")
-"""What a finished run leaves with MLflow."""
+# Protections that hide people. MLflow may be a server of a whole group: of a run with one of these
+# nothing goes there that is about a single person.
 HIDING = {"aggregation", "user", "solver", "mask", "cut", "output_range", "split_guard"}
-"""Parts of `privacy` that hide people: of such a run nothing is sent that is of one person."""
 OF_PEOPLE = (
     "presence.gone",
     "presence.back",
@@ -51,16 +52,21 @@ OF_PEOPLE = (
     "study.contact",
 )
 """Settings that name people."""
+# Seconds between two looks at a run that goes on.
 AGAIN = 5.0
-"""Seconds between two looks at a run that goes on."""
 
 
 def send(
     folder: Path, to: str, experiment: str = "vergence", watch: bool = False, people: bool = False
 ) -> str:
-    """Send what MLflow does not have yet; return what was sent, in a line.
+    """Send what MLflow does not have yet; return a line that says what was sent.
 
-    Of a run that hides people, what is of single ones is sent only where `people` says so.
+    Args:
+        folder: what `vergence run --out` wrote, a run directory below, or a deployment's folder.
+        to: MLflow's tracking address.
+        experiment: the MLflow experiment.
+        watch: go on until the run ends.
+        people: send results of single people also where the run hides people.
 
     Raises:
         ConfigError: MLflow is not installed.
@@ -73,8 +79,8 @@ def send(
         from mlflow.tracking import MlflowClient
 
         client = MlflowClient(tracking_uri=to)
-        found = client.get_experiment_by_name(experiment)
-        home = found.experiment_id if found else client.create_experiment(experiment)
+        there = client.get_experiment_by_name(experiment)
+        home = there.experiment_id if there else client.create_experiment(experiment)
         while True:
             at = status(folder)
             for run, path, seed in places(folder, at):
@@ -103,7 +109,8 @@ def shown(to: str) -> str:
 
 
 def without_secrets(text: str, to: str) -> str:
-    """Return a text of somebody else's in which the address is as it may be shown."""
+    """Return MLflow's text without the secrets of the tracking address."""
+    # Libraries quote the address in errors, whole or in parts, encoded or not.
     parts = urlsplit(to)
     text = text.replace(to, shown(to)).replace(parts.netloc, parts.netloc.rpartition("@")[2])
     secrets = [parts.password or "", *(value for _, value in parse_qsl(parts.query))]
@@ -125,7 +132,8 @@ def needed(to: str) -> None:
 
 @contextmanager
 def quiet(to: str) -> Iterator[None]:
-    """Let MLflow neither tell its makers of its use, nor print; its errors become one line."""
+    """Turn off MLflow's telemetry and its printing; its errors become one line."""
+    # A server that is down answers after 2 tries; MLflow's default waits for minutes.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     with warnings.catch_warnings():
@@ -138,12 +146,13 @@ def quiet(to: str) -> Iterator[None]:
             yield
         except MlflowException as error:
             line = str(error).strip().partition("\n")[0]
-            said = without_secrets(line, to)[:300]
-            raise PartialRun(f"MLflow at {shown(to)}: {said}") from None
+            text = without_secrets(line, to)[:300]
+            # `from None`: the traceback of the cause would print the address with its password.
+            raise PartialRun(f"MLflow at {shown(to)}: {text}") from None
 
 
 def places(folder: Path, status: Status) -> Iterator[tuple[MethodProgress, Path, int]]:
-    """Yield every run that has begun, its directory, and its seeds."""
+    """Yield every run that has begun, with its directory, once for each seed begun."""
     home = server_of(folder)
     out = folder if home is None else home / "run"
     for run in status.runs:
@@ -154,7 +163,7 @@ def places(folder: Path, status: Status) -> Iterator[tuple[MethodProgress, Path,
 
 
 class SentMetrics:
-    """One seed of a run, as MLflow has it."""
+    """One seed of a run, and its MLflow run."""
 
     def __init__(
         self,
@@ -175,9 +184,9 @@ class SentMetrics:
         self.status = there[0].info.status if there else ""
 
     def key(self) -> str:
-        """Return the SHA-256 of what gives a seed's bits: experiment, code, data and seed.
+        """Return the SHA-256 of all that determines a seed's results, as the key of its MLflow run.
 
-        A deployment's server has nobody's data: two deployments are two runs, whoever took part.
+        It covers experiment, code, data and seed.
         """
         from vergence.experiment.provenance import config_digest
 
@@ -187,6 +196,7 @@ class SentMetrics:
             "data": self.provenance["data"]["sha256"],
             "seed": self.seed,
         }
+        # A deployment's server has nobody's data: two deployments are two runs.
         if "deployment" in self.provenance:
             about["deployment"] = self.provenance["deployment"].get("run", "")
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -201,19 +211,24 @@ class SentMetrics:
             "vergence.version": code["version"],
             "vergence.code": code["sha256"],
             "vergence.data": data["sha256"],
+            # A command line may name people, in `--set` or in the path of a folder.
             **({} if self.hides else {"vergence.command": _as_text(self.provenance["command"])}),
         }
         name = f"{self.run.label} seed {self.seed}"
         number = self.client.create_run(home, tags=tags, run_name=name).info.run_id
         table = {**self.experiment(), "label": self.run.label, "seed": self.seed}
         params = [Param(k, v[:LONGEST]) for k, v in flat(table)]
+        # MLflow takes at most 100 parameters in a request.
         self.client.log_batch(number, params=params[:100])
         for at in range(100, len(params), 100):
             self.client.log_batch(number, params=params[at : at + 100])
         return number
 
     def send(self) -> tuple[str, int]:
-        """Send the rounds that are not there yet, and what a finished run left; return how many."""
+        """Send the new rounds, and the files of a finished run; return the MLflow run's number.
+
+        The number of values that were sent is returned with it.
+        """
         from mlflow.entities import Metric
 
         now, fresh = int(1000 * time.time()), []
@@ -232,22 +247,23 @@ class SentMetrics:
         return self.number, len(fresh)
 
     def curves(self) -> dict[str, dict[int, float]]:
-        """Return point/metric -> round -> value of this seed, and cost/..."""
-        told = table(self.path / "rounds.csv", growing=True)
-        told = told[told.seed == self.seed]
-        once = told.drop_duplicates("round").set_index("round")
+        """Return "point/metric" -> round -> value of this seed; costs are called "cost/name"."""
+        rows = table(self.path / "rounds.csv", growing=True)
+        rows = rows[rows.seed == self.seed]
+        # A round's costs stand in each of its lines.
+        once = rows.drop_duplicates("round").set_index("round")
         # MLflow allows few characters in a metric's name, and 250 of them.
         measured = {
             re.sub(r"[^\w\-. /]", "_", f"{point}/{metric}")[:250]: dict(
                 zip(own["round"], own.value, strict=True)
             )
-            for (point, metric), own in told.groupby(["evaluation", "metric"], sort=False)
+            for (point, metric), own in rows.groupby(["evaluation", "metric"], sort=False)
         }
         costs = {f"cost/{name}": once[name].dropna().to_dict() for name in COSTS}
         return measured | {name: curve for name, curve in costs.items() if curve}
 
     def leave(self) -> None:
-        """Send fingerprint and files of a finished run, as far as they are not there."""
+        """Send the fingerprint and files of a finished run that MLflow does not have."""
         there = {file.path for file in self.client.list_artifacts(self.number)}
         missing = [n for n in FILES if n not in there and (self.path / n).is_file()]
         if "results.json" in missing:
@@ -262,7 +278,7 @@ class SentMetrics:
             self.client.log_artifact(self.number, str(self.path / name))
 
     def experiment(self) -> dict[str, Any]:
-        """Return the experiment, less the settings that name people where they are hidden."""
+        """Return the experiment; of a run that hides people, without settings that name them."""
         return unnamed(self.table) if self.hides else self.table
 
 
@@ -276,16 +292,16 @@ def unnamed(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def of_nobody(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return results.json without what is of single people: who they are, and the worst of them."""
+    """Return results.json without results of single people, such as names and worst scores."""
     metrics = {
-        name: {k: v for k, v in told.items() if k != "worst"}
-        for name, told in results["metrics"].items()
+        name: {k: v for k, v in block.items() if k != "worst"}
+        for name, block in results["metrics"].items()
     }
     privacy = {
-        name: {k: v for k, v in told.items() if k != "accused"}
-        if isinstance(told, Mapping)
-        else told
-        for name, told in results.get("privacy", {}).items()
+        name: {k: v for k, v in block.items() if k != "accused"}
+        if isinstance(block, Mapping)
+        else block
+        for name, block in results.get("privacy", {}).items()
     }
     rest = {k: v for k, v in results.items() if k not in ("people", "fairness")}
     return {**rest, "metrics": metrics, "privacy": privacy}

@@ -26,9 +26,11 @@ from vergence.results.figure_style import COLOURS, MUTED, SPARE, canvas, inline,
 from vergence.results.layout import METHOD_NAMES, metric_name
 
 HOST = "127.0.0.1"
+# A served page reloads after 10 seconds, or after 20 times the time it took to make: looking at a
+# crowd must not cost the run more than a twentieth of a core.
 EVERY, SPARING = 10, 20
-"""A served page loads itself again after so many seconds, and so many times what it took to make:
-a look at a crowd must not cost the run more than a twentieth of a core."""
+# The page holds names that clients chose. Without scripts, forms and foreign content nothing that
+# slips into it can act, and no other site can frame it or read it.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
@@ -51,7 +53,7 @@ def write(folder: Path, path: Path) -> Path:
 
 
 def page(status: Status, every: int = 0) -> str:
-    """Return the page; `every` so many seconds it loads itself again, 0: never."""
+    """Return the page, which reloads itself after `every` seconds; 0: never."""
     environment = Environment(
         loader=PackageLoader("vergence.reports"),
         autoescape=True,
@@ -160,9 +162,10 @@ def _curves(status: Status, tint: Mapping[str, str]) -> Figure | None:
         point, _, metric = name.partition("/")
         title = "training loss" if point == "train" else metric_name(metric)
         _dress(axes, title if point in ("train", "P0") else f"{title} at {point}")
+    # Beyond a dozen entries the legend is higher than the figure.
     if 1 < len(status.runs) < 13:
-        lines, told = figure.axes[0].get_legend_handles_labels()
-        figure.legend(lines, told, loc="outside right center", fontsize=8)
+        lines, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside right center", fontsize=8)
     return figure
 
 
@@ -206,7 +209,7 @@ def _dress(axes: Axes, title: str) -> None:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of a folder to this machine; it reads and never writes."""
+    """A server of a folder's page for this machine alone, which reads and never writes."""
 
     daemon_threads = True
 
@@ -222,7 +225,8 @@ class PageServer(ThreadingHTTPServer):
             ) from None
 
     def page(self) -> str:
-        """Return the page; drawn again only if something was written since."""
+        """Return the page, which is drawn again only if something was written since."""
+        # The lock makes a second reader wait for the page, rather than draw it at the same time.
         with self.lock:
             began = time.perf_counter()
             now = status(self.folder)
@@ -234,13 +238,15 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    # A client that connects and sends nothing would hold a thread for ever.
     timeout = 5.0
 
     def version_string(self) -> str:
+        # The library's answer names the version of Python, which helps nobody but an attacker.
         return "vergence"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: who looks at a page is no event of the run."""
+        """Log nothing: a look at the page is no event of the run."""
 
     def do_GET(self) -> None:
         home = cast(PageServer, self.server)
@@ -248,7 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
             "/": ("text/html", home.page),
             "/status.json": ("application/json", lambda: text.as_json(status(home.folder))),
         }
-        # A page elsewhere may name this address by a name of its own: its browser says which.
+        # DNS rebinding: a foreign site can make its own name lead to this address, and a browser
+        # would let it read the answer. The Host header still holds the foreign name.
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self.answer(403, "text/plain", "only for this machine: use http://127.0.0.1\n")
         elif self.path not in makers:
@@ -259,16 +266,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self.answer(200, kind, make())
             except VergenceError as error:
                 self.answer(500, "text/plain", f"{error}\n")
-            except Exception as error:  # a table that nobody thought of: the next look may be good
-                said = f"{home.folder} cannot be shown ({type(error).__name__}: {error})"
-                self.answer(500, "text/plain", f"{said}\n")
+            # A file caught in the middle of a change: the next look may be good, and the server
+            # must live to give it.
+            except Exception as error:
+                text = f"{home.folder} cannot be shown ({type(error).__name__}: {error})"
+                self.answer(500, "text/plain", f"{text}\n")
 
     do_HEAD = do_GET  # noqa: N815
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        unknown = code == 501  # the library's answer to any other verb
-        said = "only GET and HEAD" if unknown else message or "not understood"
-        self.answer(405 if unknown else code, "text/plain", f"{said}\n")
+        # The library answers every other verb with 501.
+        unknown = code == 501
+        text = "only GET and HEAD" if unknown else message or "not understood"
+        self.answer(405 if unknown else code, "text/plain", f"{text}\n")
 
     def answer(self, code: int, kind: str, body: str) -> None:
         """Send an answer."""
@@ -291,6 +301,7 @@ def serve(folder: Path, port: int, out: Console) -> None:
     Raises:
         StateError: the folder holds no run, or the port is taken.
     """
+    # A wrong folder is an error now, and not a page that says so to somebody later.
     status(folder)
     with PageServer(folder, port) as server:
         out.print(f"http://{HOST}:{server.server_port}/ until Ctrl-C", highlight=False)

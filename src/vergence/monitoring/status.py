@@ -1,4 +1,4 @@
-"""Status of a run, from its folder alone: nobody is asked, nothing is locked or written."""
+"""Status of a run, read from its folder alone: no process is asked, nothing locked or written."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ from vergence.monitoring.method_progress import MethodProgress, stand
 from vergence.results.run_files import read_config
 from vergence.system.file_locks import lock_owner
 
+# Number of people and events shown to readers; programs get all people.
 SHOWN = 50
-"""So many people, troubles and events are shown; programs get all people and troubles."""
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """State of a deployment's server: expected clients, connected ones, reasons for the others.
-
-    Nobody is connected to a server that is not running.
-    """
+    """State of a deployment's server: expected clients, connected ones, reasons for the others."""
 
     address: str
     expected: tuple[str, ...]
@@ -41,11 +38,11 @@ class Status:
 
     Attributes:
         folder: its name.
-        looked: when this was found out, ISO 8601.
-        running: the process that writes there; 0 where its number is unknown, None if none does.
+        looked: time of this status, ISO 8601.
+        running: the process that writes there; 0 if its number is unknown, None if there is none.
         runs: one per method, in the experiment's order.
-        deployed: only of deployments.
-        events: what happened last, oldest first: time, level, event, text, and what it is about.
+        deployed: state of the server, for deployments only.
+        events: last events of a deployment, oldest first: time, level, event, text and subject.
     """
 
     folder: str
@@ -64,7 +61,7 @@ class Status:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left over all runs; those that have not begun at the mean pace of the others."""
+        """Seconds left for all runs; those that have not begun take the mean pace of the others."""
         paces = [run.pace for run in self.runs if run.pace is not None]
         if not paces or all(run.state == "finished" for run in self.runs):
             return None
@@ -77,7 +74,7 @@ class Status:
 
 
 def status(folder: Path) -> Status:
-    """Find out how a run stands that is going on, has stopped, or is finished.
+    """Read the status of a run that is going on, has stopped, or is finished.
 
     Args:
         folder: a run directory, what `vergence run --out` wrote, or a deployment's DIR or
@@ -91,13 +88,15 @@ def status(folder: Path) -> Status:
     table = _experiment(out / "config.toml" if home is None else home / folders.EXPERIMENT, folder)
     running = lock_owner((home or out) / ".lock")
     splits = table.get("run", {}).get("split_seeds", ())
-    above = out if "methods" in table else out.parent  # a merged run lies beside its splits
+    # A merged run of one method lies next to the folders of its splits.
+    above = out if "methods" in table else out.parent
     places = {
         (label, f"{label}, split {seed}"): above / f"split{seed}" / label
         for seed in splits
         for label in labels(table)
     } or {(label, label): out / label if "methods" in table else out for label in labels(table)}
     runs, free = [], running is not None
+    # Methods run one after the other: a process writes to the first that is not finished.
     for (label, name), path in places.items():
         runs.append(stand(path, name, _one(table, label), free))
         free = free and runs[-1].state == "finished"
@@ -113,10 +112,10 @@ def status(folder: Path) -> Status:
 
 
 def server_of(folder: Path) -> Path | None:
-    """Return the server's folder of a deployment, None if it is none.
+    """Return the server's folder of a deployment, None if the folder is of no deployment.
 
     Raises:
-        StateError: it is a client's.
+        StateError: the folder is a client's.
     """
     if (folder / "server" / folders.SETTINGS).is_file():
         return folder / "server"
@@ -161,12 +160,13 @@ def _records(home: Path) -> Iterator[Mapping[str, Any]]:
     for line in (
         path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     ):
+        # The last line may be half written.
         try:
-            found = parse_json(line)
+            record = parse_json(line)
         except ValueError:
             continue
-        if isinstance(found, dict) and {"time", "event", "text"} <= found.keys():
-            yield {"level": "info", **found}
+        if isinstance(record, dict) and {"time", "event", "text"} <= record.keys():
+            yield {"level": "info", **record}
 
 
 def _deployed(home: Path, events: list[Mapping[str, Any]], running: int | None) -> Deployed:
@@ -176,19 +176,22 @@ def _deployed(home: Path, events: list[Mapping[str, Any]], running: int | None) 
     insecure = False
     for event in events:
         client, kind = str(event.get("client", "")), event["event"]
+        # A server that starts anew knows nobody: earlier connections are gone.
         if kind == "serving":
             there, insecure = {}, False
         elif kind == "insecure":
             insecure = True
         elif kind in ("here", "gone", "revoked"):
             there[client] = kind == "here"
-        taken = "revoked" in reasons.get(client, "") and kind != "here"  # why it is gone, and lost
+        # After a revocation the connection is lost too: the revocation is the reason to show.
+        revoked = "revoked" in reasons.get(client, "") and kind != "here"
         if (
             kind in ("here", "gone", "lost", "refused", "revoked")
             and client in side.clients
-            and not taken
+            and not revoked
         ):
             reasons[client] = "" if kind == "here" else str(event["text"])
+    # A server that was killed wrote no "gone": without a process nobody is connected.
     connected = [c for c in side.clients if there.get(c)] if running is not None else []
     left = {c: r for c, r in reasons.items() if r and c not in connected}
     return Deployed(side.address, side.clients, tuple(connected), left, insecure)
@@ -201,5 +204,5 @@ def silent_first(run: MethodProgress) -> tuple[list[Any], int]:
 
 
 def reasons(run: MethodProgress) -> list[tuple[str, int]]:
-    """Reasons why turns did not count, and the number of each, most frequent first."""
+    """Return the reasons why turns did not count with their numbers, most frequent first."""
     return Counter(t.reason for t in run.troubles).most_common()

@@ -18,36 +18,37 @@ from vergence.monitoring.method_progress import MethodProgress
 from vergence.monitoring.status import Status, reasons, silent_first, status
 from vergence.results.layout import finite
 
+# Number of people and reasons in a terminal, of which all should be seen at once.
 FEW = 10
-"""So many people and reasons in a terminal."""
+# Seconds between two looks.
 AGAIN = 2.0
-"""Seconds between two looks."""
 
 
 def show(folder: Path, out: Console, lines: int = FEW) -> None:
-    """Print how a run stands."""
+    """Print the status of a run."""
     for part in parts(status(folder), lines):
         out.print(part, soft_wrap=isinstance(part, Text))
 
 
 def watch(folder: Path, out: Console, lines: int = FEW) -> None:
-    """Print it again and again, until the run ends or Ctrl-C."""
+    """Print the status of a run again and again, until the run ends or Ctrl-C."""
     with Live(console=out, auto_refresh=False) as live:
         while True:
-            found = status(folder)
-            live.update(Group(*parts(found, lines)), refresh=True)
-            if found.running is None:
+            now = status(folder)
+            live.update(Group(*parts(now, lines)), refresh=True)
+            if now.running is None:
                 return
             time.sleep(AGAIN)
 
 
 def as_json(status: Status) -> str:
-    """Return all that is known, everybody included, as JSON; a number that is none is null."""
+    """Return the whole status as JSON, with all people."""
+    # JSON has no NaN: it becomes null.
     return json.dumps(finite({**asdict(status), "seconds_left": status.seconds_left}), indent=1)
 
 
 def parts(status: Status, lines: int = FEW) -> list[RenderableType]:
-    """Return the parts to print."""
+    """Return the lines and tables of a status, to print."""
     state = "not running" if status.running is None else "running"
     number = f" (process {status.running})" if status.running else ""
     head = f"{status.folder}: {state}{number}{_when(status.now.written)}"
@@ -120,20 +121,21 @@ def _runs(runs: Sequence[MethodProgress]) -> Table:
 
 
 def headline(run: MethodProgress) -> tuple[str, str]:
-    """Return the metric with its value, and how it moved since it was measured before."""
-    found = run.headline
-    if found is None:
+    """Return the headline metric with its value, and its change since the last measurement."""
+    now = run.headline
+    if now is None:
         return "", ""
-    at = "" if found.point == "P0" else f" ({found.point})"
-    value = f"{found.metric}{at} {found.value:.3f}"
-    if found.before is None:
+    # P0 is the usual point, what each person would use next, and needs no mention.
+    at = "" if now.point == "P0" else f" ({now.point})"
+    value = f"{now.metric}{at} {now.value:.3f}"
+    if now.before is None:
         return value, ""
-    word = {True: " better", False: " worse", None: ""}[found.better]
-    return value, f"{found.value - found.before:+.3f}{word}"
+    word = {True: " better", False: " worse", None: ""}[now.better]
+    return value, f"{now.value - now.before:+.3f}{word}"
 
 
 def connected(status: Status) -> list[str]:
-    """Lines on the clients connected to a deployment, and on why others are not."""
+    """Return lines on a deployment's connected clients, and on why others are not connected."""
     side = status.deployed
     if side is None:
         return []
@@ -151,12 +153,13 @@ def connected(status: Status) -> list[str]:
 
 
 def plain(text: str) -> Text:
-    """Return text that commands nothing: what clients said must not steer a terminal."""
+    """Return text without control characters and markup."""
+    # Clients send some of these texts: an escape sequence could rewrite what the operator sees.
     return Text("".join(c if c.isprintable() else " " for c in text))
 
 
 def unit_of(size: float) -> tuple[float, str]:
-    """Return the unit that suits so many bytes, and its name."""
+    """Return the largest unit below a number of bytes, and its name."""
     units = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
     return next(unit for unit in reversed(units) if size >= unit[0] or unit[0] == 1)
 
@@ -164,11 +167,12 @@ def unit_of(size: float) -> tuple[float, str]:
 def amount(size: float) -> str:
     """Return bytes in three figures with their unit."""
     unit, name = unit_of(size)
+    # From 999.5 on three figures would print as 1e+03.
     return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in the unit that suits them."""
+    """Return a duration in seconds, minutes, hours or days."""
     for most, unit, per in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if seconds < most:
             return f"{seconds / per:.0f} {unit}"

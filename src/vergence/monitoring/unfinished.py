@@ -1,4 +1,4 @@
-"""Unfinished studies in one line, for whoever reads their tables as if all methods were there."""
+"""Unfinished studies in one line, as a warning next to tables that lack some of the methods."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from vergence.system.file_locks import lock_owner
 
 
 def unfinished_lines(folders: Iterable[Path | str]) -> list[str]:
-    """A line for each folder of several methods that are not all finished."""
+    """Return a line for each folder with several methods that are not all finished."""
     return [line for folder in dict.fromkeys(map(Path, folders)) if (line := unfinished(folder))]
 
 
 def unfinished(folder: Path) -> str:
-    """Methods of a folder that are under way, and how many wait; "" where all are finished."""
+    """Return a line on the methods of a folder that are not finished, "" if all are."""
+    # A sealed folder is finished: its checksums are written last.
     if sealed(folder) or not (folder / "config.toml").is_file():
         return ""
     table = read_config(folder / "config.toml")
@@ -29,20 +30,21 @@ def unfinished(folder: Path) -> str:
         return ""
     left = {m: folder / m for m in labels(table) if not (folder / m / "results.json").exists()}
     begun = {m: path for m, path in left.items() if (path / "state" / "checkpoint.json").exists()}
-    said = [f"{label} ({_rounds(path, table)})" for label, path in begun.items()]
+    texts = [f"{label} ({_rounds(path, table)})" for label, path in begun.items()]
     if waiting := len(left) - len(begun):
-        said.append(f"{plural(waiting, 'method')} waiting")
-    if not said:
+        texts.append(f"{plural(waiting, 'method')} waiting")
+    if not texts:
         return ""
     going = lock_owner(folder / ".lock") is not None
     how = "it is being run" if going else f"`vergence resume {folder}`"
-    alone = [m for m, entry in labels(table).items() if entry["name"] == "local_only" and m in left]
-    harm = f"; nobody is compared with {alone[0]} before that is finished" if alone else ""
-    return f"unfinished: {', '.join(said)}: {how}{harm}"
+    # People harmed are counted against local-only: the column is empty until that is done.
+    local = [m for m, entry in labels(table).items() if entry["name"] == "local_only" and m in left]
+    harm = f"; nobody is compared with {local[0]} before that is finished" if local else ""
+    return f"unfinished: {', '.join(texts)}: {how}{harm}"
 
 
 def _rounds(path: Path, table: Mapping[str, Any]) -> str:
-    """Rounds done of all, over all seeds, as the checkpoint says."""
+    """Return the rounds done of all, over all seeds, as the checkpoint says."""
     run = Config.model_validate(table).run
     whole = run.rounds * len(run.seeds)
     try:

@@ -1,6 +1,7 @@
 """Compatibility matrix: every method with every setting, and settings with each other.
 
-Nothing here decides; every cell is an experiment that is checked as a file is.
+This module holds no rules of its own: for every cell an experiment is built and checked exactly as
+an experiment file is.
 """
 
 from __future__ import annotations
@@ -45,17 +46,19 @@ SETTINGS: Mapping[str, Table] = {
     "codec": {"wire": {"codec": "int8"}},
     "pruning": {"pruning": {"amount": 0.5}},
 }
-"""Columns: what is added to an experiment."""
+"""Columns of the matrix: name of a setting -> the tables that it adds to an experiment."""
+# Other tables are dropped: the user's own protections would make every cell a refusal.
 KEPT = ("task", "model", "federation", "local")
 ROWS = (*AMONG_SETTINGS, *WITH_METHODS)
 RUNS, SAME = "yes", "-"
+# A placeholder such as {module} in a rule's sentence; doubled braces are literal ones.
 GAP = re.compile(r"(?<!\{)\{\w[\w.]*\}")
 
 
 def blocks(table: Mapping[str, Any]) -> list[TextTable]:
-    """Return the matrix of methods and settings, that of settings, and the rules refused by."""
+    """Return three tables: methods by settings, settings by settings, and the numbered rules."""
     base = {key: table[key] for key in KEPT if key in table}
-    met = {
+    by_method = {
         name: [cell(base, name, more) for more in SETTINGS.values()]
         for name in names("methods", Method)
     }
@@ -66,9 +69,9 @@ def blocks(table: Mapping[str, Any]) -> list[TextTable]:
         ]
         for one, first in SETTINGS.items()
     }
-    found = {number for line in (*met.values(), *pairs.values()) for number in line}
+    seen = {number for line in (*by_method.values(), *pairs.values()) for number in line}
     return [
-        TextTable("methods and settings", ["method", *SETTINGS], _lines(met)),
+        TextTable("methods and settings", ["method", *SETTINGS], _lines(by_method)),
         TextTable("settings with each other, for fedavg", ["", *SETTINGS], _lines(pairs)),
         TextTable(
             "why not",
@@ -78,7 +81,7 @@ def blocks(table: Mapping[str, Any]) -> list[TextTable]:
                     number,
                     clash.one,
                     clash.other,
-                    "yes" if number in found else "",
+                    "yes" if number in seen else "",
                     rule_sentence(clash),
                 ]
                 for number, clash in zip(map(str, range(1, len(ROWS) + 1)), ROWS, strict=True)
@@ -89,23 +92,26 @@ def blocks(table: Mapping[str, Any]) -> list[TextTable]:
 
 
 def rule_sentence(clash: Incompatibility) -> str:
-    """Return a rule's sentence, with dots where an experiment's own words stand."""
+    """Return a rule's sentence, with dots in place of the words of a particular experiment."""
+    # One rule takes its whole sentence from the method: dots alone would say nothing.
     text = GAP.sub("...", clash.why).replace("{{", "{").replace("}}", "}")
     return "what else of the training samples the method looks at" if text == "..." else text
 
 
 def show(experiment: Experiment, console: Console, style: str) -> None:
     """Print the matrices of an experiment's task and network."""
-    made = blocks(experiment.table)
+    tables = blocks(experiment.table)
     if style == "markdown":
-        sys.stdout.write("\n".join(block.markdown() for block in made))
+        # Not through the console, which would wrap long rows and break the table.
+        sys.stdout.write("\n".join(block.markdown() for block in tables))
         return
-    for block in made:
+    for block in tables:
         block.show(console)
 
 
 def clashing(first: Table, second: Table) -> bool:
-    """True if two settings give the same key of an experiment two values."""
+    """Return whether two settings set the same key of an experiment."""
+    # Protections share the table `privacy`, and clash only where they set the same protection.
     both = first.keys() & second.keys()
     return any(key != "privacy" or first[key].keys() & second[key].keys() for key in both)
 
@@ -125,6 +131,7 @@ def refused(table: Table) -> Incompatibility | None:
     try:
         check(table)
     except ConfigError as error:
+        # A refusal may be wrapped by the error that names the method in the file.
         reason = error if isinstance(error, InvalidCombination) else error.__cause__
         if isinstance(reason, InvalidCombination):
             return reason.clash

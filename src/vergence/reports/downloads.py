@@ -1,4 +1,4 @@
-"""Downloads of clients: facts from which `explain` and the page for an ethics board are told."""
+"""Downloads of clients: what `explain` and the page for an ethics board say about them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from vergence.core.task import Task
 
 @dataclass(frozen=True)
 class Downloads:
-    """Trees that any client gets from the server, and with them from everybody else.
+    """Trees that the server sends to any client, through which one may learn about the others.
 
     Attributes:
         offered: trees of the model that the server offers.
-        sent: trees that the server makes besides, and sends to many alike.
+        sent: other trees of the server that several clients get alike.
         server_part: trees of the model that stay with the server in training, and that a deployment
-            sends to a client to measure it.
-        grouped: what is offered is of the client's group.
-        handed: what is offered is as the client before left it.
-        whole: what is offered, with what stays with the server, makes up the model.
+            sends to a client for evaluation.
+        grouped: the offered trees are those of the client's group.
+        handed: the offered trees come directly from the client before.
+        whole: the offered trees and the server's part together are a whole model.
     """
 
     offered: tuple[str, ...]
@@ -31,7 +31,7 @@ class Downloads:
 
     @property
     def trees(self) -> tuple[str, ...]:
-        """All that comes down and is not the client's own."""
+        """All trees that a client gets and that are not its own."""
         return (*self.offered, *self.sent)
 
     @property
@@ -41,12 +41,13 @@ class Downloads:
 
 
 def downloads(method: Method, task: Task) -> Downloads:
-    """The downloads of a method's clients."""
+    """Return the downloads of a method's clients."""
     server = method.server(task)
     offered, server_part = method.offer(server, ""), method.server_part(server)
     down = [tree for exposed in method.exposure.values() for tree in exposed.down or ()]
     kinds = {name: method.tree(name).kind for name in (*offered, *down)}
     sent = [tree for tree in dict.fromkeys(down) if tree not in offered and kinds[tree] != "own"]
+    # Sizes, not names: a method may cut the model into trees of other names.
     size = sum(tree.flat.numel() for tree in (*offered.values(), *server_part.values()))
     return Downloads(
         tuple(offered),

@@ -1,4 +1,4 @@
-"""Explanation of who learns what, read off a method's exposure table and its states."""
+"""`vergence explain`: who learns what, derived from a method's exposure table and its states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEIGHTS = {
     "mask": "which entries each person shares (with weights = samples, how many samples too)",
     "per entry": "which entries each person shares, and how much each of them counts",
 }
-"""What weights tell of a person who replies."""
+"""What a reply's weight reveals about a person."""
 LAB_WEIGHTS = {
     "number": "one number per lab (how many samples)",
     "mask": "how many people of each lab share an entry (with weights = samples, how many samples)",
@@ -47,7 +47,9 @@ def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
     plan = experiment.plan
-    foreseen = any(each.forecasts for each in protections(plan))
+    # Data are read only where a budget is forecast from them: without protections an experiment
+    # can be explained on a machine that has no data.
+    foreseen = any(protection.forecasts for protection in protections(plan))
     people = validate(experiment).ready if foreseen else None
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
@@ -58,6 +60,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     if grouping := experiment.dataset.grouping:
         console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:
+        # The starting model was trained outside this run: its privacy guarantees do not cover it.
         text = (
             f"start: the common model of {start.run} ({start.data}, "
             f"{plural(len(start.people), 'person')}, {start.sha[:12]}); what it "
@@ -70,14 +73,15 @@ def explain(experiment: Experiment, console: Console) -> None:
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
-        drawn = flow(method, task, privacy, bool(plan.silos))
-        console.print(drawn, highlight=False, markup=False)
+        diagram = flow(method, task, privacy, bool(plan.silos))
+        console.print(diagram, highlight=False, markup=False)
         wire = experiment.plan.wire
         if not wire.lossless and not method.pooled:
-            owed = "; what was not sent yet stays with the client" if wire.feedback else ""
-            text = f"  up goes by the codec {wire.codec}, smaller than written above{owed}"
+            rest = "; what was not sent yet stays with the client" if wire.feedback else ""
+            text = f"  up goes by the codec {wire.codec}, smaller than written above{rest}"
             console.print(text, highlight=False, markup=False)
         delivery = experiment.plan.delivery
+        # A sum of one reply hides nobody, also where the exposure table promises sums.
         if not method.pooled and (
             delivery.name == "fedasync"
             or (delivery.name in ("quorum", "fedbuff") and delivery.replies == 1)
@@ -88,18 +92,19 @@ def explain(experiment: Experiment, console: Console) -> None:
             seen = people.pooled() if method.pooled else people
             for line in forecast_lines(experiment.plan, method, task, seen):
                 console.print(f"  {line}", highlight=False, markup=False)
-        said = statements(plan, method, task, known)
-        for line in (each.text for each in said if each.part == "size"):
+        sentences = statements(plan, method, task, known)
+        for line in (each.text for each in sentences if each.part == "size"):
             console.print(f"  {line}", highlight=False, markup=False)
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
-        console.print(learns(method, task, privacy, said, bool(plan.silos)))
+        console.print(learns(method, task, privacy, sentences, bool(plan.silos)))
         console.print(crossing(carried(plan, method, task, data), bool(plan.silos)))
 
 
 def samples(experiment: Experiment) -> Federation | None:
-    """Return the data where bytes depend on how much there is; None where it cannot be had."""
+    """Return the data if bytes depend on their amount; None if not, or if they are not here."""
+    # Split learning sends something for every sample, other methods for every round.
     if not any(method.served for method in experiment.methods.values()):
         return None
     try:
@@ -109,7 +114,7 @@ def samples(experiment: Experiment) -> Federation | None:
 
 
 def counted(experiment: Experiment, data: Federation | None) -> Federation | None:
-    """People, where sums depend on their number; None where they do not, or it is not known."""
+    """Return the people if secure sums depend on their number; None if not, or if it is unknown."""
     privacy = experiment.plan.privacy
     policy = privacy.aggregation
     if policy is None or (policy.min_contributors is not None and not privacy.bounded):
@@ -121,16 +126,16 @@ def counted(experiment: Experiment, data: Federation | None) -> Federation | Non
 
 
 def crossing(rows: Sequence[TurnTraffic], labs: bool = False) -> Table:
-    """Return the table of what crosses in a turn: bytes of one person, or lab, and who sees it."""
+    """Return the table of all that is sent in a turn: bytes of a person or lab, and who sees it."""
     parties = any(row.aggregators for row in rows)
     last = ("aggregators",) if parties else ()
     table = Table("turn", "way", "what", "bytes", "server", "network (TLS)", "others", *last)
     for row in rows:
-        told = "not known yet" if row.bytes is None else f"{row.bytes:,}"
-        told = f"at most {told}" if row.most else told
-        own = (row.aggregators or "nothing",) if parties else ()
+        size = "not known yet" if row.bytes is None else f"{row.bytes:,}"
+        size = f"at most {size}" if row.most else size
+        helpers = (row.aggregators or "nothing",) if parties else ()
         way = "up" if row.up else "down"
-        table.add_row(row.verb, way, row.what, told, row.server, row.network, row.clients, *own)
+        table.add_row(row.verb, way, row.what, size, row.server, row.network, row.clients, *helpers)
     up, down = totals(rows)
     known = "" if all(row.bytes is not None for row in rows) else ", as far as they are known"
     who = "lab" if labs else "person"
@@ -139,7 +144,7 @@ def crossing(rows: Sequence[TurnTraffic], labs: bool = False) -> Table:
 
 
 def poisoned(experiment: Experiment) -> str:
-    """Description of an experiment's poisoning."""
+    """Describe an experiment's poisoning in words."""
     poison = experiment.poison
     assert poison is not None
     what = "the data they train on" if isinstance(poison, DataPoison) else "what they send"
@@ -147,7 +152,7 @@ def poisoned(experiment: Experiment) -> str:
 
 
 def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> str:
-    """Draw what goes down, what goes up and what stays, with sizes."""
+    """Draw what the server sends, what clients reply and what stays, with sizes."""
     server, client = method.server(task), method.client(task)
     offered = {name: f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items()}
     lines = []
@@ -160,10 +165,10 @@ def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> st
             f"  server --- {down or 'nothing'} ---> client        [{verb}]",
             f"  server <-- {upwards(exposed, server, method, task, privacy, labs)} --- client",
         ]
-    beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.server_part(server).items())
-    if beside:
+    rest = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.server_part(server).items())
+    if rest:
         lines.append(
-            f"  stays with the server: {beside}; in a deployment it goes to each client that is "
+            f"  stays with the server: {rest}; in a deployment it goes to each client that is "
             "measured"
         )
     lines.append(
@@ -175,8 +180,9 @@ def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> st
 def upwards(
     exposed: Exposure, server: Any, method: Method, task: Task, privacy: Privacy, labs: bool
 ) -> str:
-    """Name what a reply holds."""
-    beside = [] if privacy.differential else ["metrics"]
+    """List the contents of a reply, with sizes."""
+    # Under differential privacy metrics stay on the client: no noise is added to them.
+    metrics = [] if privacy.differential else ["metrics"]
     if not exposed.trees:
         return "nothing" if privacy.differential else "metrics (training loss)"
     offered = method.offer(server, "")
@@ -191,19 +197,19 @@ def upwards(
     if exposed.weight != "number":
         weights = LAB_SHARES[exposed.weight] if labs else "mask when it changed"
         text = f"shared entries of {', '.join(sizes)} at most, {weights}"
-        return ", ".join([text, *beside])
-    return ", ".join([*sizes, "weight", *beside])
+        return ", ".join([text, *metrics])
+    return ", ".join([*sizes, "weight", *metrics])
 
 
 def reply_contents(method: Method, exposed: Exposure, task: Task) -> list[str]:
-    """Name what a reply holds beside its weight; public columns by their own names."""
+    """List the trees of a reply; public ones by the names of the task's public columns."""
     public = {t for t in exposed.trees if method.tree(t).kind == "public"}
     named = f"{', '.join(task.public)} (public)"
     return [named if t in public else t for t in exposed.trees if t not in public or task.public]
 
 
 def _named(method: Method, exposed: Exposure, task: Task) -> list[str]:
-    """Contents of a reply, updates of parameters first and by that name."""
+    """List the trees of a reply, updates of parameters first and called updates."""
     trees = reply_contents(method, exposed, task)
     learned = [t for t in trees if not exposed.raw and method.tree(t).kind in UPDATES]
     updates = [f"{', '.join(learned)} updates"] if learned else []
@@ -219,9 +225,10 @@ def state_contents(client: Any) -> list[str]:
 
 
 def parts_of(client: Any) -> dict[str, int | None]:
-    """Return name -> packed bytes of the parts of a client's state; None: there is none yet."""
+    """Return name -> packed bytes of the parts of a client's state; None: empty before a run."""
     sizes: dict[str, int] = {}
     for path, size in array_bytes(pack(client)).items():
+        # Packed names are short tags; `field_tags` below leads from fields to them.
         part = path.split(".")[1]
         sizes[part] = sizes.get(part, 0) + size
     return {
@@ -248,7 +255,7 @@ def learns(
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
         return table
-    told = LAB_WEIGHTS if labs else WEIGHTS
+    weight_texts = LAB_WEIGHTS if labs else WEIGHTS
     for verb, exposed in method.exposure.items():
         every = "every person's reply"
         if exposed.reveal != "each":
@@ -256,7 +263,7 @@ def learns(
             every = f"what {privacy.judged} makes" if judged else "the weighted sum over people"
         trees = f"of {', '.join(_named(method, exposed, task)) or 'metrics only'}"
         summed = privacy.least and exposed.reveal != "each"
-        weights = "of weights their sum" if summed else told[exposed.weight]
+        weights = "of weights their sum" if summed else weight_texts[exposed.weight]
         if privacy.bounded or exposed.blind:
             weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""
@@ -276,6 +283,7 @@ def learns(
     columns = (*task.labels, *task.side_inputs) if "labels" in sent else ()
     if columns:
         table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
+    # What attackers of the literature can compute is said next to what they see.
     if "smashed" in sent:
         table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
     if any(compares(method, exposed) for exposed in method.exposure.values()):
@@ -295,18 +303,18 @@ def learns(
 
 
 def others(method: Method, task: Task) -> str:
-    """Description of what one client gets that any other one gets as well."""
-    found = downloads(method, task)
-    if not found.trees:
+    """Describe what every client gets, through which one client may learn about others."""
+    common = downloads(method, task)
+    if not common.trees:
         return "nothing"
-    of = " of the client's group" if found.grouped else ""
-    handed = ", as the client before left it" if found.handed else ""
-    told = f"the server's {', '.join(found.trees)}{of}{handed}"
-    if not found.server_part:
-        return told
-    return f"{told}; in a deployment, where it is measured, {', '.join(found.server_part)} too"
+    of = " of the client's group" if common.grouped else ""
+    handed = ", as the client before left it" if common.handed else ""
+    text = f"the server's {', '.join(common.trees)}{of}{handed}"
+    if not common.server_part:
+        return text
+    return f"{text}; in a deployment, where it is measured, {', '.join(common.server_part)} too"
 
 
 def personal(client: Any) -> bool:
-    """True if a client's state holds masks or parameters of its own."""
+    """Return whether a client's state holds masks or parameters of its own."""
     return any(isinstance(getattr(client, f.name), Params | Mask) for f in fields(client))

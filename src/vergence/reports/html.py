@@ -1,4 +1,4 @@
-"""One self-contained page per study: tables, figures, and everything needed to repeat it."""
+"""The report: one self-contained HTML page per study with tables, figures and how to repeat it."""
 
 import html
 import math
@@ -136,27 +136,32 @@ SECTIONS = (
     ),
 )
 
+# Figures of more inches scroll on a telephone: shrunk to its width, their letters are too small.
 WIDE = 6
-"""Inches from which on a figure scrolls on a telephone: its letters would be too small."""
 
 AFTERWARDS = ("verify", "compare", "report")
 """What may be done with a finished run."""
 
 
 def report(folder: Path | str, study: StudyResults | None = None) -> Path:
-    """Write `report.html` into an OUT or a single run directory and return its path.
+    """Write `report.html` into a folder of runs, or one run directory; return its path.
 
-    `study` is what was read from there already; default: as it is read now.
+    Args:
+        folder: what `vergence run --out` wrote, or a run directory below.
+        study: the results of this folder, if they were read already.
 
     Raises:
         StateError: there is no finished run, or links in its folder lead elsewhere.
         PartialRun: the page cannot be written.
     """
     study = study or read(folder)
+    # The page holds results of single people: a link in a folder from somebody else could lead it
+    # over another file of the user.
     refuse_links(study.folder)
     study = harm_counted(study)
     environment = Environment(
         loader=PackageLoader("vergence.reports"),
+        # Names of people and methods come from files: none may become HTML of the page.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -169,7 +174,7 @@ def report(folder: Path | str, study: StudyResults | None = None) -> Path:
 
 
 def figure(folder: Path | str, name: str, path: Path | str) -> Path:
-    """Write one figure alone as png, svg or pdf.
+    """Write one figure as png, svg or pdf.
 
     Raises:
         ConfigError: an unknown figure, or the runs lack what it needs.
@@ -219,8 +224,9 @@ def _context(study: StudyResults) -> dict[str, Any]:
 
 
 def _federation(run: Run) -> str:
-    told = run.results["federation"]
-    name = told.get("name", "") if isinstance(told, Mapping) else str(told)
+    # Runs of early versions wrote the name alone.
+    federation = run.results["federation"]
+    name = federation.get("name", "") if isinstance(federation, Mapping) else str(federation)
     return name.replace("_", " ")
 
 
@@ -247,19 +253,21 @@ def _duration(seconds: float) -> str:
 
 
 def _repeat(command: str, folder: Path) -> str:
-    """Commands that repeat a run and look at it, its folder named as it is reached from here."""
+    """Return commands that repeat a run and inspect it, for the current working directory."""
     at = folder.resolve()
     near = at.relative_to(Path.cwd()) if at.is_relative_to(Path.cwd()) else folder
-    told = shlex.quote(str(near))
-    return "\n".join([command, *(f"vergence {verb} {told}" for verb in AFTERWARDS)])
+    # Quoted: the line is copied into a shell, and a folder's name may hold blanks or worse.
+    quoted = shlex.quote(str(near))
+    return "\n".join([command, *(f"vergence {verb} {quoted}" for verb in AFTERWARDS)])
 
 
 def _table(study: StudyResults, listed: Sequence[ComparisonRow]) -> dict[str, Any]:
-    """Return the headline table, each row with the ends of its whisker in percent of the width."""
+    """Return the headline table, with the ends of each row's interval in percent of its width."""
     tint = colours(study.runs)
     others = [m for m in study.runs[0].estimates if m != study.headline]
     shown = [r.metrics[study.headline] for r in listed if study.headline in r.metrics]
     low, high = min(e.lo for e in shown), max(e.hi for e in shown)
+    # All values may be equal, as for one method and one person.
     span = (high - low) or 1.0
     places = {m: digits(r.metrics[m].mean for r in listed if m in r.metrics) for m in others}
     leader = best(study, study.headline)
@@ -300,10 +308,10 @@ def _people(study: StudyResults, metric: str) -> dict[str, Any]:
     """Return one metric person by person; the worst person of each method is marked."""
     tint = colours(study.runs)
     scores = {run.label: run.scores(metric) for run in study.runs}
-    people = list(dict.fromkeys(p for found in scores.values() for p in found))
-    places = digits(v for found in scores.values() for v in found.values())
+    people = list(dict.fromkeys(p for by_person in scores.values() for p in by_person))
+    places = digits(v for by_person in scores.values() for v in by_person.values())
     pick, prefer = (max, min) if metric in study.lower_is_better else (min, max)
-    worst = {label: pick(found, key=found.__getitem__) for label, found in scores.items() if found}
+    worst = {label: pick(own, key=own.__getitem__) for label, own in scores.items() if own}
     lines = []
     for person in people:
         here = {k: f[person] for k, f in scores.items() if person in f}
@@ -326,20 +334,22 @@ def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
     for name, heading, caption in SECTIONS:
         drawn = FIGURES[name](study)
         if drawn is not None:
+            # `Markup` ends the escaping: matplotlib has escaped the names within its SVG.
             svg = inline(drawn, html.escape(f"{heading}. {caption}"))
-            told = {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}
+            section = {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}
             # Number, name and colour of the curves of a figure that a reader can switch off.
             tint = colours(study.runs)
-            each = [(i, run.title, tint[run.label]) for i, run in enumerate(study.runs)]
-            found = [curve for curve in each if f'data-curve="{curve[0]}"' in svg]
-            yield told | {
-                "curves": found if len(found) > 1 else [],
+            runs = [(i, run.title, tint[run.label]) for i, run in enumerate(study.runs)]
+            curves = [curve for curve in runs if f'data-curve="{curve[0]}"' in svg]
+            yield section | {
+                # A switch for a single curve would leave an empty figure.
+                "curves": curves if len(curves) > 1 else [],
                 "wide": drawn.get_figwidth() > WIDE,
             }
 
 
 def _trouble(study: StudyResults) -> Iterator[tuple[str, str, int]]:
-    """Yield method, what happened and how often, for turns that did not count."""
+    """Yield method, status and number of the clients' turns that did not count."""
     for run in study.runs:
         counted = Counter(run.turns.status[run.turns.status != "ok"])
         for status, count in counted.most_common():
@@ -367,11 +377,12 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for key, value in tree.items():
         name = f"{above}{key}"
+        # The command has a place of its own on the page, ready to be copied.
         if name == "command":
             continue
         if isinstance(value, Mapping):
             lines += _flat(value, f"{name}.")
         else:
-            told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            lines.append((name, told))
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append((name, text))
     return lines

@@ -1,4 +1,4 @@
-"""Traffic of one turn between a client and the server, with its bytes, and who sees it."""
+"""Traffic of one turn between a client and the server: what is sent, its bytes, who sees it."""
 
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ from vergence.model_tools.split_cost import NUMBERS, Blank, Load, load_of, width
 from vergence.reports.downloads import downloads
 from vergence.wire.size import size
 
+# Bytes of a weight or a metric, and of the index that says which rows are alike.
 NUMBER, INDEX = 8, 8
-"""Bytes of a weight or a metric, and of a number that says which rows are alike."""
+# What an observer of the network sees under TLS, as in a deployment.
 TLS = "size and time"
-"""What somebody on the network sees where lines are encrypted, as in a deployment."""
 
 
 MEASURED = {"loss": "how well training goes (loss)"}
-"""A number told beside an update, in words."""
+"""Metric that is sent with an update -> its description."""
 LAB_SHARES = {
     "mask": "how many people of the lab share each entry",
     "per entry": "how much each entry counts, added up over the lab's people",
 }
-"""Weights that a lab sends with its sum: a number for each entry, and which ones nobody shares."""
+"""Kind of weights -> what a lab sends of them with its sum."""
+# Stands behind a part of the model that training never sends, and that evaluation needs.
 TO_MEASURE = ", to whom a deployment measures"
-"""Stands behind a part of the model that no training sends."""
 
 
 @dataclass(frozen=True)
 class TurnTraffic:
-    """One thing that crosses in a turn.
+    """One item that is sent in a turn.
 
     Attributes:
-        verb: what the client is asked.
-        what: in words.
-        up: from the client to the server, or down.
-        bytes: of one person, each time; None: not known before a run.
-        most: it may be less.
-        server: what whoever runs the server sees of it; likewise the others.
-        counted: the bytes that a run counts hold it: all but plain numbers beside updates, and the
-            server's part of a model, which is sent for a measurement.
+        verb: the request that the client answers.
+        what: description of the item.
+        up: whether it goes from the client to the server.
+        bytes: size for one person, each time; None: not known before a run.
+        server: what the server's operator sees of it.
+        clients: what other clients see of it.
+        aggregators: what aggregators see of it, "" where there are none.
+        most: whether `bytes` is an upper bound.
+        network: what an observer of the network sees of it.
+        counted: whether a run's byte counts include it. They do not include single numbers sent
+            with updates, nor the server's part of a model, which is sent for evaluation alone.
     """
 
     verb: str
@@ -67,13 +70,13 @@ class TurnTraffic:
 def carried(
     plan: Plan, method: Method, task: Task, federation: Federation | None
 ) -> list[TurnTraffic]:
-    """Return all that crosses, in the order of a method's verbs.
+    """Return everything that is sent, in the order of a method's requests.
 
     Args:
-        plan: with its means of protection.
-        method: whose exposure table it is read from.
-        task: whose network gives the sizes.
-        federation: needed for split learning alone: bytes are means over its people.
+        plan: the plan with its protections.
+        method: the method, whose exposure table says what is sent.
+        task: the task, whose network gives the sizes.
+        federation: the data, needed for split learning alone: bytes are means over its people.
     """
     if method.pooled:
         return [
@@ -91,20 +94,20 @@ def carried(
 
 
 def named(method: Method, task: Task, tree: str, up: bool = False) -> str:
-    """A tree's name as a reader knows it, on its way up or down."""
-    told = method.tree(tree)
-    if up and told.kind == "groups":
+    """Return a tree's name for readers, as sent up or down."""
+    description = method.tree(tree)
+    if up and description.kind == "groups":
         return "update of the group's model"
     columns = {"labels": task.labels, "public": task.public}
     columns["columns"] = (*task.labels, *task.side_inputs)
-    title = told.title.format_map({name: ", ".join(each) for name, each in columns.items()})
-    return f"update of {title}" if up and told.kind == "update" else title
+    title = description.title.format_map({name: ", ".join(own) for name, own in columns.items()})
+    return f"update of {title}" if up and description.kind == "update" else title
 
 
 def totals(rows: Sequence[TurnTraffic]) -> tuple[int, int]:
-    """Bytes up and down of one person whom every verb is asked once, where known.
+    """Return the known bytes up and down of one person to whom every request is sent once.
 
-    What is sent for a measurement alone is no part of them.
+    Trees that are sent for evaluation alone are not included.
     """
     ways = (True, False)
     counted = [row for row in rows if row.up or row.counted]
@@ -120,14 +123,15 @@ class _Turn:
         self.offered = method.offer(method.server(task), "")
         self.common = downloads(method, task)
         self.known: dict[str, int] = {name: _size(tree) for name, tree in self.offered.items()}
+        # The count of smashed_average is one number of 4 bytes.
         self.known["count"] = 4
         if isinstance(method, Cutting) and federation is not None:
             load = load_of(federation, method.local)
             self.known |= _batchwise(method, task, federation, load)
         self.sums, self.parties = smallest(plan), bool(plan.privacy.aggregators)
-        said = statements(plan, method, task)
+        sentences = statements(plan, method, task)
         self.whose = "every lab's sum" if plan.silos else "every person's"
-        self.protected = "; ".join(each.text for each in said if each.part == "update")
+        self.protected = "; ".join(each.text for each in sentences if each.part == "update")
 
     def rows(self) -> Iterator[TurnTraffic]:
         for verb, exposed in self.method.exposure.items():
@@ -169,7 +173,8 @@ class _Turn:
         assert self.sums is not None
         try:
             form = self.sums.form(self.method, verb, self.offered)
-        except ConfigError:  # how much it is, only the run knows
+        # Where a size is known only in the run, the row stands without bytes.
+        except ConfigError:
             form = None
         if form is not None and not form.words:
             return
@@ -190,7 +195,7 @@ class _Turn:
         )
 
     def open(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
-        """Yield the contents of a reply where nobody hides them."""
+        """Yield one row per part of a reply that no secure sum hides."""
         privacy = self.plan.privacy
         seen = self.whose if exposed.trees else ""
         if exposed.reveal == "aggregate" and exposed.trees:
@@ -201,15 +206,17 @@ class _Turn:
             whole = self.known.get(name)
             plain = name in self.offered
             if plain and whole is not None and not self.plan.wire.lossless:
+                # A codec's size does not depend on the values: zeros stand for the update.
                 coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
                 whole = size(coded)
-            told = f"{seen}; {self.protected}" if plain and self.protected else seen
+            server = f"{seen}; {self.protected}" if plain and self.protected else seen
             most = exposed.weight != "number" and not privacy.bounded
             handed = plain and exposed.reveal == "each" and self.common.handed
             next_ = "whoever is next gets it" if handed else "nothing"
-            yield TurnTraffic(verb, self.named(name, True), True, whole, told, next_, "", most)
+            yield TurnTraffic(verb, self.named(name, True), True, whole, server, next_, "", most)
         if exposed.weight != "number" and exposed.trees and not privacy.bounded:
             sizes = [self.known.get(name) for name in exposed.trees]
+            # A bit for each entry of 4 bytes.
             n = None if None in sizes else sum(-(-(size or 0) // 32) for size in sizes)
             what = "which entries the person shares, when that changed"
             if self.plan.silos:
@@ -225,15 +232,17 @@ class _Turn:
                 "",
                 most=True,
             )
-        said = () if privacy.differential else exposed.metrics
-        said = [MEASURED.get(name, name) for name in said]
-        told = ["how many samples", *said] if exposed.trees and not privacy.bounded else said
-        if told:
+        metrics = () if privacy.differential else exposed.metrics
+        numbers = [MEASURED.get(name, name) for name in metrics]
+        # Under user-level privacy everybody counts once, and the number of samples is not sent.
+        if exposed.trees and not privacy.bounded:
+            numbers = ["how many samples", *numbers]
+        if numbers:
             yield TurnTraffic(
                 verb,
-                f"numbers: {', '.join(told)}",
+                f"numbers: {', '.join(numbers)}",
                 True,
-                NUMBER * len(told),
+                NUMBER * len(numbers),
                 self.whose,
                 "nothing",
                 "",
@@ -241,11 +250,11 @@ class _Turn:
             )
 
     def named(self, tree: str, up: bool = False) -> str:
-        """A tree's name as a reader knows it."""
+        """Return a tree's name for readers."""
         return named(self.method, self.task, tree, up)
 
     def with_others(self, name: str) -> str:
-        """The share of other clients in what comes down."""
+        """Return what other clients know of a tree that is sent down."""
         if name not in self.common.trees:
             return "nothing"
         if name in self.common.offered and self.common.handed:
@@ -264,9 +273,10 @@ def _size(tree: Params) -> int:
 def _batchwise(
     method: Cutting, task: Task, federation: Federation, load: Load
 ) -> Mapping[str, int]:
-    """Return the bytes of what crosses batch by batch in split learning, means over people."""
+    """Return the bytes of what split learning sends batch by batch, means over people."""
     columns = next(iter(federation.people.values())).train.take(slice(0, 1))
     blank = replace(task, network=Blank.of(task.network))
+    # On the device "meta" shapes are computed and no memory is taken, however large the network.
     batch = {
         name: torch.empty(load.size, *column.shape[1:], dtype=column.dtype, device="meta")
         for name, column in columns.items()
@@ -278,10 +288,11 @@ def _batchwise(
     def travels(values: int) -> int:
         return round(values * bytes_ * load.samples + scale * load.batches)
 
-    found = {"smashed": travels(made[0]), "gradient": travels(made[0])}
+    sizes = {"smashed": travels(made[0]), "gradient": travels(made[0])}
+    # Three pieces are a U-shape, whose client has the last layers and keeps the labels.
     if len(pieces) > 2:
-        found |= {"t": travels(made[1]), "pull": travels(made[1])}
-        found["public"] = round(INDEX * len(task.public) * load.samples)
+        sizes |= {"t": travels(made[1]), "pull": travels(made[1])}
+        sizes["public"] = round(INDEX * len(task.public) * load.samples)
     else:
-        found["labels"] = round(width(batch, needed_columns(method.back(task))) * load.samples)
-    return found
+        sizes["labels"] = round(width(batch, needed_columns(method.back(task))) * load.samples)
+    return sizes

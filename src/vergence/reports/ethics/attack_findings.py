@@ -11,10 +11,11 @@ from vergence.results.read import Run, text_rows
 
 
 def attacks(run: Run | None) -> list[dict[str, Any]]:
-    """Nearness of attackers to the pictures; empty where no pictures were looked for."""
+    """Return how near attackers came to the pictures; empty if none were reconstructed."""
     rows = {(row["what the server has"], row["seen"]): row for row in _rows(run, PICTURES)}
     if run is None or not rows:
         return []
+    # The better of the two baselines: an attack counts only if it beats both.
     chance = min(float(row["mse"]) for (name, _), row in rows.items() if name in (MEAN, ANOTHER))
     return [
         {
@@ -36,7 +37,7 @@ def attacks(run: Run | None) -> list[dict[str, Any]]:
 
 
 def rates(run: Run | None) -> list[dict[str, Any]]:
-    """Rates at which attackers were right about people, beside chance."""
+    """Return the rates at which attackers were right about people, with those of chance."""
     return [
         {
             "what": row["finds"],
@@ -53,18 +54,18 @@ def rates(run: Run | None) -> list[dict[str, Any]]:
 
 
 def not_tried(run: Run | None) -> list[dict[str, str]]:
-    """Attacks that were not tried, and the reasons."""
+    """Return the attacks that were not tried, and the reasons."""
     return [{"what": row["attack"], "why": row["why"]} for row in _rows(run, NOT_TRIED)]
 
 
 def rebuilt(tried: list[dict[str, Any]]) -> float | None:
-    """Factor by which the attack on what was sent came nearer than chance, None if untried."""
+    """Return the ratio of chance's error to the best attack's on what was sent, None if untried."""
     plain = [a["chance"] / a["success"] for a in tried if a["as_it_ran"]]
     return max(plain, default=None)
 
 
 def better_than_chance(rates: list[dict[str, Any]]) -> bool:
-    """True if anything about people was found out that chance does not tell."""
+    """Return whether an attack on what was sent was better about people than chance."""
     return any(rate["better"] for rate in rates if rate["as_it_ran"])
 
 

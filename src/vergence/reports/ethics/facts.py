@@ -34,8 +34,9 @@ from vergence.results import baselines
 from vergence.results.layout import METHOD_NAMES, metric_name
 from vergence.results.read import Run, StudyResults
 
+# Number of people whose samples are counted where people are generated on demand: there may be
+# millions, and each costs the generation of their data.
 LOOKED_AT = 100
-"""Of people made on demand, so many are counted."""
 
 
 def facts(
@@ -44,13 +45,14 @@ def facts(
     """Return everything a page says of one method of an experiment.
 
     Args:
-        experiment: as run, or as planned.
-        label: of the method.
-        people: the data as its network wants it, None where it is not on this machine.
-        study: its finished run, None before.
+        experiment: the experiment, run or planned.
+        label: label of the method.
+        people: the data as its network takes them, None if they are not on this machine.
+        study: the finished run, None for a plan.
     """
     method, plan = experiment.methods[label], experiment.plan
     run = None if study is None else study.run(label)
+    # A run says who took part, also where its data have stayed elsewhere.
     whose = people.clients if people is not None else run.results["people"] if run else None
     if whose is not None:
         plan = plan.known(plan.silos.count(len(whose)))
@@ -101,7 +103,7 @@ def facts(
 
 
 def planned(participants: int | None, people: Federation | None, run: Run | None) -> str:
-    """Text on people here who are more or fewer than the study plans; "" where they agree."""
+    """Return a sentence if the data are of more or fewer people than planned, "" if they agree."""
     here = len(people.clients) if people is not None else run.results["clients"] if run else None
     if participants is None or here is None or here == participants:
         return ""
@@ -109,7 +111,7 @@ def planned(participants: int | None, people: Federation | None, run: Run | None
 
 
 def ran(experiment: Experiment, run: Run | None) -> Ran:
-    """The place where recordings lay; a deployment says in its provenance that it was one."""
+    """Return the place of the recordings; a deployment is recognised by its provenance."""
     if run is None:
         return ""
     if "deployment" in run.provenance:
@@ -118,26 +120,28 @@ def ran(experiment: Experiment, run: Run | None) -> Ran:
 
 
 def known(number: float) -> float | None:
-    """Return a number, None where it says nothing: one person tells no spread."""
+    """Return a number, None if it is not finite."""
+    # The spread of one person is NaN, which JSON cannot hold.
     return number if math.isfinite(number) else None
 
 
 def stays(means: PrivacyMeans) -> list[str]:
-    """Data that do not leave a device."""
+    """Return descriptions of the data that do not leave a device."""
     if means.method.pooled:
         return []
     many = means.subject.samples
     data = many if "labels" in means.kinds else f"{many}, and {means.subject.labels}"
-    found = {
+    parts = {
         means.method.keeps.get(name, name.replace("_", " ")): size
         for name, size in parts_of(means.method.client(means.task)).items()
     }
-    own = [what if size is None else f"{what} ({size:,} bytes)" for what, size in found.items()]
+    own = [what if size is None else f"{what} ({size:,} bytes)" for what, size in parts.items()]
     return [f"recordings: {data}", *([f"kept by the method: {', '.join(own)}"] if own else [])]
 
 
 def taking_part(people: Federation | None, run: Run | None) -> Federation:
-    """Return the people; of a run without its data, as many without any."""
+    """Return the people; for a run without its data, as many people without samples."""
+    # Some promises depend on the number of people alone: those can be made without the data.
     if people is not None:
         return people
     none = Samples({"absent": torch.empty(0, 0)})
@@ -146,7 +150,10 @@ def taking_part(people: Federation | None, run: Run | None) -> Federation:
 
 
 def forecast(means: PrivacyMeans, here: bool) -> list[Promise]:
-    """Promises of a plan; of a run without its data, those that follow from how many took part."""
+    """Return a plan's promises; for a run without its data, those that its clients' number gives.
+
+    `here` says whether the data are on this machine.
+    """
     people = means.people
     if people is None or not people.clients:
         return []
@@ -156,8 +163,8 @@ def forecast(means: PrivacyMeans, here: bool) -> list[Promise]:
 
 
 def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dict[str, Any]:
-    """Privacy promises about people and samples, by unit; empty where there are none."""
-    block, found = {} if run is None else run.results.get("privacy", {}), dict[str, Any]()
+    """Return the privacy promises about people, labs and samples by unit, empty without any."""
+    block, units = {} if run is None else run.results.get("privacy", {}), dict[str, Any]()
     sample = means.subject.sample
     about = {
         "person": "a certain person took part",
@@ -165,30 +172,31 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
         "sample": f"a certain {sample} was used",
     }
     for each in (each.guarantee for each in promised if each.guarantee is not None):
-        said = block.get(each.unit, {})
-        spent = said.get("seeds_together", said.get("epsilon", each.epsilon))
+        account = block.get(each.unit, {})
+        # Repetitions with other seeds are trained on the same people: their budgets add up.
+        spent = account.get("seeds_together", account.get("epsilon", each.epsilon))
         unit = sample if each.unit == "sample" else each.unit
-        found[each.unit] = {
+        units[each.unit] = {
             "epsilon": spent,
             "delta": each.delta,
             "worth": words.tier(spent),
             "words": words.in_words(unit, spent, each.delta, about[each.unit]),
             "neighbours": each.neighbours,
-            "against": said.get("against", each.against),
+            "against": account.get("against", each.against),
             "accountant": block.get("accountant", "foretold"),
-            "check": said.get("check"),
+            "check": account.get("check"),
         }
         who = "labs" if each.unit == "lab" else "people"
         useful = None if each.ratio is None else usefulness(each.ratio, each.people, who)
-        found[each.unit] |= {"ratio": each.ratio, "useful": useful}
-    return {**found, "beside": uncovered_text(means.method)} if found else {}
+        units[each.unit] |= {"ratio": each.ratio, "useful": useful}
+    return {**units, "beside": uncovered_text(means.method)} if units else {}
 
 
 def model(
     experiment: Experiment, method: Method, task: Task, study: StudyResults | None, run: Run | None
 ) -> dict[str, Any]:
-    """Content of a model card."""
-    told = {
+    """Return the content of a model card."""
+    card = {
         "network": experiment.table["model"]["name"],
         "about": (type(experiment.model).__doc__ or "").partition("\n")[0],
         "task": (type(task).__doc__ or "").partition("\n")[0],
@@ -200,8 +208,8 @@ def model(
         "baselines": [],
     }
     if run is None or study is None:
-        return told
-    told["metrics"] = [
+        return card
+    card["metrics"] = [
         {
             "name": metric_name(name),
             "mean": e.mean,
@@ -212,20 +220,21 @@ def model(
         }
         for name, e in run.estimates.items()
     ]
-    told["baselines"] = [
+    # A score alone does not say whether anything was learned: baselines without learning do.
+    card["baselines"] = [
         {"name": name, "words": baselines.description(name), "value": value}
         for name, value in baselines.means(study, run.headline).items()
     ]
-    told["harmed"] = run.results.get("harmed_vs_local")
-    return told
+    card["harmed"] = run.results.get("harmed_vs_local")
+    return card
 
 
 def data(experiment: Experiment, people: Federation | None, run: Run | None) -> dict[str, Any]:
-    """Content of a dataset card."""
+    """Return the content of a dataset card."""
     about = dict(people.about) if people is not None else {}
     if run is not None:
         about |= run.provenance.get("data", {})
-    told = {
+    card = {
         "name": experiment.table["federation"]["name"],
         "about": (type(experiment.dataset).__doc__ or "").partition("\n")[0],
         "facts": {k: str(v) for k, v in about.items() if k not in ("name", "sha256")},
@@ -235,16 +244,16 @@ def data(experiment: Experiment, people: Federation | None, run: Run | None) -> 
         "samples": {},
     }
     if people is None:
-        return told
+        return card
     some = list(
         people.clients[:LOOKED_AT] if isinstance(people.people, Population) else people.clients
     )
     first = people.people[some[0]].train
-    told["columns"] = [{"name": n, "shape": list(c.shape[1:])} for n, c in first.columns.items()]
+    card["columns"] = [{"name": n, "shape": list(c.shape[1:])} for n, c in first.columns.items()]
     for part in ("train", "val", "test"):
         sizes = [len(getattr(people.people[client], part)) for client in some]
-        told["samples"][part] = {"least": min(sizes), "most": max(sizes), "all": sum(sizes)}
-    return told
+        card["samples"][part] = {"least": min(sizes), "most": max(sizes), "all": sum(sizes)}
+    return card
 
 
 def texts(value: Any) -> Iterator[str]:

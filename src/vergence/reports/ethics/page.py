@@ -1,4 +1,4 @@
-"""`vergence privacy ethics`: one offline page in plain words, its facts as JSON, cards."""
+"""`vergence privacy ethics`: an offline page in plain words, its facts as JSON, and cards."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ from vergence.results.read import StudyResults, read
 
 PAGE, FACTS = "ethics.html", "ethics.json"
 CARDS = ("privacy_card.md", "model_card.md", "dataset_card.md")
+# Words that a board would read as a promise of privacy.
 CLAIM = re.compile(r"\bprivate(ly)?\b|\banonym\w*", re.IGNORECASE)
-"""Words that promise something."""
+# Characters with a meaning in Markdown, within a line or a cell of a table.
 SPECIAL = re.compile(r"[&<>|*\[\]\\]")
-"""What Markdown would act on within a line or a cell of a table."""
+# Of the drawing: letters in a line, the height of a line, and the offset of a box's text.
 WIDE, HIGH, TOP = 32, 17, 64
-"""Of the drawing: letters in a line, the height of a line, where a box's text begins."""
-
-
+# What leaves a device if no update does.
 MEASURED_ONLY = "measurements alone, nothing that was learned"
-"""What leaves a device from which no update goes."""
+# Numbers from here on are printed without decimals.
 LARGE = 1000
-"""Numbers from here on are printed without decimals."""
 
 
 class PageSource(NamedTuple):
-    """A method of an experiment, with its data and its run where they are here."""
+    """A method of an experiment, with its data and its finished run if they are on this machine."""
 
     experiment: Experiment
     label: str
@@ -59,43 +57,45 @@ def ethics(
 
     Args:
         source: what `vergence run --out` wrote, a run directory below, or an experiment file.
-        out: a folder; default that of the run.
-        label: of the method; None where there is one alone.
-        study: what the study says of itself; None: the table `study` of the experiment.
+        out: folder of the page; default that of the run.
+        label: label of the method; None if there is only one.
+        study: the study's description; None: the table `study` of the experiment.
 
     Raises:
         ConfigError: an experiment file without `out`; several methods and no `label`, or one that
             is not there; or something says "private" of a plan that promises nothing about people.
-        DataError: a plan's budget cannot be foretold, as its data are not here.
+        DataError: a plan's privacy budget cannot be computed, as its data are not here.
         StateError: the run is unfinished, or links in its folder lead elsewhere.
         PartialRun: a file cannot be written.
     """
-    found = page_source(source, label)
+    subject = page_source(source, label)
     if study is not None:
-        found = found._replace(experiment=replace(found.experiment, study=study))
-    plan = facts(*found)
+        subject = subject._replace(experiment=replace(subject.experiment, study=study))
+    plan = facts(*subject)
+    # Before anything is written: a board must not get a page whose words promise too much.
     refuse_claims(plan, source.name)
     if out is None and source.is_file():
         raise ConfigError(f"{source} is a plan, not a run: say where its page goes, --out FOLDER")
     if out is None:
         refuse_links(source)
     folder = source if out is None else out
-    given = {
+    values = {
         "plan": plan,
         "drawing": drawing,
         "name": source.name,
         "version": version("vergence"),
     }
     for name in (PAGE, *CARDS):
-        write_text(folder / name, environment(name).get_template(name).render(given))
+        write_text(folder / name, environment(name).get_template(name).render(values))
     whole = {"made_by": f"vergence {version('vergence')}", "of": source.name, "plan": plan}
     write_text(folder / FACTS, json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return folder / PAGE
 
 
 def environment(name: str) -> Environment:
-    """Environment of a template, in which texts of somebody else's folder stay plain text."""
-    found = Environment(
+    """Return the environment of a template, in which texts of a folder stay plain text."""
+    # A folder may come from somebody else, whose names could carry scripts or forged rows.
+    template_environment = Environment(
         loader=PackageLoader("vergence.reports"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -103,17 +103,17 @@ def environment(name: str) -> Environment:
         autoescape=name == PAGE,
         finalize=shown if name == PAGE else in_markdown,
     )
-    found.filters["said"] = number_text
-    return found
+    template_environment.filters["said"] = number_text
+    return template_environment
 
 
 def shown(value: Any) -> Any:
-    """Value on one line, without what turns the direction of writing or hides in a word."""
+    """Return a text as one line, without invisible or direction-changing characters."""
     return printable(" ".join(value.split())) if type(value) is str else value
 
 
 def in_markdown(value: Any) -> Any:
-    """Value as Markdown that shows it, with no tag, link, table cell or emphasis of its own."""
+    """Return a text as Markdown that prints it literally: no tag, link, cell or emphasis."""
     return (
         SPECIAL.sub(lambda match: f"&#{ord(match[0])};", shown(value))
         if type(value) is str
@@ -122,7 +122,7 @@ def in_markdown(value: Any) -> Any:
 
 
 def sources(source: Path, label: str | None = None) -> Iterator[PageSource]:
-    """Yield the methods of a file or folder; of a file only that of `label`, where it is given.
+    """Yield the methods of a file or folder; from a file only that of `label`, if it is given.
 
     Raises:
         ConfigError: the file has no method of this label.
@@ -149,30 +149,30 @@ def sources(source: Path, label: str | None = None) -> Iterator[PageSource]:
 
 
 def page_source(source: Path, label: str | None) -> PageSource:
-    """The one method of a file or folder that the page is about.
+    """Return the method of a file or folder that the page is about.
 
     Raises:
         ConfigError: there are several and no `label`, or none of this label.
     """
-    found = {each.label: each for each in sources(source, label)}
-    if label is None and len(found) == 1:
-        return next(iter(found.values()))
-    if label in found:
-        return found[label]
-    named = ", ".join(found)
+    by_label = {method.label: method for method in sources(source, label)}
+    if label is None and len(by_label) == 1:
+        return next(iter(by_label.values()))
+    if label in by_label:
+        return by_label[label]
+    named = ", ".join(by_label)
     if label is None:
         raise ConfigError(
-            f"{source} has {len(found)} methods, and a board decides about one plan: choose it "
+            f"{source} has {len(by_label)} methods, and a board decides about one plan: choose it "
             f"with --method, one of {named}"
         )
-    raise ConfigError(f"{source} has no method '{label}', but {named}{nearest(label, found)}")
+    raise ConfigError(f"{source} has no method '{label}', but {named}{nearest(label, by_label)}")
 
 
 def here(experiment: Experiment, needed: bool = False) -> Federation | None:
-    """Return the data as a network wants it, None where it is not on this machine.
+    """Return the data as a network takes them, None if they are not on this machine.
 
     Raises:
-        DataError: it is `needed`, as a budget cannot be foretold without.
+        DataError: they are not here and `needed`, to compute a privacy budget.
     """
     try:
         return validate(experiment).ready
@@ -183,7 +183,7 @@ def here(experiment: Experiment, needed: bool = False) -> Federation | None:
 
 
 def refuse_claims(plan: Mapping[str, Any], name: str = "") -> None:
-    """Refuse words that promise what nothing backs, in a plan or the name of its file.
+    """Refuse the words "private" and "anonymous" in a plan, or its file's name, without a proof.
 
     Raises:
         ConfigError: quotes the text.
@@ -191,6 +191,7 @@ def refuse_claims(plan: Mapping[str, Any], name: str = "") -> None:
     if plan["backed"]:
         return
     for text in (name, *texts(plan)):
+        # NFKC and blanks: full-width letters or underscores must not hide a claim.
         claim = CLAIM.search(normalize("NFKC", text).replace("_", " "))
         if claim is not None:
             raise ConfigError(
@@ -209,14 +210,14 @@ def number_text(value: float | None, places: int = 3) -> str:
 
 
 def drawing(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the boxes and arrows of the flow of data: texts in lines, and how high they are."""
+    """Return the texts in lines of the drawing's boxes and arrows, and the drawing's height."""
     up = [row["what"] for row in plan["leaves"] if row["up"] and row["counted"]]
     alone = [MEASURED_ONLY] if any(row["up"] for row in plan["leaves"]) else ["nothing"]
     down = [row["what"] for row in plan["leaves"] if not row["up"]]
     sees = dict(plan["sees"])
     server = next(iter(sees))
     helpers = next((who for who in sees if who.startswith("the helpers")), "")
-    found = {
+    boxes = {
         "stays": wrapped(plan["stays"] or ["nothing: everything is sent away"]),
         "server": server.removeprefix("whoever runs "),
         "sees": wrapped([sees[server]]),
@@ -224,8 +225,8 @@ def drawing(plan: Mapping[str, Any]) -> dict[str, Any]:
         "down": wrapped([*dict.fromkeys(down)] or ["nothing"]),
         "helpers": helpers,
     }
-    lines = max(len(found["stays"]), len(found["sees"]), len(found["up"]) + len(found["down"]) + 5)
-    return {**found, "high": TOP + HIGH * (lines + 1), "step": HIGH}
+    lines = max(len(boxes["stays"]), len(boxes["sees"]), len(boxes["up"]) + len(boxes["down"]) + 5)
+    return {**boxes, "high": TOP + HIGH * (lines + 1), "step": HIGH}
 
 
 def wrapped(parts: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Words of pages for an ethics board for what is recorded and learned, task by task."""
+"""Words for what is recorded and learned, by task, on the page for an ethics board."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class EthicsSubject:
     """Words for one kind of task.
 
     Attributes:
-        sample: a recording that training takes as one, as far as the task knows.
-        rebuilt: what an update may be turned back into.
-        labels: what is known of it, and stays with it.
-        raw: what `explain` says nobody else has.
+        sample: word for one sample of training.
+        rebuilt: word for what may be reconstructed from an update.
+        labels: description of a sample's label.
+        raw: data that `explain` lists as known to nobody else.
         model: completes "a long list of numbers with which a computer".
-        trait: what a model may tell of people though no recording can be had from it.
-        use: what whoever runs the model learns.
-        purpose: what the model is meant for.
+        trait: what a model may reveal about people although no recording can be reconstructed.
+        use: what somebody who applies the model learns.
+        purpose: the purpose of the model.
     """
 
     sample: str
@@ -35,7 +35,8 @@ class EthicsSubject:
 
     @property
     def samples(self) -> str:
-        """Several of what training takes as one."""
+        """The plural of `sample`."""
+        # "window of frames" becomes "windows of frames".
         kind, of, rest = self.sample.partition(" of ")
         return f"{kind}s{of}{rest}"
 
@@ -127,12 +128,13 @@ SCORES = {
 
 
 def scored(headline: str) -> list[tuple[str, str]]:
-    """The first number of a page explained, for its words; nothing of an unknown one."""
+    """Return the glossary entry of a headline metric; none for an unknown metric."""
     return [SCORES[headline]] if headline in SCORES else []
 
 
 def subject(task: Task, people: Federation | None = None) -> EthicsSubject:
-    """Return the words for a task; what a sample of gaze is, these people's data say."""
+    """Return the words for a task; the people's data say what a sample of gaze is."""
+    # The task is the same for frames and for windows of frames: the word comes from the data.
     words = OTHERS.get(called(task), GAZE)
     if words is not GAZE or people is None or not people.clients:
         return words

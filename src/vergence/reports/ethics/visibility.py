@@ -1,4 +1,4 @@
-"""Visibility on a page for an ethics board: parties of a plan, and what each of them sees."""
+"""Visibility on the page for an ethics board: what each party of a plan sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ ALONE = "the rest of each person's model stays on their device"
 
 
 def sees(means: PrivacyMeans) -> list[tuple[str, str]]:
-    """Parties and what each of them sees, in plain words."""
+    """Return the parties and what each of them sees, in plain words."""
+    # Every text follows from the method's exposure table and the plan: a new method that declares
+    # what it sends needs no text of its own here.
     if means.method.pooled:
         return [("the data centre", "all recordings and labels of everybody")]
     told = [("whoever runs the server", _server(means))]
@@ -118,7 +120,7 @@ def _server(means: PrivacyMeans) -> str:
 
 
 def _raw(means: PrivacyMeans, exposed: Iterable[Exposure]) -> list[str]:
-    """The parts of replies that are made from single samples, by the names of a reader."""
+    """Return the parts of replies that are made from single samples, by names for readers."""
     trees = dict.fromkeys(tree for e in exposed if e.raw for tree in e.trees)
     told = f"{', '.join((*means.task.labels, *means.task.side_inputs))} of every picture"
     return [
@@ -130,13 +132,13 @@ def _raw(means: PrivacyMeans, exposed: Iterable[Exposure]) -> list[str]:
 
 
 def _of_kind(means: PrivacyMeans, exposed: Iterable[Exposure], kinds: Collection[str]) -> list[str]:
-    """The trees of some kinds in replies that are not made from single samples, once each."""
+    """Return the trees of some kinds in replies that are not made from single samples."""
     trees = dict.fromkeys(tree for e in exposed if not e.raw for tree in e.trees)
     return [tree for tree in trees if means.method.tree(tree).kind in kinds]
 
 
 def _parts(means: PrivacyMeans, exposed: Iterable[Exposure]) -> str:
-    """The parts of the model that updates are of, "" where it is the whole."""
+    """Return the names of the parts that are updated, "" if it is the whole model."""
     trees = [(tree, means.method.tree(tree)) for tree in _of_kind(means, exposed, UPDATES)]
     if any(told.whole or told.kind == "groups" for _, told in trees):
         return ""
@@ -145,7 +147,8 @@ def _parts(means: PrivacyMeans, exposed: Iterable[Exposure]) -> str:
 
 
 def _counted(means: PrivacyMeans) -> str:
-    """Numbers that go with every update: how many recordings, and which entries it is about."""
+    """Return the text on the weights that go with every update, "" where they are hidden."""
+    # With user-level privacy everybody counts once; in secure sums weights are summed too.
     if means.plan.privacy.bounded or means.least:
         return ""
     kinds = {e.weight for e in means.seen if e.trees}

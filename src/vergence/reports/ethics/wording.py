@@ -1,7 +1,7 @@
-"""Wording of a page for an ethics board: sentences about a plan.
+"""Wording of the page for an ethics board: sentences about a plan.
 
-Every sentence follows from what the plan does; none says that anything is hidden unless a mechanism
-of the plan hides it.
+Every sentence follows from the plan; none says that something is hidden unless a mechanism of the
+plan hides it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ STRONG, SOME = 1.0, 10.0
 
 Source: Ponomareva et al., "How to DP-fy ML", JAIR 2023, section 5.2, tiers 1 to 3.
 """
+# From here on two decimals would print as 100 %, which no epsilon gives.
 CERTAIN = 0.99995
-"""From here on two decimals would say 100 %."""
+# An attack whose error is less than a tenth below chance is called hardly better.
 HARDLY = 1.1
-"""An attacker's error less than a tenth below that by chance is told as hardly better."""
 UPDATES = frozenset({"update", "groups"})
 """Kinds of trees that are updates of parameters."""
 
 
 def kinds(method: Method, exposed: Exposure) -> set[str]:
-    """Kinds of the trees in replies to a verb."""
+    """Return the kinds of the trees in replies to a request."""
     return {method.tree(name).kind for name in exposed.trees}
 
 
 def compares(method: Method, exposed: Exposure) -> bool:
-    """True if an answer compares what it is asked about with single samples of the owner's."""
+    """Return whether an answer holds gradients that compare a sample with the owner's samples."""
     return exposed.raw and "gradients" in kinds(method, exposed)
 
 
@@ -55,7 +55,15 @@ WHERE: Mapping[Ran, str] = {
 
 @dataclass(frozen=True)
 class PrivacyMeans:
-    """Handling of what leaves a device by a plan, where it was run, and who takes part if known."""
+    """A plan seen from its privacy: what leaves a device, where it was run, and who takes part.
+
+    Attributes:
+        plan: the plan with its protections.
+        method: the method.
+        task: the task.
+        ran: where recordings lay in a run; "" for a plan.
+        people: the data, None if unknown.
+    """
 
     plan: Plan
     method: Method
@@ -65,27 +73,27 @@ class PrivacyMeans:
 
     @property
     def subject(self) -> EthicsSubject:
-        """Words for what is recorded and learned."""
+        """Words for what is recorded and learned in this task."""
         return subject(self.task, self.people)
 
     @property
     def seen(self) -> list[Exposure]:
-        """Exposed data that the server could look at reply by reply."""
+        """Exposures of which the server could inspect single replies."""
         return [e for e in self.method.exposure.values() if e.reveal == "each" or not self.least]
 
     @cached_property
     def kinds(self) -> set[str]:
-        """Kinds of trees that the server could look at reply by reply."""
+        """Kinds of trees of which the server could inspect single replies."""
         return {kind for exposed in self.seen for kind in kinds(self.method, exposed)}
 
     @property
     def compared(self) -> bool:
-        """True if these answers compare made-up samples with single real ones."""
+        """Whether these answers compare made-up samples with single real ones."""
         return any(compares(self.method, exposed) for exposed in self.seen)
 
     @property
     def numbers(self) -> str:
-        """Information that everybody tells alone in a few numbers, "" where there is none."""
+        """Description of the few numbers that each person discloses, "" if there are none."""
         told = dict.fromkeys(
             self.method.tree(name).everybody for e in self.seen for name in e.trees
         )
@@ -93,7 +101,7 @@ class PrivacyMeans:
 
     @property
     def sends(self) -> bool:
-        """True if anything learned leaves the device."""
+        """Whether anything learned leaves the device."""
         return any(e.trees for e in self.method.exposure.values())
 
     @property
@@ -113,7 +121,7 @@ class PrivacyMeans:
 
     @property
     def least(self) -> int:
-        """Fewest people in a sum, 0 where single replies are seen."""
+        """Smallest number of people in a sum, 0 if single replies are seen."""
         return self.plan.privacy.least
 
     @cached_property
@@ -126,30 +134,31 @@ class PrivacyMeans:
         return [each.text for each in self.statements if each.part == part]
 
     def sentences_or(self, part: str, plain: list[str]) -> list[str]:
-        """Such sentences, after the `plain` ones where nothing that was checked replaces these."""
+        """Return these sentences, after `plain` ones unless a checked protection replaces them."""
         replaced = any(each.part == part and each.checked for each in self.statements)
         return [*([] if replaced else plain), *self.sentences(part)]
 
 
 def certainty(epsilon: float) -> float:
-    """Highest certainty that somebody can reach who first gave it a chance of 50 %.
+    """Return the highest certainty that somebody can reach who began with a chance of 50 %.
 
     Examples:
         >>> round(certainty(1.0), 2), round(certainty(8.0), 4)
         (0.73, 0.9997)
     """
+    # Bayes with even odds: the posterior odds are at most e^epsilon. exp(710) overflows a double.
     return 1 / (1 + math.exp(-min(epsilon, 700.0)))
 
 
 def tier(epsilon: float) -> str:
-    """Worth of a promise of epsilon, in words."""
+    """Return the strength of a promise of epsilon, in words."""
     if epsilon <= STRONG:
         return "strong"
     return "some, far from strong" if epsilon <= SOME else "none to speak of"
 
 
 def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:
-    """Return epsilon in words."""
+    """Return the meaning of epsilon and delta, in a sentence for readers without mathematics."""
     sure = certainty(epsilon)
     shown = f"{100 * sure:.2f}" if sure < CERTAIN else "more than 99.99"
     return (
@@ -160,7 +169,7 @@ def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:
 
 
 def nearness(times: float) -> str:
-    """Result, in words, of an attack on pictures that came so many times nearer than chance."""
+    """Return the result of an attack on pictures in words; `times`: chance's error by its error."""
     if times <= HARDLY:
         return f"{'hardly' if times > 1 else 'no'} better than chance"
     return f"{times:.3g} times nearer than chance: something of the person is left"
@@ -171,8 +180,11 @@ def verdict(
 ) -> list[str]:
     """Return the few sentences that a reader must know.
 
-    `rebuilt`: how many times nearer than chance an attack on pictures came; None: none was tried.
-    `people`: whether an attack found out something about people that chance does not tell.
+    Args:
+        means: the plan.
+        budget: its privacy promises.
+        rebuilt: how many times nearer than chance an attack on pictures came; None: none was tried.
+        people: whether an attack on people was better than chance.
     """
     if means.method.pooled:
         return [
@@ -226,7 +238,8 @@ def verdict(
 
 
 def _where(means: PrivacyMeans) -> str:
-    """The place of recordings: people's devices, or labs, in a deployment alone."""
+    """Return the sentence on where recordings are."""
+    # A simulation has them all on one computer: the page must not say that they stay on devices.
     if means.ran == "devices":
         return f"Recordings stay on {means.device}."
     return (
@@ -257,7 +270,7 @@ def _promise(budget: Mapping[str, Any], samples: str) -> list[str]:
 
 
 def assumed(means: PrivacyMeans) -> list[str]:
-    """Conditions that must be true for the page to hold."""
+    """Return the conditions under which the page is true."""
     if means.method.pooled:
         return ["Everybody at the data centre is trusted with everything."]
     honest = ["Participants are honest: one who sends false updates can spoil the model."]
@@ -272,7 +285,7 @@ def assumed(means: PrivacyMeans) -> list[str]:
 
 
 def _trusted(means: PrivacyMeans) -> list[str]:
-    """Trust that the server and the helpers are given."""
+    """Return the sentences on what the server and the helpers are trusted with."""
     if "smashed" in means.kinds:
         alone = "The server is trusted not to rebuild pictures. Nothing stops it from trying."
         return [alone, *means.sentences("server")]
@@ -288,7 +301,7 @@ def _trusted(means: PrivacyMeans) -> list[str]:
 
 
 def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
-    """Information that may still be found out, and by whom."""
+    """Return what may still be found out, and by whom."""
     if means.method.pooled:
         return ["Everything: whoever has the data can look at it, copy it and lose it."]
     return [
@@ -301,7 +314,7 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
 
 
 def _rebuilt(means: PrivacyMeans) -> list[str]:
-    """Recordings, or the owner's model, that may be had from what a client sends."""
+    """Return what may be reconstructed from a client's messages: recordings, or its model."""
     told, many = [], means.subject.rebuilt
     if "smashed" in means.kinds:
         told.append(
@@ -334,7 +347,7 @@ def _rebuilt(means: PrivacyMeans) -> list[str]:
 
 
 def _from_numbers_and_sums(means: PrivacyMeans) -> list[str]:
-    """Information in single numbers that everybody tells, and in sums and who makes them."""
+    """Return what disclosed numbers and sums may reveal."""
     if not means.numbers:
         return means.sentences("residual")
     return [
@@ -345,7 +358,7 @@ def _from_numbers_and_sums(means: PrivacyMeans) -> list[str]:
 
 
 def _membership(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
-    """Certainty with which the finished model gives away that somebody took part."""
+    """Return how surely the finished model reveals that somebody took part."""
     if "person" not in budget and means.sends:
         return [
             "Membership: from the finished model somebody may find out that a certain "
@@ -360,7 +373,7 @@ def _membership(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
 
 
 def unprotected(means: PrivacyMeans) -> list[str]:
-    """Information that no part of the plan protects."""
+    """Return what no part of the plan protects."""
     kept = means.task.by_sample and means.ran != "devices"
     parts = f", and of some also {means.subject.sample} by {means.subject.sample}" if kept else ""
     told = [
@@ -389,7 +402,7 @@ def unprotected(means: PrivacyMeans) -> list[str]:
 
 
 def _measured(means: PrivacyMeans, parts: str) -> str:
-    """Of whom it is reported how well the model works; `parts`: of what else, in a simulation."""
+    """Return whose scores are reported, person by person or lab by lab; `parts` is added to it."""
     alone = f"is reported person by person{parts}"
     if not means.plan.silos:
         return f"how well the model works {alone}"

@@ -15,18 +15,19 @@ from vergence.results.read import StudyResults, table
 @styled
 def of_study(study: StudyResults) -> Figure | None:
     """Draw accuracies by method and class, means over seeds and people; unseen classes last."""
-    told = {run.title: _read(run.folder / FILE) for run in study.runs}
-    told = {name: found for name, found in told.items() if found}
-    if not told:
+    tables = {run.title: _read(run.folder / FILE) for run in study.runs}
+    tables = {name: classes for name, classes in tables.items() if classes}
+    if not tables:
         return None
-    hidden = {kind: unseen for found in told.values() for kind, (unseen, _) in found.items()}
+    hidden = {kind: unseen for classes in tables.values() for kind, (unseen, _) in classes.items()}
+    # Unseen classes stand last, and the sort keeps the file's order otherwise.
     kinds = sorted(hidden, key=hidden.__getitem__)
     nothing = 0, np.nan
-    grid = np.array([[found.get(kind, nothing)[1] for kind in kinds] for found in told.values()])
-    figure = canvas(2.6 + 0.3 * len(kinds), 1.8 + 0.3 * len(told))
+    grid = np.array([[own.get(kind, nothing)[1] for kind in kinds] for own in tables.values()])
+    figure = canvas(2.6 + 0.3 * len(kinds), 1.8 + 0.3 * len(tables))
     axes = figure.add_subplot()
     image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
-    axes.set_yticks(range(len(told)), list(told))
+    axes.set_yticks(range(len(tables)), list(tables))
     column_names(axes, [f"{kind} *" if hidden[kind] else kind for kind in kinds])
     axes.tick_params(length=0)
     axes.grid(False)
@@ -37,10 +38,10 @@ def of_study(study: StudyResults) -> Figure | None:
 
 
 def _read(path: Path) -> dict[str, tuple[int, float]]:
-    """Return class -> whether it is unseen, and its mean accuracy; nothing where no file is.
+    """Return class -> whether it is unseen, and its mean accuracy; empty if there is no file.
 
     Raises:
-        StateError: it is damaged.
+        StateError: the file is damaged.
     """
     if not path.is_file():
         return {}

@@ -31,8 +31,8 @@ from vergence.video.overlay import blend
 FRAMES, PATCH, GRID = 4, 8, 8
 """The cpu64 preset: clips of 4 x 64 x 64, patches of 2 x 8 x 8, so 2 x 8 x 8 = 128 tokens."""
 
+# Middle part of a frame that is drawn: the corners of a fisheye picture are black.
 CENTRE = 0.74
-"""Middle part of a frame that is drawn: the corners of a fisheye picture are black."""
 
 POINT = "#46e1ff"
 BLUE = COLOURS["fedavg"]
@@ -40,18 +40,20 @@ BLUE = COLOURS["fedavg"]
 
 @styled
 def strip(study: StudyResults) -> Figure | None:
-    """Truth and every method on the same test samples, the real gaze points drawn in each."""
-    found = [(run, run.maps) for run in study.runs if run.maps is not None]
-    if not found:
+    """Draw true heat maps and every method's on the same test samples, with real gaze points."""
+    runs = [(run, run.maps) for run in study.runs if run.maps is not None]
+    if not runs:
         return None
-    first = found[0][1]
+    # All runs of a study evaluate on the same samples: the first one's stand for all.
+    first = runs[0][1]
     tint = colours(study.runs)
     count = len(first.frames)
     tall, wide = first.frames.shape[1:3]
+    # 9.2 inches altogether, and no picture of one or two samples grows over a third of them.
     tile = 9.2 / max(count, 3)
     height = tile * tall / wide
     rows = [("truth", first.truth, INK)]
-    rows += [(run.title, maps.pred, tint[run.label]) for run, maps in found]
+    rows += [(run.title, maps.pred, tint[run.label]) for run, maps in runs]
     lines = [np.hstack([*map(blend, first.frames, heats)]) for _, heats, _ in rows]
     figure = canvas(tile * count + 0.3, height * len(rows) + 0.3)
     axes = figure.add_subplot()
@@ -106,7 +108,8 @@ def read_clip(path: Path) -> list[NDArray[np.uint8]]:
     Raises:
         DataError: it cannot be decoded, or is shorter than a clip.
     """
-    import av  # no report draws tokens
+    # No report draws tokens: `vergence report` does not wait for FFmpeg's libraries.
+    import av
     from av.error import FFmpegError
 
     try:
@@ -126,7 +129,8 @@ def read_clip(path: Path) -> list[NDArray[np.uint8]]:
 def tokens(frames: list[NDArray[np.uint8]] | None = None) -> Figure:
     """Draw how a clip becomes one global and many local tokens (after FedCPF, Fig. 1).
 
-    `frames` are the frames of a clip; by default the packaged Aria clip.
+    Args:
+        frames: frames of a clip; by default the packaged Aria clip.
     """
     shown = [_square(f) for f in (frames or sample_clip())[:FRAMES]]
     figure = canvas(11, 4.9, layout="none")

@@ -11,26 +11,24 @@ from vergence.results.figure_style import COLOURS, INK, MUTED, SPARE, canvas, st
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, table
 
+# Colours of groups, in turn; where there are more groups, they repeat.
 TINTS = tuple(COLOURS[name] for name in ("fedavg", "fedcpf", "fedselect", "fedavg_ft")) + SPARE
-"""Of groups, in turn; where there are more groups, colours come again."""
+# Horizontal positions of the columns.
 SERVER, MODEL, PERSON = 0.0, 1.0, 2.0
-"""Where the columns stand."""
-
-
+# Runs with more people are not drawn: a line per person would make a page of many screens.
 MOST = 100
-"""People of a run that is drawn, at most."""
 
 
 @styled
 def of_study(study: StudyResults) -> Figure | None:
-    """Server, a model per group, and the people that it serves, one panel per run, first seed."""
-    found = [(run, groups) for run in study.runs if 0 < len(groups := served(run)) <= MOST]
-    if not found:
+    """Draw the server, a model per group and its people: one panel per run, first seed."""
+    runs = [(run, groups) for run in study.runs if 0 < len(groups := served(run)) <= MOST]
+    if not runs:
         return None
-    heights = [0.7 + 0.24 * len(groups) for _, groups in found]
+    heights = [0.7 + 0.24 * len(groups) for _, groups in runs]
     figure = canvas(5.8, sum(heights))
-    panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (run, groups) in zip(panels, found, strict=True):
+    panels = figure.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (run, groups) in zip(panels, runs, strict=True):
         panel(axes, run, groups)
     return figure
 
@@ -40,15 +38,16 @@ def served(run: Run) -> dict[str, int]:
     path = run.folder / FILE
     if not path.exists():
         return {}
-    told = table(path)
-    first = told[told.seed == run.seeds[0]]
+    rows = table(path)
+    # Groups are numbered anew in every seed: only one seed can be drawn.
+    first = rows[rows.seed == run.seeds[0]]
     return dict(zip(first.person, first.group.astype(int), strict=True))
 
 
 def panel(axes: Axes, run: Run, groups: dict[str, int]) -> None:
     """Draw one run: people are listed by group, with their headline in that seed."""
-    told = run.final(run.headline)
-    scores = dict(told[told.seed == run.seeds[0]][["person", "value"]].itertuples(index=False))
+    rows = run.final(run.headline)
+    scores = dict(rows[rows.seed == run.seeds[0]][["person", "value"]].itertuples(index=False))
     places = digits(scores.values())
     listed = sorted(groups, key=lambda person: (groups[person], person))
     heights = {person: -float(i) for i, person in enumerate(listed)}
@@ -67,9 +66,9 @@ def panel(axes: Axes, run: Run, groups: dict[str, int]) -> None:
         for person in members:
             axes.plot([MODEL, PERSON], [y, heights[person]], color=tint, linewidth=1, zorder=0)
             axes.plot(PERSON, heights[person], "o", color=tint, markersize=6)
-            said = f"{person}  {number(scores[person], places)}" if person in scores else person
+            text = f"{person}  {number(scores[person], places)}" if person in scores else person
             axes.annotate(
-                said, (PERSON, heights[person]), (8, 0), textcoords="offset points", va="center"
+                text, (PERSON, heights[person]), (8, 0), textcoords="offset points", va="center"
             )
     axes.set(
         title=f"{run.title}: {metric_name(run.headline)} by person, seed {run.seeds[0]}",

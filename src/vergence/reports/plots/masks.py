@@ -28,19 +28,21 @@ from vergence.results.read import Run, StudyResults
 
 SPLIT = LinearSegmentedColormap.from_list("shared to personal", [SHARED, PERSONAL])
 BLUE = COLOURS["fedavg"]
+# Columns into which a layer's entries are binned in the overview: more could not be told apart at
+# the width of a client's box.
 CELLS = 48
-"""Columns into which a layer's entries are binned in the overview."""
 
 
 def masked(study: StudyResults) -> list[tuple[Run, Masks]]:
-    """Return the runs that kept masks, FedCPF first."""
-    found = [(run, run.masks) for run in study.runs if run.masks is not None]
-    return sorted(found, key=lambda pair: pair[0].method != "fedcpf")
+    """Return the runs with personal masks, FedCPF first."""
+    runs = [(run, run.masks) for run in study.runs if run.masks is not None]
+    return sorted(runs, key=lambda pair: pair[0].method != "fedcpf")
 
 
 @styled
 def layers(study: StudyResults) -> Figure | None:
-    """Personal share of every layer for every person, one panel per method with masks."""
+    """Draw the personal share of every layer for every person, one panel per method with masks."""
+    # Four panels are as many as fit side by side.
     found = masked(study)[:4]
     if not found:
         return None
@@ -50,6 +52,7 @@ def layers(study: StudyResults) -> Figure | None:
     figure = canvas(1.9 + wide * len(found), max(2.6, 0.19 * len(groups) + 1.2))
     grid = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     shares = [m.shares(m.layers()) for _, m in found]
+    # One colour scale for all panels; 1 where nothing is personal yet.
     top = max(float(s.max()) for s in shares) or 1.0
     for axes, (run, mask), share in zip(grid, found, shares, strict=True):
         axes.imshow(
@@ -72,7 +75,7 @@ def layers(study: StudyResults) -> Figure | None:
 
 @styled
 def overlap(study: StudyResults) -> Figure | None:
-    """Jaccard index between two people's masks, beside what masks drawn at random would share."""
+    """Draw the Jaccard index of every two people's masks, and that of random masks."""
     found = masked(study)[:4]
     if not found:
         return None
@@ -94,6 +97,7 @@ def overlap(study: StudyResults) -> Figure | None:
         if len(mask.people) <= 8:
             for i, row in enumerate(table):
                 for j, value in enumerate(row):
+                    # Light cells of viridis need dark letters.
                     colour = "#10141a" if value > 0.6 else "#f4f5f7"
                     axes.text(
                         j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour
@@ -106,18 +110,20 @@ def overlap(study: StudyResults) -> Figure | None:
 def chance(mask: Masks) -> float:
     """Return the expected Jaccard index of two random masks of the average size: s / (2 - s)."""
     share = float(np.mean(list(mask.totals().values())))
+    # Independent masks of share s meet in s^2 of the entries and cover 2 s - s^2 of them.
     return share / (2 - share)
 
 
 @styled
 def overview(study: StudyResults) -> Figure | None:
-    """A round of FedCPF drawn with the real masks of a run (after FedCPF, Fig. 2)."""
+    """Draw a round of FedCPF with the real masks of a run (after FedCPF, Fig. 2)."""
     found = masked(study)
     if not found:
         return None
     run, mask = found[0]
     seed = mask.seeds[0]
     present = [p for p in mask.people if (seed, p) in mask.packed]
+    # Five boxes fit; they are spread over all people, and not the first five.
     people = present[:: max(1, len(present) // 5)][:5]
     groups = mask.layers(18)
     tiles = {p: _tile(mask.bits(seed, p), mask, groups) for p in people}
@@ -158,6 +164,7 @@ def _tile(
         entries = np.concatenate([bits[ends[i] - mask.sizes()[i] : ends[i]] for i in members])
         summed = np.concatenate([[0.0], np.cumsum(entries)])
         edges = np.linspace(0, len(entries), CELLS + 1)
+        # Interpolated cumulative sums bin a layer exactly, also one of fewer entries than cells.
         rows.append(np.diff(np.interp(edges, np.arange(len(summed)), summed)) / np.diff(edges))
     return np.stack(rows)
 
@@ -257,7 +264,7 @@ def _key(whole: Axes, entries: int, more: int) -> None:
         whole.plot([x, x + 0.014], [y, y], color=colour, linewidth=3)
         whole.text(x + 0.024, y, text, fontsize=8, va="center", color=INK)
         y -= 0.037
-    told = f"rows: layers, input on top\ncolumns: {entries:,} entries, binned"
+    legend = f"rows: layers, input on top\ncolumns: {entries:,} entries, binned"
     if more > 0:
-        told += f"\n{more} more clients not drawn"
-    whole.text(x, y + 0.005, told, fontsize=8, va="top", color=MUTED, linespacing=1.6)
+        legend += f"\n{more} more clients not drawn"
+    whole.text(x, y + 0.005, legend, fontsize=8, va="top", color=MUTED, linespacing=1.6)

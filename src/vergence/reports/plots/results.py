@@ -35,7 +35,7 @@ def _better(study: StudyResults) -> str:
 
 @styled
 def persons(study: StudyResults) -> Figure:
-    """Every person as a dot, the mean and its 95 % interval per row; priors above, in grey."""
+    """Draw every person as a dot, and each row's mean with its 95 % interval; baselines in grey."""
     listed = rows(study)
     tint = colours(study.runs)
     places = digits(r.metrics[study.headline].mean for r in listed if study.headline in r.metrics)
@@ -51,6 +51,7 @@ def persons(study: StudyResults) -> Figure:
             if row.prior
             else study.run(row.label).scores(study.headline)
         )
+        # Multiples of the golden ratio spread dots evenly, and the same way in every report.
         spread = (np.arange(len(values)) * 0.618 % 1 - 0.5) * 0.4
         dots = axes.scatter(
             list(values.values()), i + spread, s=15, color=colour, alpha=0.4, linewidth=0
@@ -89,7 +90,7 @@ def _prior_scores(study: StudyResults, name: str) -> dict[str, float]:
 
 @styled
 def slope(study: StudyResults) -> Figure | None:
-    """Each person as a line from local-only to a method; None without a local-only run."""
+    """Draw each person as a line from local-only to a method; None without a local-only run."""
     base = study.find("local_only")
     others = [r for r in study.runs if base is not None and r.label != base.label]
     if base is None or not others:
@@ -108,6 +109,7 @@ def slope(study: StudyResults) -> Figure | None:
         better = worse = 0
         for person in people:
             gain = sign * (after[person] - before[person])
+            # The same rule as the column 'harmed': worse by more than 1 % of the score before.
             bad = gain < -HARM * abs(before[person])
             better, worse = better + (gain > 0), worse + bad
             colour = INK if bad else tint[run.label]
@@ -136,7 +138,7 @@ def slope(study: StudyResults) -> Figure | None:
 
 @styled
 def convergence(study: StudyResults) -> Figure:
-    """Headline metric over rounds: mean over seeds, band from the lowest to the highest seed."""
+    """Draw the headline metric over rounds: mean over seeds, band from lowest to highest seed."""
     figure = canvas(8.6, 3.7)
     axes = figure.add_subplot()
     ends: dict[str, tuple[float, float]] = {}
@@ -154,7 +156,7 @@ def convergence(study: StudyResults) -> Figure:
 
 @styled
 def masks(study: StudyResults) -> Figure | None:
-    """Personal share of the parameters over rounds, and each person's share at the end."""
+    """Draw the personal share of the parameters over rounds, and each person's at the end."""
     grown = [(r, c) for r, c in _tinted(study) if r.masks or np.nansum(r.growth()[1]) > 0]
     if not grown:
         return None
@@ -186,7 +188,7 @@ def masks(study: StudyResults) -> Figure | None:
 
 @styled
 def traffic(study: StudyResults) -> Figure:
-    """Headline metric against bytes sent up so far, and bytes per round up and down."""
+    """Draw the headline metric against bytes sent up so far, and bytes per round up and down."""
     figure = canvas(8.6, 3.5)
     axes, bars = figure.subplots(1, 2, width_ratios=(3, 2))
     ends, tint = {}, {r.title: c for r, c in _tinted(study)}
@@ -197,9 +199,10 @@ def traffic(study: StudyResults) -> Figure:
         if not len(rounds) or not len(run.turns):
             continue
         told, total = run.traffic()
-        # an evaluation "at r" is taken once r rounds are done: the bytes of round r count
+        # An evaluation "at r" is made when r rounds are done: the bytes of round r count.
         before = np.concatenate([[0.0], total[0]])[np.searchsorted(told, rounds, side="right")]
         mean = np.nanmean(values, axis=0)
+        # A method that sends nothing has no width on this axis: a line shows what it reaches.
         if total[0, -1] == 0:
             line = axes.axhline(mean[-1], color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
             label = axes.annotate(
@@ -284,6 +287,8 @@ def _band(
     band = axes.fill_between(
         x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=colour, alpha=0.16, lw=0
     )
+    # About eight markers a curve, at other points for each curve: where curves coincide, all
+    # markers stay visible.
     every = max(1, len(x) // 8)
     marker = curve % len(MARKERS)
     (line,) = axes.plot(
@@ -309,7 +314,7 @@ def _hover_curve(
     curve: int,
     texts: Sequence[str],
 ) -> None:
-    """Let a page tell the values of a curve: points that are not seen, each with its text."""
+    """Add nearly invisible points to a curve, over which the page shows its values."""
     mean = np.nanmean(values, axis=0)
     places = digits(mean)
     dots = axes.scatter(x, mean, s=130, color=INK, alpha=0.01, linewidth=0, zorder=5)
@@ -321,11 +326,13 @@ def _end_labels(
     axes: Axes, ends: Mapping[str, tuple[float, float]], tinted: Sequence[tuple[Run, str]]
 ) -> None:
     """Write each line's name right of its end, pushed apart where they would overlap."""
+    # A line of text takes 13 points of 72 to the inch, on the 80 % of the figure that axes fill.
     low, high = axes.get_ylim()
     rows_fit = axes.figure.get_figheight() * 72 / 13 * 0.8  # type: ignore[union-attr]
     gap = (high - low) / max(rows_fit, 1)
     order = sorted(ends, key=lambda name: ends[name][1])
     places = [ends[name][1] for name in order]
+    # Pushing one pair apart may close another: 60 sweeps settle a dozen of names.
     for _ in range(60):
         for i in range(len(places) - 1):
             push = gap - (places[i + 1] - places[i])
