@@ -22,9 +22,9 @@ from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live.camera import CameraFrame, LiveCamera
 from vergence.live.eye_sources import EyePatch, EyeSource
 
-# Cameras of laptops sit in the bezel; an error of some mm is one of .5 degrees at 600 mm.
+# Assumed height of the camera above the middle of the screen's upper edge, mm. Cameras of laptops
+# sit in the bezel; an error of some mm is one of .5 degrees at 600 mm.
 ABOVE_MM = 8.0
-"""Assumed height of the camera above the middle of the screen's upper edge, mm."""
 
 
 class TargetDisplay(Protocol):
@@ -146,6 +146,7 @@ def _target_samples(
     while frames < plan.samples and perf_counter() - waited < plan.settle_s + plan.longest_s:
         if not display.target(place.tolist()):
             raise PartialRun(f"ended at target {number + 1} of 9; no calibration is written")
+        # Short waits, so that Escape is noticed between two frames of a slow camera.
         frame = camera.newest(0.05)
         if frame is None:
             if camera.ended:
@@ -159,6 +160,7 @@ def _target_samples(
         picture = frame.picture
         patches = eyes.patches(rgb(picture, picture.width, picture.height))
         samples += [TargetSample(patch, frame.number, number) for patch in patches]
+        # A frame without an eye, as in a blink, does not count.
         frames += bool(patches)
     if not samples:
         raise DataError(f"no eye was seen while target {number + 1} of 9 was shown")

@@ -23,13 +23,13 @@ from av.video.frame import VideoFrame
 
 from vergence.errors import ConfigError, DataError, PartialRun
 
+# Longest wait for a network stream to open, and for its next frame.
 TIMEOUT_S = 10.0
-"""Longest wait for a network stream to open, and for its next frame."""
+# Longest delay that a file played in real time catches up with.
 LATE_S = 1.0
-"""Longest delay that a file played in real time catches up with."""
-# Times of frames jitter: a strict limit would drop every second frame of a camera at the rate.
+# Share of a frame's interval by which a frame may be early where a rate is set. Times of frames
+# jitter: a strict limit would drop every second frame of a camera at the rate.
 SLACK = 0.5
-"""Share of a frame's interval by which a frame may be early where a rate is set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,7 @@ class LiveCamera:
         self._fault: Exception | None = None
         self._newest: CameraFrame | None = None
         self._change, self._stop = threading.Condition(), threading.Event()
+        # A driver may hang in a read: a daemon cannot keep the program from ending.
         self._thread = threading.Thread(target=self._read, name="camera", daemon=True)
 
     def __enter__(self) -> LiveCamera:
@@ -128,6 +129,7 @@ class LiveCamera:
         with self._change:
             self._change.wait_for(lambda: self._newest is not None or self.ended, timeout_s)
             frame, self._newest = self._newest, None
+            # A reader of a file waits until its frame is fetched.
             self._change.notify_all()
         if frame is None and self._fault is not None:
             if self.frames:
@@ -149,6 +151,7 @@ class LiveCamera:
         except (FFmpegError, OSError, DataError) as error:
             self._fault = error
         finally:
+            # A stream that broke off often fails to close as well; the first error is the one told.
             with suppress(FFmpegError):
                 self.container.close()
             with self._change:
@@ -198,6 +201,7 @@ class LiveCamera:
                 yield last_s, picture
             if not self.options.loop or last_s is None:
                 return
+            # Models with a memory need times that never go back.
             base_s = last_s + self.step_s
             self.container.seek(self.container.start_time or 0)
 
@@ -223,7 +227,7 @@ def open_source(source: str) -> InputContainer:
 
 
 def device_options(source: str) -> tuple[str, str | None, dict[str, str]]:
-    """Name, format and options with which PyAV opens a source.
+    """Return the name, format and options with which PyAV opens a source.
 
     Raises:
         DataError: this machine has no camera with this number.
@@ -232,6 +236,7 @@ def device_options(source: str) -> tuple[str, str | None, dict[str, str]]:
         return f"/dev/video{source}" if source.isdigit() else source, "v4l2", {}
     if not source.isdigit():
         return source, None, {}
+    # ":none" means no microphone; without a rate AVFoundation asks for one that most cameras lack.
     if sys.platform == "darwin":
         return f"{source}:none", "avfoundation", {"framerate": "30"}
     from av.device import enumerate_input_devices
@@ -243,5 +248,5 @@ def device_options(source: str) -> tuple[str, str | None, dict[str, str]]:
 
 
 def error_text(error: Exception) -> str:
-    """Cause of an error in a few words."""
+    """Return the cause of an error in a few words."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()

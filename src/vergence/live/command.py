@@ -88,6 +88,7 @@ def start(
             def tell(line: str) -> None:
                 console.print(line, soft_wrap=True, highlight=False)
 
+            # The view and the recording come before the session: their refusals cost no frame.
             end = LiveSession(camera, view, window, recording, shown.seconds, tell).run()
     tell(f"{end.why}: {end.statistics.line(end.dropped)}")
     if recording is not None and end.recorded:
@@ -155,6 +156,8 @@ def _opened(model: Path, person: str | None, threads: int) -> Iterator[MapModel 
         return
     from vergence.model_tools.onnx_export import export
 
+    # Only the file is tested against torch, so a run directory goes through it too. The session
+    # holds the model in memory, and the directory may go before the first frame.
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         export(model, path, Console(quiet=True), person)
@@ -177,6 +180,7 @@ def _eye_source(model: MapModel | EyeModel, eyes: EyeOptions) -> Iterator[EyeSou
 def _window(headless: bool, console: Console) -> LiveWindow | None:
     if headless:
         return None
+    # A machine without a display can still measure and record.
     try:
         return LiveWindow("vergence live")
     except NoDisplay as error:

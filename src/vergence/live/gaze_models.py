@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from vergence.errors import ConfigError, DataError, first_line
 
 TASKS = ("gaze_map", "gaze_angle")
-# A model file may come from anybody, and without limits could ask for all memory.
+# Limits of a model file: pixels of a side, frames of a window, numbers of a state (1 GiB). The file
+# may come from anybody, and without limits could ask for all memory.
 LONGEST_SIDE, MOST_FRAMES, MOST_STATE = 4096, 1000, 1 << 28
-"""Limits of a model file: pixels of a side, frames of a window, numbers of a state (1 GiB)."""
 BYTES, FLOATS = "tensor(uint8)", "tensor(float)"
 
 
@@ -54,7 +54,8 @@ class LiveModel:
         """
         try:
             outputs = self.session.run(None, inputs)
-        except Exception as error:  # onnxruntime has a class for each status, and no common one
+        # onnxruntime has an error class for each status, and no common one.
+        except Exception as error:
             raise _foreign(f"cannot be run ({first_line(error)})") from None
         if outputs[0].ndim != rank or max(outputs[0].shape, default=0) > LONGEST_SIDE:
             raise _foreign(f"answers {list(outputs[0].shape)}")
@@ -124,6 +125,7 @@ class WindowModel(MapModel):
         super().__init__(session, metadata)
         frames = session.get_inputs()[0].shape[1]
         self.waits = isinstance(frames, int)
+        # The metadata are text from the file: nine digits at most, before Python makes a number.
         length = str(frames) if self.waits else metadata.get("window", "1")
         if not re.fullmatch("[0-9]{1,9}", length) or not 1 <= int(length) <= MOST_FRAMES:
             raise _foreign(f"takes windows of {length} frames")
@@ -148,6 +150,7 @@ class EyeModel(LiveModel):
 
     def __init__(self, session: Any, metadata: dict[str, str]) -> None:
         super().__init__(session, metadata)
+        # A network that ignores pose or side has no input for it.
         self.takes = {value.name for value in session.get_inputs()}
 
     def gaze(
@@ -208,7 +211,8 @@ def open_model(path: Path, threads: int = 1) -> MapModel | EyeModel:
     options.log_severity_level = 4
     try:
         session = library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class for each status, and no common one
+    # onnxruntime has an error class for each status, and no common one.
+    except Exception as error:
         raise DataError(
             f"{path} is no ONNX file that onnxruntime reads ({first_line(error)})"
         ) from None

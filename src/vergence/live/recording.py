@@ -17,8 +17,9 @@ from vergence.errors import ConfigError, VergenceError
 from vergence.live.camera import CameraFrame
 from vergence.video.encode import encode
 
+# Length of the encoder's queue. When it is full the session waits and the camera drops frames,
+# which is better than memory that grows without end.
 WAITING = 8
-"""Length of the encoder's queue; when it is full the session waits, and the camera drops frames."""
 
 
 RecordedFrame = tuple[float, NDArray[np.uint8], list[str]]
@@ -57,6 +58,7 @@ class GazeRecording:
         """
         if self._fault is not None:
             raise self._fault
+        # With the first frame: a camera that gives none leaves no files behind.
         if not self.frames:
             self._thread.start()
         self.frames += 1
@@ -79,6 +81,7 @@ class GazeRecording:
 
     def _write(self) -> None:
         try:
+            # Readable by their owner alone: a scene and where somebody looked are personal.
             with (
                 replacing(self.table, secret=True) as table,
                 replacing(self.path, secret=True) as video,
@@ -86,6 +89,7 @@ class GazeRecording:
             ):
                 rows = csv.writer(file)
                 rows.writerow(self.columns)
+                # The fastest preset: encoding shares the processor with the network.
                 encode(video, self._pictures(rows), self.step_s, preset="ultrafast")
         except (VergenceError, OSError) as error:
             self._fault = error

@@ -14,10 +14,11 @@ from vergence.live.statistics import LiveStatistics
 from vergence.live.views import LiveView
 from vergence.live.window import LiveWindow
 
+# Longest wait for a frame before events of the window are handled again: it must still answer keys
+# when the camera gives nothing.
 POLL_S = 0.1
-"""Longest wait for a frame before events of the window are handled again."""
+# Seconds between two lines of statistics.
 REPORT_EVERY_S = 60.0
-"""Seconds between two lines of statistics."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class LiveSession:
             DataError: the camera gives no frames.
             PartialRun: the camera fails, or the recording cannot be written.
         """
+        # Closed in reverse order: the camera first, the recording last, when all frames are in.
         with ExitStack() as last:
             if self.recording is not None:
                 last.callback(self.recording.close)
@@ -101,6 +103,7 @@ class LiveSession:
         """Draw one frame; False if the person closed the window."""
         seen = self.view.look(frame)
         latency_s = perf_counter() - frame.came_s
+        # Frames while a window fills, or without an eye, would make the latency look better.
         if seen.numbers is not None:
             self.statistics.add(latency_s)
         if self.recording is not None:

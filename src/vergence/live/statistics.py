@@ -8,8 +8,8 @@ import numpy as np
 
 from vergence.system.memory import memory_mb
 
+# Width of a bin of the histogram of latencies, and start of its last bin.
 STEP_MS, LONGEST_MS = 0.1, 10_000.0
-"""Width of a bin of the histogram of latencies, and start of its last bin."""
 
 
 class LiveStatistics:
@@ -25,6 +25,7 @@ class LiveStatistics:
 
     def add(self, latency_s: float) -> None:
         """Count a frame with its latency."""
+        # From the first frame on: the start of a camera takes seconds and is not part of the rate.
         if not self.frames:
             self.began_s = perf_counter()
         self.frames += 1
@@ -47,7 +48,7 @@ class LiveStatistics:
         return float((np.searchsorted(self.counts.cumsum(), rank) + 1) * STEP_MS)
 
     def line(self, dropped: int) -> str:
-        """All statistics in one line of text."""
+        """Return all statistics in one line of text."""
         if not self.frames:
             return "no frame has a map or direction yet"
         now, peak = memory_mb()

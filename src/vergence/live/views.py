@@ -16,8 +16,8 @@ from vergence.live.eye_sources import EyeSource
 from vergence.live.gaze_models import EyeModel, MapModel
 from vergence.video.overlay import EDGE_RGB, PREDICTED_RGB, draw
 
+# Quarter of the arrow's length for somebody who looks along the picture, as a share of its height.
 ARROW = 0.25
-"""Length of the arrow of somebody who looks along the picture, as a share of its height."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,7 @@ class EyeView:
         if not patches:
             return LiveGaze(full, None)
         gazes = [(self.model.gaze(eye.image, eye.seen.pose, eye.side), eye.seen) for eye in patches]
+        # Directions are averaged, and no angles, which jump from pi to -pi.
         direction = np.mean([seen.direction(gaze) for gaze, seen in gazes], axis=0)
         pitch, yaw = gaze_angles(direction[None])[0]
         return LiveGaze(arrow(full, direction), (float(pitch), float(yaw)))

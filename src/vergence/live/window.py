@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vergence.errors import ConfigError
 
+# Radius of a target, in pixels: visible from the corner of the eye, with a small red centre to
+# look at.
 DOT = 12
-"""Radius of a target, in pixels."""
 
 
 class NoDisplay(ConfigError):
@@ -73,6 +74,7 @@ class LiveWindow:
             self.canvas.config(width=width, height=height)
             self.canvas.delete("all")
             self.canvas.create_image(0, 0, image=self.shown, anchor="nw")
+        # Binary PPM is the one format without compression that tkinter reads from bytes.
         self.shown.configure(data=b"P6 %d %d 255 " % (width, height) + picture.tobytes())
         self.text.config(text=text)
         return self.look_after()

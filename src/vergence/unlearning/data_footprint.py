@@ -75,7 +75,7 @@ def remains(run: Run, person: str) -> list[str]:
 
 
 def rows(folder: Path, person: str) -> list[str]:
-    """Number of rows about a person in each table of a directory, as phrases."""
+    """Return the number of rows about a person in each table of a directory, as phrases."""
     phrases = []
     for path in _tables(folder):
         count = int((table(path, ROWS[path.name])[ROWS[path.name]] == person).sum())
@@ -94,6 +94,7 @@ def erase(folder: Path, person: str) -> None:
     """
     study = read(folder)
     for run in study.runs:
+        # Unsealed first: an interrupted removal must not look like a finished, verified run.
         checksums.unseal(run.folder)
         _erase_states(run, person)
         _erase_pictures(run, person)
@@ -112,6 +113,7 @@ def erase(folder: Path, person: str) -> None:
         (study.folder / "report.html").unlink(missing_ok=True)
     alone = study.find("local_only")
     for run in study.runs:
+        # How many people a method harms is counted anew, over those who remain.
         if alone is not None:
             results.write_harm(run.folder, alone.folder)
         checksums.seal(run.folder)
@@ -119,7 +121,7 @@ def erase(folder: Path, person: str) -> None:
 
 
 def stripped(state: Any, person: str) -> Any:
-    """Copy a server's state without the entries under a person's name."""
+    """Return a copy of a server's state without the entries under a person's name."""
     if not _names(state, person):
         return state
     if isinstance(state, Mapping):
@@ -144,32 +146,34 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _states(folder: Path, person: str) -> list[Path]:
-    """Files of a person's states, of every seed."""
+    """Return the files of a person's states, of every seed."""
     seeds = read_manifest(folder)["done"].values()
     named = [filed_in(folder, done["files"]) for done in seeds]
     return [folder / "state" / filed[person].file for filed in named if person in filed]
 
 
 def _about(person: str) -> str:
-    """Regular expression for the beginning of the names of a person's privacy accounts."""
+    """Return a regular expression for the first part of names of a person's privacy accounts."""
+    # Escaped: a name such as "p.1" must not match the files of "px1".
     return rf"seed\d+\.(client|mask|guard|cut)\.{re.escape(person)}\."
 
 
 def _books(folder: Path, person: str) -> list[Path]:
-    """Files of a person's privacy accounts: mask disclosures, budgets, and audited cut traffic."""
+    """Return the files of a person's privacy accounts: mask disclosures, budgets, cut traffic."""
     names = re.compile(rf"{_about(person)}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
     return sorted(p for p in (folder / "state" / FOLDER).glob("seed*") if names.fullmatch(p.name))
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Lists that name people: of privacy accounts, and of turns whose reply zeros replaced."""
+    """Return the lists of people's names: of privacy accounts, and of replies replaced by zeros."""
     state = folder / "state"
     lists = [state / BOOKS, *sorted((state / FOLDER).glob("zeros.seed*.csv"))]
     return [path for path in lists if path.is_file()]
 
 
 def _is_of(person: str, line: str) -> bool:
-    """True if a line of such a list names a turn, or a privacy account, of this person."""
+    """Return whether a line of such a list names a turn, or a privacy account, of this person."""
+    # A name may hold commas and quotes: the line is parsed as CSV.
     book = re.fullmatch(rf"{_about(person)}csv\n", line)
     return book is not None or next(iter(csv.reader([line])), [""])[0:1] == [person]
 
@@ -213,6 +217,7 @@ def _erase_states(run: Run, person: str) -> None:
         for path in _listed(folder):
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             others = "".join(line for line in lines if not _is_of(person, line))
+            # The lists name people: they stay readable to their owner alone.
             write_whole(path, others.encode(), secret=True)
 
 
@@ -243,6 +248,7 @@ def _erase_pictures(run: Run, person: str) -> None:
     # Pictures of an attack on this person are pictures of this person.
     if _attacked(folder, person):
         shutil.rmtree(folder / "audit")
+    # The page shows this person's scores and pictures; a report can be made again at any time.
     (folder / "report.html").unlink(missing_ok=True)
 
 

@@ -34,7 +34,7 @@ def refuse_deployment(folder: Path) -> None:
 
 
 def folds(study: StudyResults) -> Mapping[str, Path]:
-    """Directory of the fold of each person that was left out; empty for other runs."""
+    """Return the directory of the fold of each person that was left out; empty for other runs."""
     run = study.runs[0]
     return {who: run.folder / at for who, at in run.results.get("folds", {}).items()}
 
@@ -56,6 +56,7 @@ def forget_folds(study: StudyResults, person: str, out: Path, console: Console) 
             f"{folder} has folds in which everybody takes part: make them again from data without "
             f"'{person}' (vergence study evaluate)"
         )
+    # The fold that left this person out never saw them; all others are trained again without them.
     rest = tuple(who for who in there if who != person)
     if len(rest) < 2:
         raise ConfigError(f"{folder}: one person is left, whom nobody could be left out beside")

@@ -1,8 +1,9 @@
-"""`vergence privacy forget`: a run's model without one person, and what the two models remember.
+"""`vergence privacy forget`: a run's model without one person, and an audit of both models.
 
-Retrained, it is the same experiment on the data of all others: what it would have been. Patched,
-the others train some more rounds from where the run ended, with what was kept under the person's
-name left behind; whatever the models learned from them fades, by how much the audit says.
+Retraining repeats the experiment on the data of all others, which gives the model that would have
+been. A patch lets the others train some more rounds from the end of the run, without the states
+kept under the person's name: what the models learned from the person fades, and the audit measures
+how far.
 """
 
 from __future__ import annotations
@@ -37,20 +38,27 @@ from vergence.results.text_tables import TextTable, csv_text
 from vergence.unlearning import data_footprint
 from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
 
+# Largest number of names that an error message lists.
 SHOWN = 50
-"""Largest number of names that an error message lists."""
 REMEMBERED = (
     "would be remembered through it, whatever is trained after it; forget them in that run, start "
     "from the model made then, and delete this folder"
 )
 """Reason why a person is not forgotten whose data the starting model was trained on."""
+# Part of the names of the states that a patched run starts from, which must not be those of states
+# that the run writes itself.
 BEGUN = "begun"
-"""Part of the names of the states that a patched run starts from."""
 
 
 @dataclass(frozen=True)
 class ForgetOptions:
-    """Forgetting options: rounds of a patch (0: retrain), shadow runs (0: no audit), `erase`."""
+    """Options of `vergence privacy forget`.
+
+    Attributes:
+        patch: number of rounds of a patch; 0: retrain.
+        shadows: number of shadow runs of the audit; 0: no audit.
+        erase: delete the person's data from the run directory afterwards.
+    """
 
     patch: int = 0
     shadows: int = 8
@@ -59,15 +67,18 @@ class ForgetOptions:
     def __post_init__(self) -> None:
         if self.patch < 0:
             raise ConfigError(f"--patch takes a number of rounds, or 0; got {self.patch}")
+        # Of two shadow runs no spread can be estimated.
         if self.shadows not in (0, *range(3, 1000)):
             raise ConfigError(f"--shadows takes 3 runs or more, or 0; got {self.shadows}")
 
 
 @dataclass(frozen=True)
 class ForgottenPerson:
-    """Finished run, the person to forget, and the data of everybody and of the other people.
+    """A finished run, the person to forget, and the data.
 
-    `everybody` is None where the person's data have been deleted already.
+    Attributes:
+        everybody: data of all who took part, None if the person's were deleted already.
+        others: data of the other people.
     """
 
     study: StudyResults
@@ -94,6 +105,7 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
             to other places, or `out` holds something else.
     """
     refuse_deployment(folder)
+    # Files are deleted and written below the folder: a link could lead either to other places.
     refuse_links(folder)
     if folds(study := read(folder)):
         if options.patch or options.erase:
@@ -118,12 +130,14 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
     print_footprint(case, console, options)
     _make(case, out, options.patch)
     made = read(out)
+    # A second call after the audit must not repeat its shadow runs.
     if not (out / "forget.csv").exists():
         blocks = [comparison(case, run, made.run(run.label), options) for run in case.study.runs]
         _write(out, blocks)
         for block in blocks:
             block.show(console)
     console.print(f"model: {out}; table: {out / 'forget.md'}", soft_wrap=True, highlight=False)
+    # Last: until the new model and its audit stand, the old run is the only copy.
     if options.erase:
         data_footprint.erase(case.folder, person)
         console.print(f"erased from {case.folder}; its fingerprints are those of what is left")
@@ -148,6 +162,8 @@ def open_case(folder: Path, person: str) -> ForgottenPerson:
     starting_model.refuse_overlap(experiment.model.start, whole.name, [person], REMEMBERED)
     measured = dict.fromkeys(who for run in study.runs for who in run.people)
     known = list(dict.fromkeys([*whole.clients, *measured]))
+    # The run's digest of the data says on whom it was trained: on all people of the folder, or on
+    # those in its tables, where an earlier forgetting left somebody out.
     for trained in (tuple(whole.clients), tuple(measured)):
         if not set(trained) <= set(whole.clients):
             continue
@@ -237,12 +253,14 @@ def experiment_without(case: ForgottenPerson, patch: int) -> Experiment:
     if presence:
         table["presence"] = presence
     prints = {run.label: run.results["fingerprint"] for run in case.study.runs}
+    # The new run must not name the person whom it forgets.
     provenance = {
         "command": ["PERSON" if arg == case.person else arg for arg in ("vergence", *sys.argv[1:])],
         "forgotten": {"people": 1, "way": "patch" if patch else "retrain", "from": prints},
     }
     origin = TableOrigin(provenance)
     if patch:
+        # Both plan their course over a fixed number of rounds: budget and sparsity would be wrong.
         for what, there in {"pruning": plan.pruning.amount, "privacy": plan.privacy.spends}.items():
             if there:
                 raise ConfigError(
@@ -258,6 +276,7 @@ def experiment_without(case: ForgottenPerson, patch: int) -> Experiment:
 
 def _begin(case: ForgottenPerson, label: str, seed: int, state: Path) -> Checkpoint:
     """Copy the final states of one method and seed, without the person's, as a checkpoint."""
+    # Round 0: for the new run the end of the old one is the beginning.
     saved = read_run(case.study.run(label).folder, seed)
     filed = {}
     for client, entry in saved.clients.filed.items():

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from vergence.data.video_summaries.sound import RATE
 from vergence.errors import ConfigError
 
-# The usual clock of video containers: 24, 25, 30 and 60 frames a second are whole numbers of ticks.
+# Unit of times in the file, in seconds. It is the usual clock of video containers, in which 24, 25,
+# 30 and 60 frames a second are whole numbers of ticks.
 CLOCK = Fraction(1, 90_000)
-"""Unit of times in the file, seconds."""
 
 
 def encode(
@@ -31,10 +31,12 @@ def encode(
 ) -> int:
     """Write pictures, uint8 `[H, W, 3]` RGB, each with its time in seconds; return their number.
 
-    H.264 needs even sizes: an odd last row or column is repeated. `step_s` is the duration of the
-    last picture and the inverse of the nominal rate. `sound` yields consecutive blocks
-    `[2, samples]`, see `vergence.data.video_summaries.sound`. `preset` is x264's trade of time for
-    size.
+    Args:
+        path: the file.
+        pictures: times and pixels, in order; an odd last row or column is repeated.
+        step_s: duration of the last picture, and inverse of the nominal rate.
+        sound: consecutive blocks `[2, samples]`, see `vergence.data.video_summaries.sound`.
+        preset: x264's trade of time for size.
 
     Raises:
         ConfigError: there is no picture, or pictures differ in size.
@@ -47,11 +49,13 @@ def encode(
     height, width = opening[1].shape[:2]
     count = 0
     try:
+        # The index goes to the front, so that players start before the whole file has come.
         with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
             rate = Fraction(1 / step_s).limit_denominator(1001)
             stream = container.add_stream(
                 "libx264", rate=rate, options={"crf": "18", "preset": preset}
             )
+            # The one pixel format that all browsers and phones play.
             stream.pix_fmt = "yuv420p"
             stream.height, stream.width = height + height % 2, width + width % 2
             stream.time_base = stream.codec_context.time_base = CLOCK
@@ -61,6 +65,7 @@ def encode(
                     raise ConfigError(
                         f"frame {count - 1} is {pixels.shape}, the first is {opening[1].shape}"
                     )
+                # The format stores colour for blocks of 2 x 2 pixels: sizes must be even.
                 even = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
                 picture = av.VideoFrame.from_ndarray(even, format="rgb24")
                 picture.time_base = CLOCK

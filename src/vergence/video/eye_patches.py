@@ -60,6 +60,7 @@ def write_patches(
     """
     if out.suffix != ".npz":
         raise ConfigError(f"patches are written as .npz, got {out}: give a name that ends in .npz")
+    # The camera's file is read before the slow start of MediaPipe: its mistakes show at once.
     calibrated = None if camera is None else read_camera(camera)
     with open_landmarker(model) as find:
         pictures = opened_source(source)
@@ -99,6 +100,7 @@ def contact_sheet(patches: Patches, path: Path) -> None:
     """
     left, right = np.split(patches.columns["image"][:, 0], 2)
     frames = np.unique(np.linspace(0, len(left) - 1, min(PAIRS, len(left))).astype(int))
+    # A black edge between pairs, so that neighbours are not taken for one person's eyes.
     pairs = np.pad(np.concatenate([left[frames], right[frames]], 2), ((0, 0), (2, 2), (2, 2)))
     columns = min(ROW, len(pairs))
     rows = -(-len(pairs) // columns)

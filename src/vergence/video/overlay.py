@@ -29,13 +29,15 @@ COLUMNS = (
     *("confidence", "true_x", "true_y", "error_share"),
 )
 TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
+# Shortest overlay in seconds, where short clips are slowed down.
 WATCHABLE_S = 3.0
-"""Shortest overlay in seconds, where short clips are slowed down."""
+# Radius in frame widths around the predicted point, in which heat counts as confidence.
 NEAR = 0.1
-"""Radius in frame widths around the predicted point, in which heat counts as confidence."""
+# Share of the peak below which heat is transparent, or a broad map would tint the whole frame; and
+# rows blended at a time.
 CLEAR, STRIP = 0.12, 32
-"""Share of the peak below which heat is transparent; rows blended at a time."""
 
+# The darkest quarter of the colours is left out: on a picture it would look like shadow.
 _HEAT = mpl.colormaps["inferno"](np.linspace(0.25, 1.0, 256))[:, :3] * 255
 
 
@@ -96,12 +98,14 @@ def write_overlay(
     times = np.asarray(times_s, dtype=np.float64)
     if not times.size:
         raise ConfigError("an overlay needs at least one frame, got none")
+    # Written as "not >", so that a NaN is refused too.
     bad = np.flatnonzero(~(np.diff(times) > 0))
     if bad.size:
         i = int(bad[0]) + 1
         raise ConfigError(
             f"frame times must increase: frame {i} is at {times[i]} s after {times[i - 1]} s"
         )
+    # The median: a dropped frame or a pause must not change the nominal rate.
     step = float(np.median(np.diff(times))) if len(times) > 1 else 1 / 30
     span = float(times[-1] - times[0]) + step
     factor = max(1.0, WATCHABLE_S / span) if slow else 1.0
@@ -206,6 +210,7 @@ def blend(
     height, width = frame.shape[:2]
     picture = Image.fromarray(np.ascontiguousarray(heat, dtype=np.float32))
     large = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC)).clip(0)
+    # An empty map has no peak to divide by.
     peak = max(float(large.max()), 1e-12)
     out = frame.copy()
     # Strips stay in the processor's cache, and most of a frame is clear.
@@ -217,6 +222,7 @@ def blend(
         part = slice(seen[0], seen[-1] + 1)
         level = level[:, part]
         rise = ((level - CLEAR) / 0.5).clip(0, 1)
+        # A smooth step: a hard edge would look like a border that the model predicts.
         alpha = (opacity * rise * rise * (3 - 2 * rise))[..., None]
         colour = _HEAT[(level * 255).round().astype(np.intp).clip(0, 255)]
         pixels = out[top : top + STRIP, part]
@@ -334,7 +340,7 @@ def _ring(size: int) -> Image.Image:
 
 @lru_cache(maxsize=32)
 def _legend(size: int, heat: bool, point: bool, true: bool) -> Image.Image:
-    """Legend that names those marks that are drawn."""
+    """Draw a legend of the marks in the picture."""
     font = ImageFont.load_default(max(11, size * 0.55))
     entries: list[tuple[Image.Image, str]] = []
     icon = round(size * 0.75)

@@ -37,8 +37,8 @@ from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay, w
 from vergence.video.streaming import StreamingModel, stream
 
 Point = tuple[float, float]
+# Number of folders above a video that may be the root of a data set: its recording's, its person's.
 LEVELS = 2
-"""Number of folders above a video that may be the root of a data set (recording, person)."""
 
 
 def predict_maps(
@@ -62,7 +62,7 @@ def predict_maps(
 
 
 def _points(heats: NDArray[np.float64]) -> list[Point]:
-    """Peak of every map: x and y in [0, 1]."""
+    """Return the peak of every map: x and y in [0, 1]."""
     return [(float(x), float(y)) for x, y in peak(torch.from_numpy(heats))]
 
 
@@ -129,6 +129,7 @@ def predicted(
         )
     with profiling.phase("data"):
         small = footage.read(width=width, height=height)
+    # The last window repeats its last frame: those maps are cut off.
     return heat_maps(trained, samples(small, window), person)[: len(small)]
 
 
@@ -136,6 +137,7 @@ def samples(frames: NDArray[np.uint8], window: int) -> Samples:
     """Cut frames `[n, H, W, 3]` into windows; the last one repeats the last frame."""
     count = -(-len(frames) // window)
     rows = torch.arange(count * window).clamp(max=len(frames) - 1).view(count, window)
+    # Nobody has looked at these frames: NaN is the reader's mark of a missing gaze point.
     points = torch.full((count, window, 1, 2), torch.nan)
     return Samples(
         {"frame_ids": rows, "points": points},
@@ -203,7 +205,7 @@ def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[T
 
 
 def personal_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
-    """Parameters fitted to a participant's data of the run; for an unseen client the shared ones.
+    """Return parameters fitted to a participant's data of the run, or the shared ones.
 
     Raises:
         ConfigError: the method chooses an unseen client's model by labelled samples.
@@ -241,6 +243,7 @@ def find_recording(dataset: Dataset, video: Path) -> Recording | None:
     if not isinstance(dataset, WindowOptions):
         return None
     for root in video.resolve().parents[:LEVELS]:
+        # A folder that is no such data set is the usual case: true gaze is optional.
         with suppress(VergenceError):
             for recording in dataset.recordings(root):
                 if recording.video is not None and recording.video.resolve() == video.resolve():

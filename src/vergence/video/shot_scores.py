@@ -41,6 +41,7 @@ def load_scorer(folder: Path, person: str | None = None) -> Scorer:
             f"{folder} was trained on features '{features}', videos are given "
             f"'{pretrained.VECTOR}': name a run on these, such as key frames of tvsum"
         )
+    # A name of nobody would be scored as a newcomer, without a word.
     trained.refuse_unknown_person(person, run.people)
     who = person or NEWCOMER
     nobody = Federation("video", unrated_clip(who, np.zeros((1, 1))))
@@ -67,7 +68,7 @@ def load_scorer(folder: Path, person: str | None = None) -> Scorer:
 
 
 def unrated_clip(who: str, features: Float[np.ndarray, "steps d"]) -> dict[str, Splits]:
-    """Data of one person with a single clip that nobody rated."""
+    """Return data of one person with a single clip that nobody rated."""
     steps = len(features)
     nothing, at = np.zeros((1, steps)), np.arange(steps)
     shot = np.array([[0, steps - 1]])

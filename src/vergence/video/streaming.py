@@ -35,6 +35,7 @@ class StreamingModel(nn.Module):
         self.columns = ("frame", *(f"last_{name}" for name in state))
         self.answers = ("map", *(f"next_{name}" for name in state))
 
+    # The state goes in and out as plain tensors: an ONNX file cannot keep any between calls.
     def forward(self, frame: UInt8[Tensor, "1 height width 3"], *state: Tensor) -> State:
         """Return the map of the frame `[1, rows, columns]`, with sum 1, and the new state."""
         features, background = self.features(frame[:, None])[:, 0], ()

@@ -25,12 +25,13 @@ from vergence.results.write import write_json
 from vergence.video.encode import encode
 from vergence.video.shot_scores import Scorer
 
+# Longest time between samples; shortest and longest duration of a shot, in seconds.
 SAMPLE_S, SHORTEST_S, LONGEST_S = 0.5, 1.5, 5.0
-"""Longest time between samples; shortest and longest duration of a shot, seconds."""
+# At least four shots of the longest kind fit into the budget: a summary of one shot would be no
+# choice, so short videos get shorter shots.
 SEVERAL = 4
-"""Smallest number of longest shots that fit into the budget: short videos get shorter shots."""
+# Number of shots on a contact sheet, number in a row, and width of a tile in pixels.
 TILES, ROW, TILE = 48, 6, 200
-"""Number of shots on a contact sheet, number in a row, and width of a tile in pixels."""
 SUMMARY_RGB, OTHER_RGB = (255, 170, 40), (70, 74, 80)
 
 
@@ -78,6 +79,7 @@ def summarise(
     """
     if out.suffix.lower() != ".mp4":
         raise ConfigError(f"summaries are written as .mp4, got {out}: give a name ending in .mp4")
+    # By file and not by name: a link or another spelling would lose the original.
     if out.exists() and source.exists() and out.samefile(source):
         raise ConfigError(f"the summary would replace {source}: give another name")
     video = Video.open(source)
@@ -111,7 +113,7 @@ def share_of(budget: str, video: Video) -> float:
 
 
 def interval_s(video: Video) -> float:
-    """Median duration of a frame in seconds."""
+    """Return the median duration of a frame in seconds."""
     return float(np.median(np.diff(video.times_s))) if len(video.times_s) > 1 else 1 / 30
 
 
@@ -151,9 +153,10 @@ def choose_shots(video: Video, share: float, scorer: Scorer | None = None) -> Vi
 
 
 def frame_features(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, "picks 1280"]:
-    """Feature vectors of the frames with these numbers."""
+    """Return feature vectors of the frames with these numbers."""
     network = pretrained.load()
     crop = pretrained.CROP
+    # The shorter side becomes 9/8 of the crop, which leaves out a little of the border.
     scale = crop * 9 / 8 / min(video.width, video.height)
     width, height = (max(crop, round(side * scale)) for side in (video.width, video.height))
     left, top = (width - crop) // 2, (height - crop) // 2
@@ -169,7 +172,7 @@ def frame_features(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, 
 
 
 def summary_record(summary: VideoSummary, budget: str, by: str) -> dict[str, object]:
-    """Content of the JSON: budget, features, and every shot with its score."""
+    """Return the content of the JSON: budget, features, and every shot with its score."""
     times, end = summary.video.times_s, interval_s(summary.video)
     return {
         "source": summary.video.path.name,
@@ -197,7 +200,8 @@ def summary_record(summary: VideoSummary, budget: str, by: str) -> dict[str, obj
 
 
 def spans(summary: VideoSummary, step: float) -> list[tuple[float, float]]:
-    """Start and length in seconds of every shot of the summary, on the clock of the sound."""
+    """Return start and length in seconds of every shot in the summary, on the sound's clock."""
+    # Frame times count from the first frame, which may come later than the sound.
     times = summary.video.times_s + summary.video.start_s
     return [
         (float(times[a]), float(times[b] - times[a]) + step)
