@@ -238,6 +238,7 @@ def _refuse_known(trained: TrainedRun, own: OwnData) -> None:
     """
     run = read(trained.folder).runs[0]
     took_part = {*run.people, *trained.clients}
+    # In another data set the same name, such as "p01", is another person.
     if own.name == run.results["federation"] and own.person in took_part:
         raise ConfigError(
             f"'{own.person}' of {own.name} took part in {trained.folder}, which has a model for "
@@ -259,7 +260,8 @@ def write_run(
     samples = learned if whole else Samples.concatenate([learned, other])
     with saving(out):
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        out.chmod(0o700)  # Also where the folder existed: its files describe one person.
+        # Also where the folder existed: its files describe one person.
+        out.chmod(0o700)
         write_whole(out / own_samples.FILE, own_samples.pack_samples(samples), secret=True)
     every = len(rows) == len(own.samples) and choice.way != SHARED
     settings = _settings(trained, own, len(rows), model, LEARNED if every else LABEL)

@@ -26,13 +26,13 @@ from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.metrics.held_out import BLOCKS, smallest
 
+# Largest number of samples for leave-one-out, and the number of folds of more samples.
 # Leave-one-out uses the most of few samples; more folds cost more fits and change little.
 SMALL, FOLDS = 10, 5
-"""Largest number of samples for leave-one-out, and the number of folds of more samples."""
+# Smallest number of samples for cross-validation: of one, nothing is left to fit.
 FEWEST = 2
-"""Smallest number of samples for cross-validation."""
+# Strengths of the penalty on the distance to the shared model that fine-tuning tries.
 PULLS = (10.0, 1.0)
-"""Strengths of the penalty on the distance to the shared model that fine-tuning tries."""
 SIMPLEST_FIRST = (
     "shrunk offset",
     "fitted offset",
@@ -46,14 +46,14 @@ SIMPLEST_FIRST = (
     ADAPTED,
 )
 """Ways that are tried where a run has them, those with the fewest free parameters first."""
-# A correction fitted to others already shrinks to their spread: it takes more evidence to leave it.
+# Standard errors that are needed to leave the shared model, and a correction fitted to others.
+# The latter already shrinks to their spread: it takes more evidence to leave it.
 AGAINST_SHARED, AGAINST_OTHERS = 1.0, 2.0
-"""Standard errors that are needed to leave the shared model, and a correction fitted to others."""
 
 
 @dataclass(frozen=True)
 class AdaptationChoice:
-    """Choice of a way for one person.
+    """Choice of a way to adapt the model to one person.
 
     Attributes:
         way: name of the way; `SHARED` keeps the shared model.
@@ -101,6 +101,8 @@ def choose(
         return AdaptationChoice(first, {}, 0)
     tried = dict.fromkeys((first, SHARED, *ways))
     values = {way: held_out_errors(adapter, way, rows, fold, stream) for way in tried}
+    # Samples that even the shared model has no score for, such as frames without gaze, judge no
+    # way.
     counted = ~np.isnan(values[SHARED])
     number = np.unique(unit[counted], return_inverse=True)[1]
     size = np.bincount(number)

@@ -40,15 +40,17 @@ from vergence.tasks.gaze_map import GazeMap
 Rows = Int[Tensor, " k"]
 SHARED = "shared model"
 LAST, WHOLE = "last layer", "whole model"
+# Batches of fine-tuning, and the largest number of batches of training on the samples alone: so
+# many steps as a whole run would take too long on a few samples.
 STEPS, MOST_STEPS = 50, 1000
-"""Batches of fine-tuning, and the largest number of batches of training alone."""
+# Name of the personalisation that a method itself offers an unseen client.
 ADAPTED = "the method's own"
-"""Name of the personalisation that a method itself offers an unseen client."""
-# One turn leaves a model that keeps its personal part between turns (Ditto, APFL) near its start.
+# Turns of training for an unseen client, where a method keeps a personal model between turns. One
+# turn leaves such a model (Ditto, APFL) near its start.
 TURNS = 5
-"""Turns of training for an unseen client, where a method keeps a personal model between turns."""
+# Powers of a person's own prior that gaze maps are multiplied with: below 1 the prior of few
+# samples counts for less than the network.
 EXPONENTS = (0.25, 0.5, 1.0)
-"""Powers of a person's own prior that gaze maps are multiplied with."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,8 @@ class Adapter:
         near, gaze = self.labelled_outputs[rows], self.labelled.columns["gaze"][rows].double()
         side = self.labelled.columns.get("side")
         side = None if side is None else side[rows]
-        if isinstance(kind, FittedCalibration):  # its terms distinguish the eyes already
+        # The terms of a fitted correction distinguish the eyes already.
+        if isinstance(kind, FittedCalibration):
             return PersonalModel(self.start, kind.fit(near, gaze, side))
         if not self.per_eye:
             return PersonalModel(self.start, kind.fit(near, gaze))

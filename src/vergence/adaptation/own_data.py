@@ -19,11 +19,12 @@ from vergence.errors import ConfigError, DataError, is_out_of_memory, nearest
 from vergence.experiment.schema import Experiment
 from vergence.tasks.gaze_angle import GazeAngle
 
+# Name of a person whose file holds no name.
 ME = "me"
-"""Name of a person whose file holds no name."""
 GENERATED = "vergence.data.synthetic"
+# Options of data sets that leave people out. They are reset to their defaults: a new person need
+# not be among the run's people.
 CHOOSE_PEOPLE = ("people", "viewers")
-"""Options of data sets that leave people out: a new person need not be among the run's."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def rows_to_learn(count: int, wanted: int | None) -> Rows:
         raise ConfigError(
             f"--samples must lie in 0 to {count}, the samples there are; got {wanted}"
         )
+    # The middles of equal parts, so that few samples too are spread over the whole recording.
     return ((torch.arange(wanted) + 0.5) * count / max(wanted, 1)).long()
 
 
@@ -132,7 +134,8 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
         ) from None
     except (IndexError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         if is_out_of_memory(error) or isinstance(error, NotImplementedError | RecursionError):
-            raise  # The machine or the code fails here, and not the samples.
+            # The machine or the code fails here, and not the samples.
+            raise
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{own.source} is no data of the run's task '{called(task)}' and model "

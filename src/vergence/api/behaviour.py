@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+# Packages whose functions count by their names, as a run records the versions that matter.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "vergence"})
-"""Packages whose functions count by their names, as a run records the versions that matter."""
 SIMPLE = (
     bool,
     int,
@@ -38,9 +38,10 @@ SIMPLE = (
     torch.dtype,
     torch.device,
 )
+# Memory addresses in a `repr` differ between two runs of the same program.
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# Attributes that every network has, and that are no settings of it.
 OWN_TO_MODULES = frozenset(vars(nn.Module())) - {"training"}
-"""Attributes that every network has, and that are no settings of it."""
 
 
 def behaviour_digest(thing: Any) -> str:
@@ -101,6 +102,7 @@ class _BehaviourEncoder:
         order = sorted(thing, key=repr) if simple else list(thing)
         if isinstance(thing, Mapping):
             return kind, [(self.encode(key), self.encode(thing[key])) for key in order]
+        # Of a set of other objects only the size is known to be the same in all processes.
         return kind, [self.encode(item) for item in order] if simple else len(thing)
 
     def _function(self, function: FunctionType) -> Any:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+# Characters in a line of the printed tables: a text has no terminal whose width could be taken.
 WIDTH = 120
-"""Characters in a line of the printed tables."""
+# Pixels per inch of a picture in a notebook.
 PIXELS = 80
-"""Pixels per inch of a picture in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def compare(
         margin: largest difference, in the metric's units, that is of no importance: adds a test of
             equivalence. Choose it before you look at results.
         unit: one observation: a person, with seeds averaged first, or a person in one seed.
-        allow: fields in which runs may differ all the same, such as "rounds" or "local.lr".
+        allow: fields in which runs may differ nevertheless, such as "rounds" or "local.lr".
 
     Raises:
         ConfigError: there is no run, or runs differ in a field that would make the table unfair;

@@ -37,8 +37,8 @@ from vergence.training.sequential import Solver
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+# Evaluation that scores are from: with the model a person has after the last round's download.
 P0 = "P0"
-"""Evaluation that scores are from: with the model a person has after the last round's download."""
 
 
 class FinishedRun:
@@ -159,6 +159,7 @@ class FinishedRun:
         """
         if self._loaded is None:
             loaded = validate(self.experiment)
+            # Scores on other data would stand next to those of the run, as if they were of it.
             if loaded.sha != self.record.provenance["data"]["sha256"]:
                 raise StateError(
                     f"{self.folder} was trained on other data than is read now; restore it"
@@ -329,6 +330,7 @@ class FinishedRun:
         return read_run(self.folder, seed, self.experiment).on_data(self.loaded.ready)
 
     def _params(self, trained: TrainedRun, person: str | None) -> Params:
+        # None stands for somebody new: a method that shares nothing has no model for them.
         if person is None:
             if not trained.offers_newcomer():
                 raise ConfigError(

@@ -51,10 +51,11 @@ from vergence.experiment.schema import (
 from vergence.privacy.config import Privacy
 from vergence.training.device import pick
 
+# Entry of provenance.json in place of a command line.
 FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
-"""Entry of provenance.json in the place of a command line."""
+# Most characters of a network's description in config.toml. It is for readers: changes are found
+# by the digest of the initial parameters next to it.
 SHOWN = 2000
-"""Most characters of a network's description in config.toml, next to its parameters' digest."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +320,7 @@ def one_process(plan: Plan, objects: Iterator[tuple[str, Any]]) -> Plan:
     Raises:
         ConfigError: the plan asks for several processes, or Ray.
     """
+    # A worker process imports an object by its name, which a lambda does not have.
     lone = next(((what, thing) for what, thing in objects if not is_importable(thing)), None)
     if lone is None:
         return plan

@@ -27,14 +27,14 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss."""
 Metric = Callable[[Tensor, Tensor], Any]
 """(outputs, targets) of all test samples of a person -> one number."""
-# Fitting a constant to more numbers would take time.
+# Most output numbers that a constant is fitted to, as more would take time; of more targets a
+# regular sample is used.
 CELLS = 1_000_000
-"""Most output numbers that a constant is fitted to; of more targets a regular sample is used."""
-# The optimiser runs away where a loss has no minimum.
+# Size of a constant, in multiples of the largest target, above which it is rejected: the optimiser
+# runs away where a loss has no minimum.
 FAR = 1e4
-"""Size of a constant, in multiples of the largest target, above which it is rejected."""
+# Words in torch's errors on numbers of a type that a function does not take.
 KIND = re.compile("type|bool|not implemented for")
-"""Words in torch's errors on numbers of a type that a function does not take."""
 
 
 def task_from(

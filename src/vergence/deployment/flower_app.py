@@ -1,8 +1,8 @@
-"""Experiment as an ordinary Flower app, for whoever runs Flower already: its files and both ends.
+"""An experiment as an ordinary Flower app, for users who run Flower already: its files and apps.
 
-Nothing of Flower is replaced, and nothing is added to it: no gate, no signatures, no run that was
-handed out. A node is whom Flower's SuperLink lets in. Protections that rest on more are refused
-(`engine/compatibility.py`, "a stock Flower app").
+No part of Flower is replaced, and nothing is added: there is no admission control, no signature,
+and no run that clients were given beforehand. Flower's SuperLink decides who is a client.
+Protections that need more are refused (`engine/compatibility.py`, "a stock Flower app").
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ RESULTS = "vergence-runs"
 
 
 def fit_to_app(experiment: Experiment) -> Experiment:
-    """Experiment as it runs in a stock Flower app.
+    """Return the experiment as it runs in a stock Flower app.
 
     Raises:
-        ConfigError: it cannot be, or asks for a protection that rests on more than Flower has.
+        ConfigError: it cannot run there, or needs a protection that Flower alone cannot give.
     """
     agree(experiment.plan, app=True)
     for method in experiment.methods.values():
@@ -122,6 +122,7 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
             "version": "1.0.0",
             "description": title,
             "license": "Apache-2.0",
+            # Flower would install these at run time; every machine has vergence already.
             "dependencies": [],
         },
         "tool": {
@@ -149,7 +150,7 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
         for end in ("server", "client"):
             text = MODULE.format(end=end.title(), function=f"{end}_app", experiment=EXPERIMENT)
             (package / f"{end}_app.py").write_text(text, encoding="utf-8", newline="\n")
-        said = README.format(
+        text = README.format(
             title=title,
             package=PACKAGE,
             experiment=EXPERIMENT,
@@ -157,16 +158,17 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
             clients=", ".join(names),
             results=RESULTS,
         )
-        (out / "README.md").write_text(said, encoding="utf-8", newline="\n")
+        (out / "README.md").write_text(text, encoding="utf-8", newline="\n")
 
 
 def named(what: str, table: Mapping[str, Any], where: str) -> str:
-    """Name in a table of Flower's; it names a folder.
+    """Return a name from one of Flower's config tables, fit to be a folder's name.
 
     Raises:
         ConfigError: it is missing, or has other characters.
     """
     name = table.get(what, "")
+    # Whoever starts a run chooses it: a path such as ../x would let them write anywhere here.
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,64}", name):
         raise ConfigError(
             f"{what} must be letters, digits, _ and -, got {json.dumps(name)[:80]}: "
@@ -176,7 +178,7 @@ def named(what: str, table: Mapping[str, Any], where: str) -> str:
 
 
 def server_app(experiment: Path) -> Any:
-    """Flower's ServerApp that runs an experiment."""
+    """Return Flower's ServerApp, which runs an experiment."""
     return flower.server_app(partial(lead, experiment))
 
 
@@ -193,25 +195,25 @@ def lead(experiment: Path, line: flower.GridTransport, context: Any) -> None:
 
 
 class AppServer(ServerRun):
-    """Server in a Flower app: Flower says which node an answer is from, and under which name."""
+    """The server in a Flower app, which relies on Flower for the sender of an answer."""
 
     fit = staticmethod(fit_to_app)
 
     def __init__(self, folder: Path, line: flower.GridTransport) -> None:
         super().__init__(folder, line)
-        # Each message would start an interpreter at the client, which nobody there looks at.
+        # Flower starts an interpreter for each message: notes that no user reads are not sent.
         self.registry.registered, self.registry.informs = line.name, False
 
     def genuine(self, client: str, data: bytes, signature: str) -> bool:
-        """True: an answer is its node's, by Flower's own checks."""
+        """Return True: Flower has checked which node an answer is from."""
         return True
 
     def revoked(self, client: str) -> bool:
-        """False: whose key is unregistered at the link does not connect."""
+        """Return False: Flower itself refuses a node whose key was unregistered."""
         return False
 
     def awaited(self) -> int:
-        """Number of clients that a run waits for: all."""
+        """Return the number of clients that a run waits for: all."""
         return len(self.side.clients)
 
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
@@ -220,18 +222,18 @@ class AppServer(ServerRun):
         print(plain(line), flush=True)
 
     def transport(self) -> dict[str, Any]:
-        """Description of how bytes travelled, for provenance.json."""
-        told = super().transport()
-        return {"engine": f"stock {told['engine']}", "run": told["run"], "signed answers": False}
+        """Return a description of the transport, for provenance.json."""
+        own = super().transport()
+        return {"engine": f"stock {own['engine']}", "run": own["run"], "signed answers": False}
 
 
 def client_app(experiment: Path) -> Any:
-    """Flower's ClientApp that answers as the client its node's config names."""
+    """Return Flower's ClientApp, which answers as the client that its node's config names."""
     return flower.client_app(partial(answer, experiment))
 
 
 def answer(experiment: Path, asked: bytes, context: Any) -> bytes:
-    """Answer a request; why a client cannot even begin is told in one line."""
+    """Answer a request; a client that cannot begin answers with the reason in one line."""
     config, client = context.node_config, ""
     try:
         client = named("client", config, "--node-config")
@@ -252,15 +254,15 @@ def answer(experiment: Path, asked: bytes, context: Any) -> bytes:
 
 
 class AppClient(AnsweringClient):
-    """Client in a Flower app, which takes its turns on its own data and keeps its own states."""
+    """A client in a Flower app, which trains on its own data and keeps its own states."""
 
     fit = staticmethod(fit_to_app)
 
     def signer(self) -> Callable[[bytes], str]:
-        """Function that signs nothing: Flower says which node an answer is from."""
+        """Return a function that signs nothing: Flower knows which node an answer is from."""
         return unsigned
 
 
 def unsigned(_: bytes) -> str:
-    """Empty signature."""
+    """Return an empty signature."""
     return ""

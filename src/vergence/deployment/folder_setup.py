@@ -25,8 +25,8 @@ from vergence.experiment.code_names import parse
 if TYPE_CHECKING:
     from vergence.experiment.schema import Experiment
 
+# Names of the folder with the public halves of a machine's keys, and of the aggregators' folder.
 PUBLIC, AGGREGATORS = "public", "aggregators"
-"""The folders of what others may know of an end's keys, and of the aggregators' folders."""
 README = """\
 server/          stays here, or goes to {host}: vergence deploy serve server
 clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
@@ -68,6 +68,7 @@ def make_key(folder: Path) -> None:
     if (folder / NODE).exists():
         raise StateError(f"{folder} has a key already; choose another folder")
     with saving(folder):
+        # For its owner alone: whoever reads the private key can answer in this client's place.
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         public = folder / PUBLIC
         public.mkdir(exist_ok=True)
@@ -87,8 +88,14 @@ def init(
 ) -> None:
     """Write the folders of a server, its clients, aggregators and, if asked for, a main server.
 
-    With `keys`, a folder of public keys, everybody has made their own; else all are made here.
-    `listen` says on which of its own addresses the server listens; see `listening`.
+    Args:
+        experiment: the experiment.
+        clients: names of the clients.
+        address: HOST:PORT at which clients reach the server.
+        out: a new directory.
+        main: whether there is a main server for split learning.
+        keys: a folder of public keys that everybody made; None: all keys are made here.
+        listen: address that the server listens on, see `diagnostics.listen_address`.
 
     Raises:
         ConfigError: the experiment cannot be deployed, or an argument is unusable.
@@ -106,6 +113,8 @@ def init(
         check_public_keys(keys, experiment.plan.privacy.aggregators, False)
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
+    # A new random name of the run: clients bind their privacy budgets to it, and no run of another
+    # deployment may go on with them.
     server, run = out / "server", secrets.token_hex(8)
     (table, code), parties = own_code.portable(experiment), experiment.plan.privacy.aggregators
     with saving(out):
@@ -132,8 +141,8 @@ def init(
             exchange_box_keys(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
         hand_out(server, table, code)
-        said = instructions(host, main, bool(adders), keys is None, code)
-        (out / "README.txt").write_text(said, encoding="utf-8", newline="\n")
+        text = instructions(host, main, bool(adders), keys is None, code)
+        (out / "README.txt").write_text(text, encoding="utf-8", newline="\n")
 
 
 def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) -> None:
@@ -147,20 +156,29 @@ def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) 
 def instructions(
     host: str, main: bool, aggregators: bool, made: bool, code: Mapping[str, bytes]
 ) -> str:
-    """Text on where each folder goes, and on its `code`; `made`: nodes' keys lie in the folders."""
+    """Return a text on where each folder goes.
+
+    Args:
+        host: the server's host.
+        main: whether there is a main server.
+        aggregators: whether there are aggregators.
+        made: whether private keys were made here and lie in the folders.
+        code: Python files that every folder holds.
+    """
     parts = [
         (README, README_OWN, True),
         (README_MAIN, README_OWN_MAIN, main),
         (README_ADDS, README_OWN_ADDS, aggregators),
     ]
-    said = "".join(with_keys if made else own for with_keys, own, there in parts if there)
-    return said.format(host=host) + code_lines(code)
+    text = "".join(with_keys if made else own for with_keys, own, there in parts if there)
+    return text.format(host=host) + code_lines(code)
 
 
 def code_lines(files: Mapping[str, bytes]) -> str:
-    """Text on the Python code that every folder brings; "" where there is none."""
+    """Return a text on the Python code that every folder brings; "" if there is none."""
     if not files:
         return ""
+    # By another way: whoever could change the code on its way could change the digest beside it.
     lines = "".join(f"    {name}  {own_code.digest(text)}\n" for name, text in files.items())
     return (
         "Every folder brings Python code, which an end runs once its operator has accepted it:\n"
@@ -171,13 +189,13 @@ def code_lines(files: Mapping[str, bytes]) -> str:
 
 @dataclass(frozen=True)
 class EndFolder:
-    """A node that joins: its folder, and what it knows."""
+    """The folder of a client, an aggregator or a main server, with its settings."""
 
     folder: Path
     side: ClientSide
 
     def make(self, server: Path, keys: Path | None) -> None:
-        """Write whom it believes, its settings, and its key if it has made none itself."""
+        """Write the folder: the server's certificate, settings, and a key if none was made."""
         from vergence.deployment.keys import make_node_key
 
         self.folder.mkdir(parents=True, mode=0o700)
@@ -190,7 +208,7 @@ class EndFolder:
         folders.write_settings(self.folder, self.side)
 
     def box(self, public: Path, keys: Path | None) -> None:
-        """Write the public half of its box key, and the private one if it has made none itself."""
+        """Write the public half of its box key, and the private half if none was made."""
         from vergence.deployment.keys import BOX, make_box_key
 
         if keys is None:
@@ -202,10 +220,9 @@ class EndFolder:
 def copy_public_keys(
     ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path
 ) -> None:
-    """Give every node some public keys: a server could name people of its own.
-
-    It has no key itself that any end would believe in a sum.
-    """
+    """Copy public keys into the folder of every client and aggregator."""
+    # They come from here and not from the server: a malicious one could name made-up clients with
+    # keys of its own, and subtract their known replies from a secure sum.
     for end in ends:
         known = end.folder / whose
         known.mkdir()
@@ -214,7 +231,7 @@ def copy_public_keys(
 
 
 def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
-    """Give the main server and every client the keys to each other's boxes."""
+    """Give the main server and every client the public keys for encryption to each other."""
     peers = main.folder / "peers"
     peers.mkdir(mode=0o700)
     public = main.folder / "main.box"
@@ -222,14 +239,15 @@ def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path 
     for client in clients:
         client.box(peers / f"{client.side.client}.box", keys)
         shutil.copy(public, client.folder / "main.box")
+    # This was a copy to hand out: the main server itself needs only the private half.
     public.unlink()
 
 
 def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
-    """Refuse public keys that are missing or none.
+    """Check that everybody's public keys are there and usable.
 
     Raises:
-        ConfigError: says whose, and what to do.
+        ConfigError: one is not; the message says whose, and what to do.
     """
     from vergence.deployment.keys import is_box_key, is_node_key
 
@@ -245,7 +263,7 @@ def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
 
 
 def refuse_names(silos: Mapping[str, Any]) -> None:
-    """Refuse names of people in labs by which `join --people` could not call them.
+    """Refuse names of people in labs that `join --people` could not take.
 
     Raises:
         ConfigError: a name is `all`, has a comma or blanks at its edges, or reads as Python code.
@@ -271,10 +289,10 @@ def refuse_names(silos: Mapping[str, Any]) -> None:
 
 
 def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
-    """Refuse what cannot be deployed, and names that cannot be clients'.
+    """Refuse an experiment that cannot be deployed, and names that cannot be clients'.
 
     Raises:
-        ConfigError: says which, and what to do.
+        ConfigError: the message says which, and what to do.
     """
     from vergence.deployment.joined_node import deployable
     from vergence.engine.secure_sums import SERVER, sums_for
@@ -286,6 +304,7 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
             f"--clients must be the labs of the experiment's silos, {', '.join(labs)}; got "
             f"{', '.join(clients)}"
         )
+    # Names become folders and parts of file names: a path in one would lead out of the deployment.
     for client in (*clients, *aggregators):
         if not client.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"a name must be letters, digits, _ and -; got '{client}'")

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 PROCESSES = "vergence.deployment.transport.flower_processes"
 APPS = "vergence.deployment.server_run"
+# Seconds within which Flower's server process must be up; its imports are slow on a busy machine.
 STARTS = 90.0
-"""Seconds within which a link must be up."""
 
 
 class ProcessGroup:
-    """The processes that one command starts; none outlives it."""
+    """The processes that one command starts, none of which outlives it."""
 
     def __init__(self, folder: Path, insecure: bool) -> None:
         from vergence.deployment.transport.flower_processes import ENVIRONMENT
@@ -65,8 +65,10 @@ class ProcessGroup:
             **ENVIRONMENT,
             FOLDER: str(folder.resolve()),
             "FLWR_HOME": str((folder / "flower").resolve()),
+            # Sums over several threads come in another order: results must not depend on cores.
             "OMP_NUM_THREADS": "1",
         }
+        # A variable of the user's shell must not switch encryption off: only the option may.
         self.environment.pop(INSECURE, None)
         if insecure:
             self.environment[INSECURE] = "1"
@@ -80,14 +82,15 @@ class ProcessGroup:
         with growing(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
             self.children[name] = start_group(
-                # -P: nothing in the working directory is taken for a library.
+                # -P: a file of the working directory, such as torch.py, is not imported as a
+                # library.
                 [sys.executable, "-P", "-m", module, role, str(os.getpid()), *rest],
                 log,
                 {**self.environment, **(extra or {})},
             )
 
     def ended(self, name: str) -> bool:
-        """True if a process has ended."""
+        """Return whether a process has ended."""
         return self.children[name].poll() is not None
 
     def last(self, name: str) -> str:
@@ -96,7 +99,8 @@ class ProcessGroup:
         return log[-4000:].decode(errors="replace")
 
     def close(self) -> None:
-        """End all of them, with whatever they started."""
+        """End all processes, and those that they started."""
+        # First politely, so that clients finish their files; after five seconds by force.
         for child in self.children.values():
             end_group(child)
         end = time.monotonic() + 5
@@ -114,11 +118,14 @@ def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
     """Run a folder's processes; they end with this block, whatever ends it."""
     with folders.running(folder), interrupted_by_end():
         group = ProcessGroup(folder, insecure)
+        # The secret proves to Flower's local interface that a process is of this folder: without
+        # it any program on the machine could take its tasks.
         write_whole(group.secret, secrets.token_bytes(32), secret=True)
         try:
             yield group
         finally:
-            with uninterrupted():  # a second Ctrl-C would leave some behind
+            # A second Ctrl-C would leave some processes behind.
+            with uninterrupted():
                 group.close()
 
 
@@ -130,9 +137,10 @@ def serve(
     Raises:
         UntrustedCode: the deployment brings Python code that nobody here has accepted.
         StateError: it is no server's folder, is running, or is finished.
-        PartialRun: the run stopped before its end; what is done is kept.
+        PartialRun: the run stopped before its end; finished rounds are kept.
     """
     check_flower()
+    # Code and port are checked before any process is started, and before clients are told.
     side = accept(folder, folders.settings(folder, ServerSide), accept_code)
     _, port = host_and_port(side.address)
     folders.refuse_running(folder)
@@ -163,6 +171,7 @@ def serve(
         while True:
             tell_refusals(folder, refused)
             show(tail, out)
+            # Every second: a revoked key must not wait for the end of a round.
             expel_revoked(folder, control, admitted)
             check_processes(group)
             state, detail = control.state(run)
@@ -180,7 +189,7 @@ def serve(
 def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> FlowerControl:
     """Start Flower's server process; return its control once it answers.
 
-    Without a `root` certificate nothing is encrypted, and nodes show no keys.
+    Without a `root` certificate nothing is encrypted, and nodes do not prove their keys.
     """
     from vergence.deployment.transport.flower_processes import KEY, KEYS, SECRET_FILE, FlowerControl
 
@@ -211,24 +220,26 @@ def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> 
 
 
 def expel_revoked(folder: Path, control: FlowerControl, admitted: dict[Path, int]) -> None:
-    """Shut out keys whose files are gone."""
+    """Make Flower refuse keys whose files were moved away by `revoke`."""
     for public in [path for path in admitted if not path.exists()]:
         control.expel(admitted.pop(public))
         folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
 
 
 def tell_refusals(folder: Path, tail: folders.LogTail) -> None:
-    """Tell the operator of connections that Flower's server process refused."""
+    """Report connections that Flower's server process refused to the operator."""
+    # Refusals are in a log that nobody reads, and a client with a wrong clock or key waits for
+    # help.
     for line in tail.lines():
         if line.startswith("refused "):
             folders.tell(folder, line, "refused")
 
 
 def check_processes(group: ProcessGroup) -> None:
-    """Refuse to go on without one of a server's processes.
+    """Check that all processes of a server are running.
 
     Raises:
-        PartialRun: says which ended, and why.
+        PartialRun: one ended; the message says which, and why.
     """
     for name in group.children:
         if group.ended(name):
@@ -247,7 +258,7 @@ def join(
     people: str | None = None,
     accept_code: Sequence[str] = (),
 ) -> None:
-    """Run a client's folder until the server says that all is done.
+    """Run a client's folder until the server ends the experiment.
 
     Raises:
         UntrustedCode: the deployment brings Python code that nobody here has accepted.
@@ -278,11 +289,13 @@ def join(
             )
             start_node(group, side, port, insecure)
             if served_to_end(group, tail, out):
-                time.sleep(AGAIN)  # the server hears that this was heard
+                # The acknowledgement is still under way: without it the server would wait.
+                time.sleep(AGAIN)
                 return
             reason = reason_of(group.last("node"))
             if reason.endswith(FINAL):
                 raise StateError(reason)
+            # The same reason is told once: a client may wait for its server over a night.
             if reason != said:
                 folders.tell(folder, f"{reason}; trying again", "retry")
                 said = reason
@@ -293,7 +306,7 @@ def join(
 def client_settings(
     folder: Path, data: str | None, person: str | None, people: str | None = None
 ) -> ClientSide:
-    """Settings of a client's folder, which keeps where its data lie and whose they are."""
+    """Return the settings of a client's folder, with new places and names of data written to it."""
     side = folders.settings(folder, ClientSide)
     if (data, person, people) != (None, None, None):
         lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
@@ -330,7 +343,7 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
 
 
 def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> bool:
-    """True once the server says that all is done; False if the node's process ended before.
+    """Return True when the server ends the experiment, False if the node's process ends before.
 
     Raises:
         StateError: a process that does the client's work ended.
@@ -346,16 +359,18 @@ def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> b
 
 
 def revoke(folder: Path, client: str) -> None:
-    """Take a client's key away; a server that is running lets it in no more, from now on.
+    """Take a client's key away; a running server refuses the client from now on.
 
     Raises:
         StateError: there is no such key.
     """
+    # Refuses a folder that is no server's, where moving a key would change nothing.
     folders.settings(folder, ServerSide)
     key = folder / "keys" / f"{client}.pub"
     if not key.is_file():
         known = ", ".join(sorted(p.stem for p in (folder / "keys").glob("*.pub")))
         raise StateError(f"no key of '{client}' in {folder / 'keys'}; there are: {known}")
+    # Moved and not deleted: the operator can see whom, and can undo a mistake.
     (folder / "revoked").mkdir(exist_ok=True)
     key.replace(folder / "revoked" / key.name)
 
@@ -376,11 +391,11 @@ def status(folder: Path, out: Console, lines: int = 10) -> None:
 
 
 def show(tail: folders.LogTail, out: Console) -> list[str]:
-    """Print what is new; return it."""
-    found = tail.lines()
-    for line in found:
+    """Print the new lines of a folder's events; return them."""
+    lines = tail.lines()
+    for line in lines:
         out.print(line, soft_wrap=True, highlight=False, markup=False)
-    return found
+    return lines
 
 
 def wait_for(ready: Callable[[], bool], group: ProcessGroup, name: str) -> None:

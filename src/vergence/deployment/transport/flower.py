@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from vergence.deployment.transport.wakeups import Wakeups, WakeupSocket
 
 ACTION = "turn"
+# Seconds between two polls for an answer, a task or a message.
 POLL = 0.2
-"""Seconds between two looks for an answer, a task or a message."""
+# Seconds between two polls where a notice says when to poll: only a lost notice needs them.
 RARELY = 1.0
-"""Seconds between two looks where a notice says when to look."""
+# Largest message, in bytes, that goes as one value, of which Flower makes three objects. Of an
+# array it makes five, but sends them in parts of 5 MiB.
 SHORT = 1 << 20
-"""Bytes of a message that goes as one value: Flower makes five parts of an array, three of that."""
+# Seconds between two checks whether a node is still connected.
 LOOK = 0.5
-"""Seconds between two looks whether a node is still there."""
+# Flower's number for the error that a node is not connected.
 UNAVAILABLE = 5
-"""Flower's number for the error that a node is not connected."""
 BUNDLE = b"""
 [project]
 name = "vergence"
@@ -44,11 +45,12 @@ publisher = "vergence"
 serverapp = "vergence.deployment.server_run:server"
 clientapp = "vergence.deployment.server_run:client"
 """
-"""All that Flower hands from server to clients by way of code."""
+"""The only code that Flower brings from the server to clients: names of functions they have."""
 
 
 def bundle() -> bytes:
-    """Return the app bundle; the same bytes wherever the same Flower builds it."""
+    """Return the app bundle, whose bytes are the same wherever the same Flower builds it."""
+    # Clients compare them with their own: a server that sends other code is refused.
     from flwr.cli.build import build_fab_from_files
 
     return build_fab_from_files({"pyproject.toml": BUNDLE})[0]
@@ -72,7 +74,7 @@ def server_app(main: Callable[[GridTransport, Any], None], wakeups: Wakeups | No
 
 
 def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
-    """Return a ClientApp with one action, which answers bytes, in a Flower context, with bytes."""
+    """Return a ClientApp with one action, which answers a message of bytes with bytes."""
     from flwr.app import Message
     from flwr.clientapp import ClientApp
 
@@ -86,7 +88,7 @@ def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
 
 
 def packed(data: bytes) -> Any:
-    """Return bytes as a record: a value, or an array, which Flower sends in parts of 5 MiB."""
+    """Return bytes as a record of Flower: as a value if short, else as an array."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     if len(data) <= SHORT:
@@ -109,7 +111,7 @@ def unpacked(message: Any) -> bytes:
 
 @dataclass
 class AwaitedAnswer:
-    """An answer that a thread waits for, and the event that wakes whoever fetches it."""
+    """An answer that a thread waits for, and the event that wakes the thread that fetches it."""
 
     node: int
     reply: Future[Any] = field(default_factory=Future)
@@ -117,10 +119,10 @@ class AwaitedAnswer:
 
 
 class GridTransport:
-    """Sends bytes to nodes and brings answers back, for many threads over one grid.
+    """Transport of bytes to nodes and of answers back, for many threads over one Flower grid.
 
-    With `wakeups` the link is told for which node there is a message, and tells from which node
-    there is an answer. Without, as on Flower's own programs, it is looked for every `poll` seconds.
+    With `wakeups` the link is notified for which node there is a message, and notifies this end of
+    answers. Without, as on Flower's own programs, both poll every `poll` seconds.
     """
 
     def __init__(self, grid: Any, poll: float = POLL, wakeups: Wakeups | None = None) -> None:
@@ -129,19 +131,21 @@ class GridTransport:
         self.lock, self.over = threading.Lock(), threading.Event()
         self.waiting: dict[str, AwaitedAnswer] = {}
         self.names: dict[int, str] = {}
-        if wakeups is not None:  # from now on
+        # A notice that came before would be lost: listening begins before the first message.
+        if wakeups is not None:
             args = (wakeups.listen("run"),)
             threading.Thread(target=self._listen, args=args, daemon=True).start()
 
     def nodes(self) -> dict[int, str]:
-        """Connected nodes: a node's number, and since when."""
+        """Return the connected nodes: number -> time since when."""
+        # `get_nodes` lists nodes that were connected once; `get_node_ids` only those that are.
         numbers = set(self.grid.get_node_ids())
-        found = [node for node in self.grid.get_nodes() if node.node_id in numbers]
-        self.names = {node.node_id: node.name for node in found}
-        return {node.node_id: node.last_activated_at for node in found}
+        nodes = [node for node in self.grid.get_nodes() if node.node_id in numbers]
+        self.names = {node.node_id: node.name for node in nodes}
+        return {node.node_id: node.last_activated_at for node in nodes}
 
     def name(self, node: int) -> str:
-        """Name under which the link's operator registered a node's key; empty: none is known."""
+        """Return the name under which a node's key was registered, "" if none is known."""
         return self.names.get(node, "")
 
     def send(
@@ -150,8 +154,8 @@ class GridTransport:
         """Return a node's answer.
 
         Raises:
-            ClientLost: it said that it failed, or said nothing in time.
-            ClientGone: it is no longer `there`, or came back as another.
+            ClientLost: the node reported an error, or did not answer in time.
+            ClientGone: it is no longer `there`, or came back as another node.
         """
         from flwr.app import Message
 
@@ -160,6 +164,7 @@ class GridTransport:
 
         awaited = AwaitedAnswer(node)
         message = Message(packed(data), node, f"train.{ACTION}", ttl=max(seconds, 1.0))
+        # Under the lock, so that an answer cannot arrive before its message is known.
         with self.lock:
             number = next(iter(self.grid.push_messages([message])), None)
             if number is None:
@@ -194,24 +199,25 @@ class GridTransport:
         raise ClientLost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
     def _collect(self, number: str, awaited: AwaitedAnswer) -> None:
-        """Wait for one answer; a link that does not answer is asked again.
-
-        Each in a thread of its own: for an answer whose parts never come Flower waits minutes.
-        """
+        """Poll for one answer, in a thread of its own."""
+        # A thread each: Flower blocks for minutes on an answer whose parts never come.
         while number in self.waiting:
             awaited.noticed.wait(self.poll * (1 + len(self.waiting) // 5))
             awaited.noticed.clear()
             if self.over.is_set():
                 return
+            # A link that restarts raises all kinds of errors: the next poll tries again.
             with suppress(Exception):
-                for reply in self.grid.pull_messages([number]):  # a link may hand out others' too
-                    with self.lock:  # sent a moment ago, one may not be waited for yet
-                        found = self.waiting.pop(reply.metadata.reply_to_message_id, None)
-                    if found is not None:
-                        found.reply.set_result(reply)
+                # A link may hand out answers to other messages too.
+                for reply in self.grid.pull_messages([number]):
+                    # The lock waits for a message that is just being sent to be known.
+                    with self.lock:
+                        answered = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+                    if answered is not None:
+                        answered.reply.set_result(reply)
 
     def _listen(self, notices: WakeupSocket) -> None:
-        """Wake those who wait for a node that has announced its answer."""
+        """Wake threads that wait for a node which has announced its answer."""
         with notices:
             while not self.over.is_set():
                 nodes, lost = notices.wait(LOOK)

@@ -17,8 +17,8 @@ from typing import Any
 
 from vergence.errors import ConfigError
 
+# Minor version of Flower whose parts these are.
 FLOWER = "1.41"
-"""Minor version of Flower whose parts these are."""
 PARTS: Mapping[str, tuple[str, ...]] = {
     "flwr.superlink.extensions": ("get_middleware",),
     "flwr.superlink.main": ("_get_middleware",),
@@ -41,10 +41,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def check_flower() -> None:
-    """Refuse to go on without Flower, or with another version than the one that is known.
+    """Check that Flower is installed, in the version whose parts are known.
 
     Raises:
-        ConfigError: names both versions, and the first part that the other one lacks.
+        ConfigError: it is not; the message names both versions and the first part that is missing.
     """
     if find_spec("flwr") is None:
         raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
@@ -58,27 +58,28 @@ def check_flower() -> None:
 
 
 def first_missing() -> str | None:
-    """First name that this Flower lacks, None if it has all of them."""
+    """Return the first name that this Flower lacks, None if it has all of them."""
     for module, names in PARTS.items():
         try:
-            found = importlib.import_module(module)
+            imported = importlib.import_module(module)
         except ImportError:
             return module
         for name in names:
-            if not hasattr(found, name):
+            if not hasattr(imported, name):
                 return f"{module}.{name}"
     return None
 
 
 def replace_part(module: str, name: str, new: Any) -> Any:
-    """Replace a part that is in the list and in Flower; return what was there.
+    """Replace a part of Flower that is in the list; return the old one.
 
     Raises:
         ConfigError: Flower has no such part.
     """
-    found = importlib.import_module(module)
-    if name not in PARTS.get(module, ()) or not hasattr(found, name):
+    imported = importlib.import_module(module)
+    # Without this check a renamed part would stay unreplaced, and with it a gate stay open.
+    if name not in PARTS.get(module, ()) or not hasattr(imported, name):
         raise ConfigError(f"Flower {version('flwr')} has no {module}.{name} to be replaced")
-    old = getattr(found, name)
-    setattr(found, name, new)
+    old = getattr(imported, name)
+    setattr(imported, name, new)
     return old

@@ -1,9 +1,9 @@
-"""The processes of a deployment that is carried by Flower.
+"""The processes of a deployment over Flower.
 
-The link (Flower's SuperLink) beside the server; a node (its SuperNode) beside each client; and at
-each of them a labour, which has the libraries and the data in memory and forks for every task that
-its link or node has. Flower's own way is a new interpreter for each task; so it is here where a
-system cannot fork.
+There are three kinds: the link (Flower's SuperLink) next to the server; a node (its SuperNode) next
+to each client; and next to each of these a task process, which has the libraries and the data in
+memory and forks for every task of its link or node. Flower itself starts a new interpreter for each
+task, as is done here on systems that cannot fork.
 """
 
 # Flower is an extra.
@@ -38,22 +38,22 @@ ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_LOG_LEVEL": "INFO",
 }
-"""What every process that imports Flower is started with, beside its own FLWR_HOME."""
+"""Environment of every process that imports Flower, besides its FLWR_HOME."""
+# Environment variables with the key to the link's control interface, and the folder of nodes' keys.
+# The key is in no argument, which every user of the machine can list.
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
-"""Environment variables that hand the link the key to its gate (arguments can be read by all), and
-where the keys of nodes lie."""
+# First part of the names of Flower's middlewares that serve only one of its interfaces.
 PATHS = {"Control": "/v1/control/", "Runtime": "/v1/runtime/", "NodeAuth": "/v1/fleet/"}
-"""How the names of Flower's middlewares begin that are about one of its interfaces alone."""
+# Seconds of the shortest pause between two polls for what another process is about to bring.
 BRIEFLY = 0.01
-"""Seconds of the shortest pause between two looks for what another process is about to bring."""
+# Seconds between two heartbeats: after two missing ones the link takes a node for gone.
 BEAT = 15
-"""Seconds between two signs of life: after two of them without, the link takes a node for gone."""
+# Argument of Flower's programs: the file with the secret that the processes of a folder share.
 SECRET_FILE = "--superexec-auth-secret-file"
-"""Argument of Flower's programs: the file with the secret that the processes of a folder share."""
+# Line by which a process reports that it has its libraries and data and waits for its task.
 STANDS_BY = b"stands by"
-"""How a process says that it has its libraries and data, and waits for its task."""
+# First part of the line in a node's log on a refusal by admission control; the reason follows.
 REFUSED = "refused: "
-"""How a node's log says that the gate did not let it in; the reason follows."""
 
 
 def link(arguments: list[str]) -> None:
@@ -64,6 +64,7 @@ def link(arguments: list[str]) -> None:
     from vergence.deployment.transport.admission import WINDOW, AdmissionMiddleware, Refusals
     from vergence.deployment.transport.long_polling import LongPollMiddleware
 
+    # Taken out of the environment, which processes that the link starts would inherit.
     key, keys = os.environ.pop(KEY), os.environ.pop(KEYS, None)
     refusals = Refusals(partial(print, flush=True))
     gate = Middleware(
@@ -74,7 +75,7 @@ def link(arguments: list[str]) -> None:
     others = replace_part(
         "flwr.superlink.main", "_get_middleware", lambda: [*map(on_its_path, others())]
     )
-    # Clocks that go ahead are the gate's business.
+    # Admission control checks clocks itself, and tells a client whose clock is wrong.
     replace_part("flwr.superlink.routers.fleet.node_auth", "SYSTEM_TIME_TOLERANCE", WINDOW)
     program = "flwr.superlink.cli.flower_superlink"
     replace_part(program, "uvicorn", SimpleNamespace(run=partial(tls.run, refusals)))
@@ -84,7 +85,7 @@ def link(arguments: list[str]) -> None:
 
 
 def on_its_path(middleware: Any) -> Any:
-    """Middleware that is passed by requests which Flower's own is not about, by its name."""
+    """Return a middleware limited to its interface, which other requests pass by."""
     from starlette.middleware import Middleware
 
     from vergence.deployment.transport.long_polling import PathMiddleware
@@ -96,7 +97,7 @@ def on_its_path(middleware: Any) -> Any:
 
 
 def node(arguments: list[str]) -> None:
-    """Run a node, which takes no code but this package's and hears of messages at once."""
+    """Run a node, which accepts no code but this package's and learns of messages at once."""
     from vergence.deployment.transport.admission import REASON
     from vergence.deployment.transport.long_polling import AGAIN
 
@@ -129,40 +130,41 @@ def node(arguments: list[str]) -> None:
     sys.argv = ["flower-supernode", *arguments]
     try:
         flower_supernode()
-    finally:  # a thread of its own would keep it alive when its server is gone
+    # A thread of Flower's would keep the process alive when its server is gone.
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
 
 
 def own_code(fab: Any, *asked: Any) -> Any:
-    """Code that the server has for a run, by Flower's way to it.
+    """Fetch the code that the server has for a run, by Flower's function.
 
     Raises:
         RuntimeError: it is not this package's bundle.
     """
     got = fab(*asked)
+    # Flower would run whatever the server sends: a malicious one could read a client's data.
     if got.content != bundle():
         raise RuntimeError("the server sent code of its own: refused")
     return got
 
 
 class NodePolls:
-    """A node's looks for a message at its server, and for the answer of its task.
+    """A node's polls for a message at its server, and for the answer of its task.
 
     Attributes:
-        again: set by an answer of the server's which says that there is a message now.
-        pause: between two looks for the answer of a task.
+        again: set when a response of the server says that there is a message now.
+        pause: pause between two polls for the answer of a task.
     """
 
     def __init__(self, wakeups: Wakeups) -> None:
         self.wakeups, self.again, self.pause = wakeups, threading.Event(), GrowingPause()
 
     def message(self, receive: Any) -> Any:
-        """Next message, by Flower's way to ask for one.
-
-        A server that says `again` after each request is obeyed after every second one.
-        """
+        """Return the next message, by Flower's function that asks for one."""
+        # `again` is obeyed after every second request: a server that always says it cannot keep
+        # the client busy without a pause.
         at_once = False
         while True:
             begun = time.monotonic()
@@ -174,40 +176,40 @@ class NodePolls:
                 time.sleep(max(0.0, begun + POLL - time.monotonic()))
 
     def confirm(self, confirm: Any, *asked: Any) -> None:
-        """Confirm a message that is here whole, by Flower's way, and wake whoever works on it."""
+        """Confirm a complete message, by Flower's function, and wake the task process."""
         confirm(*asked)
         self.wakeups.tell("client")
         self.pause.begin()
 
 
 class GrowingPause:
-    """Pauses between two looks for what this machine is doing: a tenth of the time waited so far.
+    """A pause between two polls of a local task: a tenth of the time waited so far.
 
-    So a short task is seen at once, and a long one costs five looks a second.
+    The end of a short task is seen at once, and a long one costs five polls a second.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Note that the waiting begins."""
+        """Start the waiting time anew."""
         self.since = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for a pause, and no longer than so many seconds."""
+        """Sleep for the pause, at most for `seconds`."""
         pause = max(BRIEFLY, (time.monotonic() - self.since) / 10)
         time.sleep(min(seconds, pause, POLL))
 
 
 def wakeups_of(arguments: list[str]) -> Wakeups:
-    """Wake-up notices of a folder, by the secret that its Flower programs are started with."""
+    """Return the wake-up notices of a folder, keyed by the secret of its Flower programs."""
     return Wakeups(Path(arguments[arguments.index(SECRET_FILE) + 1]).read_bytes())
 
 
 def run_tasks(
     kind: Literal["server", "client"], address: str, secret: Path, root: Path | None
 ) -> None:
-    """Carry out the tasks of a link or a node, each in a process of its own."""
+    """Run the tasks of a link or a node, each in a process of its own."""
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
@@ -238,7 +240,8 @@ def run_tasks(
         notices.wait(pause) if notices else time.sleep(POLL)
         try:
             got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[wanted]))
-        except httpx.HTTPError:  # its node starts anew
+        # The node is restarting; it will answer again.
+        except httpx.HTTPError:
             continue
         pause = RARELY if got.token else pause
         if got.token:
@@ -247,18 +250,19 @@ def run_tasks(
 
 @dataclass
 class ForkedTasks:
-    """Carries out each task in a fork of this process, which has its libraries and data."""
+    """Runs each task in a fork of this process, which has the libraries and data in memory."""
 
     kind: Literal["server", "client"]
     address: str
     root: Path | None
 
     def __post_init__(self) -> None:
-        import_flower_runtime()  # once, and not in every fork
+        # Imported once here, and not in every fork.
+        import_flower_runtime()
         self.mine = os.getpid()
 
     def start(self, token: str) -> None:
-        """Begin the task of a token."""
+        """Start the task that a token stands for."""
         fork(partial(self._work, token))
 
     def _work(self, token: str) -> None:
@@ -266,16 +270,16 @@ class ForkedTasks:
         task(self.kind, self.address, self.root, token)
 
     def prepare(self) -> None:
-        """Let those go that have ended."""
+        """Clear away processes that have ended."""
         reap_forks()
 
 
 @dataclass
 class SpawnedTasks:
-    """Carries out each task in an interpreter of its own, of which one always stands by.
+    """Runs each task in an interpreter of its own, of which one is always ready beforehand.
 
-    That one has its libraries and data when its task comes: Flower waits some seconds for a sign
-    of life, and takes the task back.
+    It has the libraries and data when its task comes: Flower takes a task back that gives no sign
+    of life for some seconds.
     """
 
     kind: Literal["server", "client"]
@@ -292,18 +296,20 @@ class SpawnedTasks:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def start(self, token: str) -> None:
-        """Begin the task of a token, which arguments would show to everybody on the machine."""
+        """Start the task that a token stands for."""
         assert self.next.stdin is not None
-        with suppress(OSError), self.next.stdin as pipe:  # it may have died: Flower tries again
+        # By a pipe: arguments would show the token to every user of the machine. The process may
+        # have died; Flower then offers the task again.
+        with suppress(OSError), self.next.stdin as pipe:
             pipe.write(token.encode())
         self.running.append(self.next)
         self.next = self._begin()
 
     def prepare(self) -> None:
-        """Wait for who is to stand by, and let those go that have ended.
+        """Wait until the next interpreter is ready, and clear away those that have ended.
 
         Raises:
-            RuntimeError: it ended before it had a task.
+            RuntimeError: the next one ended before it had a task.
         """
         self.running = [process for process in self.running if process.poll() is None]
         assert self.next.stdout is not None
@@ -314,9 +320,9 @@ class SpawnedTasks:
 
 
 def stand_by() -> str:
-    """Token of the task that this process is started for, as soon as there is one.
+    """Report that this process is ready; return the token of its task once there is one.
 
-    What is printed goes to the log from now on.
+    Its standard output goes to the log from now on.
     """
     sys.stdout.buffer.write(STANDS_BY + b"\n")
     sys.stdout.flush()
@@ -325,7 +331,7 @@ def stand_by() -> str:
 
 
 def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:
-    """Flower's ways to carry out a task of a server, and one of a client."""
+    """Return Flower's functions that run a task of a server, and one of a client."""
     from flwr.superlink.runtime import run_serverapp
     from flwr.supernode.runtime.run_clientapp import run_clientapp
 
@@ -333,7 +339,7 @@ def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:
 
 
 def task(kind: Literal["server", "client"], address: str, root: Path | None, token: str) -> None:
-    """Carry out the task of a token in this process."""
+    """Run the task that a token stands for in this process."""
     run_serverapp, run_clientapp = import_flower_runtime()
     common = {
         "token": token,
@@ -350,7 +356,7 @@ def task(kind: Literal["server", "client"], address: str, root: Path | None, tok
 
 
 class FlowerControl:
-    """Control of the link on this machine: the keys let in, the start of the run, its state."""
+    """Control of the link on this machine: admitted keys, the start of the run, its state."""
 
     def __init__(self, address: str, root: Path | None, key: str) -> None:
         from flwr.supercore.control import ControlHttpClient
@@ -369,19 +375,19 @@ class FlowerControl:
         )
 
     def admit(self, name: str, public: bytes) -> int:
-        """Let a key in; return its node's number."""
+        """Admit a key; return its node's number."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         return self.client.RegisterNode(RegisterNodeRequest(public_key=public, name=name)).node_id
 
     def expel(self, number: int) -> None:
-        """Let a key in no more."""
+        """Refuse the key of a node from now on."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
         self.client.UnregisterNode(UnregisterNodeRequest(node_id=number))
 
     def answers(self) -> bool:
-        """True if the link is up."""
+        """Return whether the link answers."""
         import httpx
         from flwr.proto.control_pb2 import ListNodesRequest
 
@@ -402,18 +408,17 @@ class FlowerControl:
         return self.client.StartRun(StartRunRequest(fab=fab)).run_id
 
     def state(self, run: int) -> tuple[str, str]:
-        """State of a run (pending, starting, running, finished), and its details."""
+        """Return the state of a run (pending, starting, running, finished), and its details."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        found = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
-        return found.status, f"{found.sub_status} {found.details}".strip()
+        now = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        return now.status, f"{now.sub_status} {now.details}".strip()
 
 
 def begin(parent: int) -> None:
-    """Begin a process that ends when its parent does, killed or not, and waits for nothing long.
-
-    Flower asks for a part that has not arrived yet after 1, 2, 4, ... seconds again.
-    """
+    """Prepare a process that ends when its parent does, even if that is killed."""
+    # Flower asks again for a part that has not arrived after 1, 2, 4, ... seconds, which is long
+    # for messages of milliseconds.
     replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", BRIEFLY)
     replace_part("flwr.supercore.constant", "PULL_BACKOFF_CAP", 5 * POLL)
     end_with(parent)
