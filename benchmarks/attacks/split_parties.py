@@ -29,16 +29,17 @@ def watched(method: M, follow: Callable[[Sequence[ClientId], Mapping[str, Params
 
     Args:
         method: of split learning, whose server serves clients batch by batch.
-        follow: called with a session's clients and what the server's copy holds; returns what to
-            do with every question and answer of it.
+        follow: called with a session's clients and the templates of the server's copy; returns the
+            function that sees every request and answer of it.
     """
     kind = type(method)
 
     class Watched(kind):
         def serve(
-            self, clients: Sequence[ClientId], held: Mapping[str, Params]
+            self, clients: Sequence[ClientId], templates: Mapping[str, Params]
         ) -> Conversation[Reply]:
-            return intercepted_conversation(super().serve(clients, held), follow(clients, held))
+            talk = super().serve(clients, templates)
+            return intercepted_conversation(talk, follow(clients, templates))
 
     return as_subclass(Watched, method)
 
@@ -56,13 +57,13 @@ def lying(
         def on_train(
             self, c: Any, msg: Message, site: ClientContext
         ) -> Conversation[tuple[Any, Reply]]:
-            c, told = yield from super().on_train(c, msg, site)
-            smashed = unpack(told.trees["smashed"])
+            c, reply = yield from super().on_train(c, msg, site)
+            smashed = unpack(reply.trees["smashed"])
             if site.id not in liars or not len(smashed):
-                return c, told
-            said = lie(smashed, site.rng.child("lie", c.batches_sent).torch())
-            trees = {**told.trees, "smashed": pack(said, self.number)}
-            return c, replace(told, trees=trees)
+                return c, reply
+            false = lie(smashed, site.rng.child("lie", c.batches_sent).torch())
+            trees = {**reply.trees, "smashed": pack(false, self.number)}
+            return c, replace(reply, trees=trees)
 
     return as_subclass(Lying, method)
 
@@ -83,5 +84,5 @@ def tree(sealed: Any, name: str) -> Tensor | None:
     """Raw data that a reply or a message holds under a name, None where there are none."""
     if name not in sealed.trees:
         return None
-    held = sealed.trees[name]
-    return unpack(held if isinstance(held, Params) else held.total)
+    part = sealed.trees[name]
+    return unpack(part if isinstance(part, Params) else part.total)
