@@ -38,8 +38,9 @@ def watched(method: M, follow: Callable[[Sequence[ClientId], Mapping[str, Params
         def serve(
             self, clients: Sequence[ClientId], templates: Mapping[str, Params]
         ) -> Conversation[Reply]:
-            talk = super().serve(clients, templates)
-            return intercepted_conversation(talk, follow(clients, templates))
+            return intercepted_conversation(
+                super().serve(clients, templates), follow(clients, templates)
+            )
 
     return as_subclass(Watched, method)
 

@@ -162,8 +162,9 @@ def proxy_distances(
         seen = clips[:MOST]
         cut.append(distances([clip[: max(1, round(SHORTER * len(clip)))] for clip in seen]))
         whole.append(asked[-1][:MOST])
-        unused = evenly_spaced(unused_samples(splits), MOST)
-        known.append(distances(saved.task.sequences(unused)).mean(0))
+        known.append(
+            distances(saved.task.sequences(evenly_spaced(unused_samples(splits), MOST))).mean(0)
+        )
     bound = power_of_two_above(max(float(rows.max()) for rows in asked))
     changes = [of_mean(bound, len(proxies), len(rows)) for rows in asked]
     means = torch.stack([rows.mean(0) for rows in asked])

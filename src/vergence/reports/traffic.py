@@ -233,10 +233,9 @@ class _Turn:
                 most=True,
             )
         metrics = () if privacy.differential else exposed.metrics
-        numbers = [MEASURED.get(name, name) for name in metrics]
         # Under user-level privacy everybody counts once, and the number of samples is not sent.
-        if exposed.trees and not privacy.bounded:
-            numbers = ["how many samples", *numbers]
+        numbers = ["how many samples"] if exposed.trees and not privacy.bounded else []
+        numbers += [MEASURED.get(name, name) for name in metrics]
         if numbers:
             yield TurnTraffic(
                 verb,
