@@ -43,7 +43,7 @@ def test_a_class_is_held_from_half_a_sample_on_and_remembered_by_shares():
 
 
 def test_one_candidate_and_other_numbers_are_refused():
-    with pytest.raises(ConfigError, match=r"two candidates at least.*\[1, 2\] known"):
+    with pytest.raises(ConfigError, match=r"at least two candidates.*\[1, 2\] known"):
         closest(torch.zeros(1, 2), torch.zeros(3, 2))
     with pytest.raises(ConfigError, match=r"\[4, 2\] known and \[3, 1\] asked"):
         likeliest(torch.zeros(4, 2), torch.zeros(3, 1))

@@ -41,7 +41,7 @@ def summarise(
 
     if model is None:
         if person is not None:
-            raise ConfigError("--person is a participant of a run: name the run with --model")
+            raise ConfigError("--person is a participant of a run: give --model")
         result = cut(video, summary, budget)
     else:
         by = f"{model.name} as {person}" if person else model.name
