@@ -25,7 +25,7 @@ def closest(known: Tensor, asked: Tensor) -> Tensor:
     """Return the candidate that is nearest to each disclosure by L1 distance, int64 `[asked]`.
 
     Args:
-        known: `[candidates, numbers]`, the numbers of each candidate; of equals the first is named.
+        known: `[candidates, numbers]`, the numbers of each candidate; in a tie the first is named.
         asked: `[asked, numbers]`, the disclosed numbers, with noise or without.
 
     Raises:

@@ -43,8 +43,8 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
         rate: eta, learning rate of the mix.
         share: part of the client's data on which the mix is learned, drawn anew each turn.
         first_epochs: passes when the mix is first learned.
-        layers: parameters with a mix (patterns, "fc*"); default what the model calls its head,
-            else its last layer.
+        layers: parameters with a mix (patterns, "fc*"); default: the head that the model names,
+            otherwise its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning",

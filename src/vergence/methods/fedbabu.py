@@ -34,8 +34,8 @@ class FedBABU(BodyMethod[Untouched]):
     Args:
         tune_epochs: passes over one's own data after the last round, for the whole network,
             in place of `local.epochs`.
-        head: the fixed parameters (patterns, "fc2.*"); default what the model calls its head,
-            else its last layer.
+        head: the fixed parameters (patterns, "fc2.*"); default: the head that the model names,
+            otherwise its last layer.
         weights: clients count equally, as in the authors' code, or by their samples.
 
     Source: Oh, Kim, Yun, "FedBABU: Towards enhanced representation for federated image

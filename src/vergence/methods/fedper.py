@@ -12,8 +12,8 @@ class FedPer(BodyMethod[Layers]):
     """Train body and head together; average the bodies, leave the heads on the clients.
 
     Args:
-        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head,
-            else its last layer.
+        head: the personal parameters (patterns, "fc2.*"); default: the head that the model names,
+            otherwise its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Arivazhagan et al., "Federated learning with personalization layers", arXiv 1912.00818,

@@ -23,8 +23,8 @@ class FedRep(BodyMethod[Layers]):
             body is then trained by `local`.
         final_epochs: passes for every client's head after the last round, in place of
             `local.epochs`; 0: none.
-        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head,
-            else its last layer.
+        head: the personal parameters (patterns, "fc2.*"); default: the head that the model names,
+            otherwise its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Collins et al., "Exploiting shared representations for personalized federated learning",

@@ -13,8 +13,8 @@ class LGFedAvg(LayersMethod[Layers]):
     """Train body and head together; average the heads, not the bodies: the reverse of FedPer.
 
     Args:
-        head: the shared parameters (patterns, "fc2.*"); default what the model calls its head,
-            else its last layer.
+        head: the shared parameters (patterns, "fc2.*"); default: the head that the model names,
+            otherwise its last layer.
         weights: clients count by their samples, or equally.
 
     Source: Liang et al., "Think locally, act globally: Federated learning with local and global

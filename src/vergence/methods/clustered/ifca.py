@@ -46,7 +46,7 @@ class Models:
 class IFCA(ClusteredMethod[Models]):
     """Send `clusters` models; a client trains the one with the lowest loss on its training data.
 
-    j_i = argmin_j F_i(model_j), of equals the first;
+    j_i = argmin_j F_i(model_j); ties: the first;
     model_j <- model_j + sum_{i: j_i = j} n_i (local_i - model_j) / sum_{i: j_i = j} n_i.
 
     Args:

@@ -93,8 +93,8 @@ class GlobalMemory(Method[Memory, Befriended]):
 
     Args:
         base: another method's record; in an experiment `fedavg` if none is given.
-        space: G makes what enters the network, or what enters its last stage (clients then send
-            that stage alone, and the friend differs from theta in it alone).
+        space: G generates inputs of the network, or of its last stage (clients then send only that
+            stage, and the friend differs from theta only in it).
         beta: share of the friend; 0 is the client's own model.
         beta_literal: beta is the share of the client's model, as Equation 3.10 has it.
         lamda: share of the classifiers' loss in the generator's.

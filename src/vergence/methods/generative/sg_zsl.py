@@ -34,7 +34,7 @@ def longest(entries: int, low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class SgZsl(TeacherMethod):
-    """PE-ZSL whose comparison knows real samples only by one private mean.
+    """PE-ZSL that compares with real samples only through one private mean.
 
     1. The owner trains its teacher, by DP-SGD where `privacy.solver` says so, and forms its profile
        p = mean of softmax(x) over its samples, of the same budget: one release, with noise.

@@ -47,7 +47,7 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
     Args:
         cut: the stage after which the network is cut; default: the network's own choice.
         alike: clients draw batch q from the q-th part of their samples by the last label, and sort
-            it by the first, so that what is averaged has similar labels.
+            it by the first, so that averaged samples have similar labels.
 
     Source: the SplitFed gaze thesis, section 4.6.4, where `alike` is a suggestion.
     """
