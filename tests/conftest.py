@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -32,42 +33,76 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds of each test function, its cases together, which `VERGENCE_DURATIONS=write` renews."""
+SECONDS: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+MEASURED: Counter[str] = Counter()
+# Seconds that a function's cases may take in `make test`, and in `make check`.
+QUICK, SLOW = 0.6, 30.0
+if os.environ.get("VERGENCE_MARKS") == "written":
+    # Mutants name the tests that notice them, however long these take.
+    QUICK = SLOW = float("inf")
+# The first of many cases stays in `make test` where a case takes no longer than this.
+CASE = 0.4
+
+
+def tier(name: str) -> str:
+    """Return the mark of a function by the seconds that it takes; empty: it is quick."""
+    took = SECONDS.get(name, 0.0)
+    return "nightly" if took > SLOW else "slow" if took > QUICK else ""
+
+
 def pytest_ignore_collect(collection_path, config):
     """Import no file that has none of the tests asked for: two thirds of files have no slow one."""
     # A file without the word, in any case, has no such mark, nor the name of a list with one.
     asked = re.fullmatch(r"(slow|nightly)( and .*)?", config.option.markexpr)
     if not asked or collection_path.suffix != ".py":
         return None
+    file = collection_path.relative_to(ROOT).as_posix()
+    if any(name.startswith(file) and tier(name) == asked[1] for name in SECONDS):
+        return None
     return asked[1] not in collection_path.read_text(encoding="utf-8").lower() or None
 
 
-DURATIONS = Path(__file__).with_name("durations.json")
-"""Seconds of the tests of each file, which `VERGENCE_DURATIONS=write` before a run renews."""
-MEASURED: dict[str, float] = {}
+def group(item) -> str:
+    """Name a function's cases of one mark: each such group is measured on its own."""
+    marks = {mark.name for mark in item.iter_markers()} & {"slow", "nightly"}
+    return " ".join([item.nodeid.partition("[")[0], *sorted(marks)])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark what takes too long for `make test`, and begin with the files that take longest."""
+    groups = [group(item) for item in items]
+    cases, met, files = Counter(groups), set(), Counter()
+    for item, name in zip(items, groups, strict=True):
+        item.user_properties.append(("group", name))
+        first = name not in met and SECONDS.get(name, 0.0) <= CASE * cases[name] > CASE
+        met.add(name)
+        if (mark := tier(name)) and not first:
+            item.add_marker(mark)
+    yield  # pytest takes out what was not asked for
+    for item in items:
+        name = dict(item.user_properties)["group"]
+        files[item.path] += SECONDS.get(name, 0.0) / cases[name]
+    if hasattr(config, "workerinput"):
+        # A long file that begins last leaves the other processes idle.
+        items.sort(key=lambda item: -files[item.path])
 
 
 def pytest_runtest_logreport(report) -> None:
-    """Add up the seconds of a file's tests."""
-    file = report.nodeid.partition("::")[0]
-    MEASURED[file] = MEASURED.get(file, 0.0) + report.duration
+    """Add up the seconds of a function's cases."""
+    MEASURED[dict(report.user_properties)["group"]] += report.duration
 
 
 def pytest_sessionfinish(session) -> None:
-    """Write the seconds of files that take more than one; other files keep theirs."""
+    """Write the seconds of functions that take more than a moment; others keep theirs."""
     if os.environ.get("VERGENCE_DURATIONS") == "write" and not hasattr(
         session.config, "workerinput"
     ):
-        seconds = {file: round(took) for file, took in MEASURED.items() if took > 1}
-        known = json.loads(DURATIONS.read_text(encoding="utf-8"))
-        text = json.dumps(dict(sorted({**known, **seconds}.items())), indent=1)
-        DURATIONS.write_text(text + "\n", encoding="utf-8")
-
-
-def pytest_collection_modifyitems(config, items) -> None:
-    """Begin with the files that take longest: a late one leaves the other processes idle."""
-    if hasattr(config, "workerinput"):
-        seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
-        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+        now = {name: round(took, 1) for name, took in MEASURED.items()}
+        kept = {name: took for name, took in {**SECONDS, **now}.items() if took > 0.2}
+        DURATIONS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -92,7 +92,13 @@ def ran(
 ) -> subprocess.CompletedProcess[str]:
     """Run tests of a tree, against the package of that tree."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider", *tests]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src"), **env}
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(tree / "src"),
+        "VERGENCE_MARKS": "written",
+        **env,
+    }
+    env = {**os.environ, **env}
     return subprocess.run(
         command, cwd=tree, env=env, capture_output=True, text=True, timeout=longest, check=False
     )
