@@ -26,7 +26,7 @@ from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.results.figure_style import save
 from vergence.tasks.gaze_angle import GazeAngle
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 
 LEVELS = (0.0, 0.2, 0.5, 1.0, 2.0)
 ARROW = 0.9
@@ -46,7 +46,7 @@ def offsets(gaze: Tensor, height: int) -> Tensor:
 
 def network_of(run: TrainedRun, person: str) -> nn.Module:
     """The network that a person predicts with."""
-    return built(run.task.module(), run.model(person)).eval()
+    return bind_parameters(run.task.module(), run.model(person)).eval()
 
 
 def arrows(run: TrainedRun, each: int = 4, most: int = 6) -> Figure:

@@ -42,7 +42,7 @@ from vergence.models.lenet import LeNet
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
 from vergence.training.cuda_graphs import Graphed
-from vergence.training.device import resident
+from vergence.training.device import move_to_device
 from vergence.training.gradients import training_loss
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
@@ -109,7 +109,7 @@ def steps(
     name: str, task: Task, people: Federation, local: LocalTraining, precisions: Sequence[Precision]
 ) -> list[dict[str, Any]]:
     """Return milliseconds per step by solver and precision."""
-    clients = list(resident(people, GPU).people.values())
+    clients = list(move_to_device(people, GPU).people.values())
     start, rows = task.init(), []
     asks = [Fit(start, each.train, local) for each in clients]
     few = min(len(each.data) for each in asks)
@@ -168,7 +168,7 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """Return seconds per round of whole runs, and of their steps in a plain loop."""
     rows = []
-    first = next(iter(resident(people, GPU).people.values())).train
+    first = next(iter(move_to_device(people, GPU).people.values())).train
     for precision in precisions:
         floor = timed(plain(task, first, local, precision)) * len(people.people)
         for method in (FedAvg(local=local), FedCPF(local=local, rate=0.1)):

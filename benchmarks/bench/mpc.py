@@ -26,7 +26,7 @@ from vergence.errors import ConfigError, StateError, nearest
 from vergence.models.lenet import LeNet
 from vergence.privacy.inference.network import Layer, NetworkParts, parts
 from vergence.tasks.gaze_angle import GazeAngle
-from vergence.training.pruning import Pruning, built, shrunk
+from vergence.training.pruning import Pruning, bind_parameters, remove_pruned_units
 
 NUMBERS = 100_000
 """Random products of the cases that test the arithmetic alone."""
@@ -209,7 +209,7 @@ def fresh(images: int) -> Subject:
     network = task.module()
     people = EyeSynthetic(people=max(1, -(-images // 1000)), samples=min(1000, max(40, images)))
     found = [s for p in people.load().people.values() for s in (p.train, p.val, p.test)]
-    network = built(network, task.init())
+    network = bind_parameters(network, task.init())
     assert isinstance(network, Staged)
     return subject(task, network, Samples.concatenate(found), "lenet (20, 80), not trained")
 
@@ -289,7 +289,7 @@ def variant(case: Case, whole: Staged) -> tuple[Staged, dict[str, NDArray]]:
     network = copy.deepcopy(whole)
     if case.halved:
         keep = Pruning(0.5, "both", structured=True).remaining(network, Params.of(network))
-        small = shrunk(network, keep)
+        small = remove_pruned_units(network, keep)
         assert isinstance(small, Staged)
         return small, {}
     if not case.pruned:

@@ -10,7 +10,7 @@ from vergence.core.stages import Staged
 from vergence.errors import ConfigError
 from vergence.model_tools.onnx_export import opened, params_and_probe
 from vergence.tasks.gaze_angle import GazeAngle
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 
 
 def finished(folder: Path) -> Subject:
@@ -23,7 +23,7 @@ def finished(folder: Path) -> Subject:
     trained, run = opened(folder, None, None)
     params, _ = params_and_probe(trained, None)
     task = trained.task
-    network = built(task.module(), params)
+    network = bind_parameters(task.module(), params)
     if not isinstance(task, GazeAngle) or not isinstance(network, Staged):
         raise ConfigError(f"{folder}: private inference takes task gaze_angle with model lenet")
     people = trained.loaded.raw.people.values()

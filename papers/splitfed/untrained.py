@@ -14,7 +14,7 @@ from typing import ClassVar
 from rich.console import Console
 
 from vergence.core.method import Method
-from vergence.core.stages import reading
+from vergence.core.stages import reads_side_inputs
 from vergence.core.task import Task
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.split.base import BatchwiseSplit
@@ -55,7 +55,9 @@ class Setting:
             return frozenset()
         assert isinstance(self.method, BatchwiseSplit)
         back = self.method.back(self.task)
-        return frozenset(self.task.labels + (self.task.side_inputs if reading(back) else ()))
+        return frozenset(
+            self.task.labels + (self.task.side_inputs if reads_side_inputs(back) else ())
+        )
 
     def needed(self) -> str:
         """Return for which samples gaze must be known."""

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from vergence.core.optional import needed
+from vergence.core.optional import import_optional
 from vergence.results.figure_style import MUTED, canvas, styled
 from vergence_papers.generated_samples import Made, made
 from vergence_papers.outcome import ReproducedTable
@@ -48,7 +48,7 @@ def embedding(outcome: ReproducedTable) -> Figure:
 
 def _panel(axes: Axes, shown: Made) -> None:
     samples = torch.cat([shown.real, shown.made[0]])
-    tsne = needed("sklearn.manifold", "drawing pictures by t-SNE", "tsne").TSNE
+    tsne = import_optional("sklearn.manifold", "drawing pictures by t-SNE", "tsne").TSNE
     places = tsne(perplexity=min(30.0, (len(samples) - 1) / 3), init="pca", random_state=0)
     at = places.fit_transform(samples.double().numpy())
     own = len(shown.kinds)

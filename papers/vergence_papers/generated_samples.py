@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vergence.core.data import Samples
-from vergence.core.optional import needed
+from vergence.core.optional import import_optional
 from vergence.core.randomness import RandomStream
 from vergence.data.owner import OWNER
 from vergence.experiment.schema import Experiment
@@ -91,7 +91,7 @@ def made(run: Run, seed: int, draws: int = DRAWS) -> Made:
 
 def pictured(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     """Score what generators make, seed by seed, beside real samples and what is of no class."""
-    needed("sklearn", "drawing pictures by t-SNE", "tsne")
+    import_optional("sklearn", "drawing pictures by t-SNE", "tsne")
     study = settle(experiment, out)
     first = study.runs[0]
     hidden = len(read_run(first.folder, first.seeds[0]).task.unseen_classes)

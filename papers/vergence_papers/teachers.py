@@ -84,7 +84,9 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
         saved = read_run(run.folder, seed)
         owner = saved.clients.get(OWNER, None)
         output = Solver(saved.task).outputs(owner.teacher, test)
-        scores = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
+        scores = saved.task.metrics(
+            saved.task.restrict_to_known(output, owner.known["classes"]), test
+        )
         return {**scores, SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
 
     return measured_by_seed(run, of_seed)

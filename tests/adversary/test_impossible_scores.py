@@ -13,7 +13,7 @@ import pytest
 from tests.adversary.lies import circle, method
 from tests.engine.toys import STAMP
 from vergence.core.local_training import LocalTraining
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.serialization import unpack
 from vergence.deployment.protocol import ClientRequest, framed, unframed
 from vergence.deployment.remote_clients import remote_people
@@ -63,7 +63,7 @@ def ran(folder, lie):
     results.write_results(
         path,
         "fedavg",
-        called(made.method),
+        registry_name(made.method),
         made.task,
         people,
         measured(people, made.plan),

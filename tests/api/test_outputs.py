@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import vergence as vg
-from vergence.core.objectives import each
-from vergence.core.task import joined, mapped
+from vergence.core.objectives import loss_per_sample
+from vergence.core.task import join_outputs, map_outputs
 
 Pair = namedtuple("Pair", ["logits", "aux"])
 
@@ -152,7 +152,7 @@ def test_sample_by_sample_losses_of_dp_sgd():
     task, batch = of("dict", loss), people().people["a"].train.take(torch.arange(5))
     output = task.forward(task.module(), batch)
     wanted = cross_entropy(output["logits"], batch["y"], reduction="none")
-    assert torch.allclose(each(task, output, batch), wanted)
+    assert torch.allclose(loss_per_sample(task, output, batch), wanted)
     private = {"solver": {"name": "dp_sgd", "epsilon": 8.0, "delta": 1e-3, "clip": 1.0}}
     assert run(task, privacy=private).scores.accuracy.notna().all()
 
@@ -165,8 +165,8 @@ def test_outputs_of_batches_are_joined_entry_by_entry():
             "c": torch.tensor(1.0),
         }
 
-    whole = joined([part(3), part(2)])
+    whole = join_outputs([part(3), part(2)])
     assert whole["a"].shape == (5, 2)
     assert whole["b"][0].dtype == torch.int64
     assert (whole["b"][1], whole["c"].tolist()) == (None, [1.0, 1.0])
-    assert mapped(torch.neg, Pair(torch.ones(1), None)) == Pair(-torch.ones(1), None)
+    assert map_outputs(torch.neg, Pair(torch.ones(1), None)) == Pair(-torch.ones(1), None)

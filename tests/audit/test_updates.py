@@ -14,7 +14,7 @@ from vergence.audit import updates as audit_updates
 from vergence.audit.updates import ReplaySize, attack_updates
 from vergence.experiment.trained_run import read_run
 from vergence.reports.ethics.page import ethics
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 
 METHODS = 'methods = ["fedavg", { name = "fedcpf", rate = 0.1 }, "local_only"]'
 EYES = """
@@ -109,7 +109,7 @@ def test_noise_of_a_server_that_adds_it_does_not_hide_updates_from_it(tmp_path):
 def test_the_picture_that_made_an_update_is_left_as_it_is(folder):
     """From the true picture the attack goes nowhere: no other gradient points there better."""
     saved, data, _ = opened(folder, "fedavg")
-    network = built(saved.task.module(), saved.task.init())
+    network = bind_parameters(saved.task.module(), saved.task.init())
     batch = data.people["p00"].train.take(torch.tensor([3]))
     image = batch["image"].float() / 255
     loss = saved.task.loss(saved.task.forward(network, batch), batch)

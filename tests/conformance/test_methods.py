@@ -22,7 +22,7 @@ from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
-from vergence.core.serialization import pack, same, unpack
+from vergence.core.serialization import equal_states, pack, unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.channel import Channel
 from vergence.engine.client_executor import ClientExecutor, LocalData
@@ -168,7 +168,7 @@ def test_states_pack_and_unpack(method):
     for state in (method.server(task), method.client(task)):
         thawed = unpack(pack(state), *method.state_records(task))
         assert type(thawed) is type(state)
-        assert same(thawed, state)
+        assert equal_states(thawed, state)
 
 
 def test_bytes_engine_equals_simulator(method, tmp_path):
@@ -229,7 +229,7 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
     resumed = short(method, folder)[1]
     assert resumed.fingerprint == outcome.fingerprint
     for client, state in outcome.clients.items():
-        assert same(state, resumed.clients[client])  # masks, k, r_th and sums included
+        assert equal_states(state, resumed.clients[client])  # masks, k, r_th and sums included
     for table in TABLES:
         ours, theirs = (untimed(p / table) for p in (folder, whole.path))
         assert ours == theirs
@@ -263,7 +263,7 @@ def test_empty_reply_set_leaves_the_server_unchanged(method):
         else:
             assert isinstance(ask, Request)
             answer = add_up([], offered) if ask.reveal == "aggregate" else {}
-    assert same(after, server)
+    assert equal_states(after, server)
 
 
 def transcript(method, place, rounds=3):
@@ -410,7 +410,7 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
             lambda _, client, *__: client == "p01",
         )
         _, quiet = short(method, tmp_path / "quiet")
-    assert same(bad.server, quiet.server)
+    assert equal_states(bad.server, quiet.server)
     for client in ("p00", "p02", "p03"):
-        assert same(bad.clients.get(client), quiet.clients.get(client))
+        assert equal_states(bad.clients.get(client), quiet.clients.get(client))
     assert "quarantined: finite" in (folder.path / "turns.csv").read_text()

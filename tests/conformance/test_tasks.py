@@ -82,7 +82,7 @@ def used(experiment, federation):
     task = experiment.task(0)
     ready = prepare_data(experiment, task, federation)
     task.priors(ready)
-    task.own_guess(ready)
+    task.personal_baseline(ready)
     for splits in ready.people.values():
         some = splits.test.subset(torch.arange(2))
         with torch.no_grad():

@@ -913,7 +913,7 @@ def test_a_file_without_images(place, tmp_path):
 def test_three_processes_with_tls_from_the_command_line(count, tmp_path):
     """A run's model, parties as processes of their own: the same angles as by the run itself."""
     from vergence.model_tools.onnx_export import opened, params_and_probe
-    from vergence.training.pruning import built
+    from vergence.training.pruning import bind_parameters
 
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -956,7 +956,7 @@ def test_three_processes_with_tls_from_the_command_line(count, tmp_path):
             each.wait(20)
             each.stderr.close()
     trained, _ = opened(tmp_path / "run", None, None)
-    model = built(trained.task.module(), params_and_probe(trained, None)[0])
+    model = bind_parameters(trained.task.module(), params_and_probe(trained, None)[0])
     batch = {name: torch.from_numpy(a) for name, a in pictures(3, (1, 36, 60)).items()}
     with torch.no_grad():
         plain = trained.task.forward(model, batch).numpy()

@@ -47,7 +47,7 @@ def test_a_measured_client_of_split_learning_has_the_whole_model_and_all_texts_s
     task = task_of(method)
     found = sent_to(method, tmp_path)
     assert "tail" not in found["turn"]
-    assert found["evaluate"] == {*method.predicting(method.server(task), "")}
+    assert found["evaluate"] == {*method.prediction_trees(method.server(task), "")}
     assert "tail" in found["evaluate"]
     assert "tail (0.00 MB); in a deployment it goes to each client that is measured" in flow(
         method, task, Plan().privacy

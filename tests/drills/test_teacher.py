@@ -15,7 +15,7 @@ from tests.data.zero_shot.test_xlsa17 import write as write_xlsa17
 from tests.drills.deployment import deployed, simulated
 from vergence.core.messages import Message
 from vergence.core.params import Params
-from vergence.core.serialization import pack, same
+from vergence.core.serialization import equal_states, pack
 from vergence.deployment import folder_setup, launcher
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import ENOUGH
@@ -268,7 +268,7 @@ def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, mon
     assert (server / "run" / "pe_zsl" / "results.json").exists()
     final = found[0].server
     assert (final.lesson is not None) is learns
-    assert same(final.model, leading.experiment.task(0).init()) is not learns
+    assert equal_states(final.model, leading.experiment.task(0).init()) is not learns
     if learns:
         assert final.lesson["kept"].tolist() == [1.0] * 160 + [0.0] * 160
 

@@ -12,7 +12,7 @@ from tests.engine.toys import LOCAL, Interrupt, run_toy, table, untimed
 from vergence.core import files
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import virtual_clock
 from vergence.engine.asynchronous_aggregation import Delivery
@@ -295,7 +295,7 @@ def test_the_gone_never_land_and_are_sent_nothing_more(tmp_path):
     nobody = Participation(gone=dict.fromkeys(("p00", "p01", "p02"), 1))
     outcome = run_toy(tmp_path / "two", FEDAVG, delivery=ASYNC, presence=nobody)
     first = run_toy(tmp_path / "first", FEDAVG, delivery=ASYNC, rounds=1)
-    assert same(outcome.server, first.server)
+    assert equal_states(outcome.server, first.server)
 
 
 def test_no_more_are_at_work_than_the_cohort_says(tmp_path):

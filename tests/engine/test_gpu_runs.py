@@ -54,7 +54,7 @@ def test_a_run_is_near_that_of_a_cpu_and_repeats(tmp_path, name, solver):
     ],
 )
 def test_a_gpu_by_name_is_refused_where_work_stays_on_the_processor(method, work, monkeypatch):
-    monkeypatch.setattr(solver_selection, "pick", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(solver_selection, "choose_device", lambda _: torch.device("cuda", 0))
     task, people = ToyTask(Linear()), People(people=3).load()
     refuse = solver_selection.refuse_processor
     with pytest.raises(ConfigError, match=f"run.device = 'cuda'.* needs the processor: .*{work}"):
@@ -62,7 +62,7 @@ def test_a_gpu_by_name_is_refused_where_work_stays_on_the_processor(method, work
     refuse(method, task, people, Plan(device="auto"))
     refuse(FedAvg(), task, people, Plan(device="cuda"))
     refuse(FedCPF(), task, people, Plan(device="cuda:0"))
-    monkeypatch.setattr(solver_selection, "pick", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(solver_selection, "choose_device", lambda _: torch.device("cpu"))
     refuse(method, task, people, Plan(device="cpu"))
 
 
@@ -74,7 +74,7 @@ def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):
 
     def copies(federation: Federation, device: torch.device) -> dict[int, tuple[Samples, Samples]]:
         assert device.type == "cuda"
-        moved = device_module.copies(federation, torch.device("cpu"))
+        moved = device_module.training_copies(federation, torch.device("cpu"))
         copied.extend(there for _, there in moved.values())
         return moved
 
@@ -91,8 +91,8 @@ def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):
             seen.append(site.train)
             return (yield from super().on_train(c, msg, site))
 
-    monkeypatch.setattr(solver_selection, "pick", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(client_executor, "copies", copies)
+    monkeypatch.setattr(solver_selection, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(client_executor, "training_copies", copies)
     monkeypatch.setattr(client_executor, "Graphed", OnCpu)
     found = run_toy(tmp_path / "a", Reads(local=LOCALS["clip"]), solver="sequential", rounds=1)
     assert {id(data) for data in trained} == {id(data) for data in copied}

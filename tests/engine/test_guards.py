@@ -10,7 +10,7 @@ from tests.engine.turns import watch_turns
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.engine.participation import Participation
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -131,7 +131,7 @@ def test_a_bad_reply_counts_for_nothing(tmp_path, monkeypatch, name, harm):
         patch.setattr(Participation, "loses", lambda _, client, at, __: (client, at) == ("p01", 2))
         silent = run_toy(tmp_path / "silent", METHODS[name])
     assert bad.fingerprint == silent.fingerprint
-    assert same(bad.server, silent.server)
+    assert equal_states(bad.server, silent.server)
     rows = table(tmp_path / "bad", "turns.csv")
     blamed = {(t["round"], t["client"]) for t in rows if t["status"] != "ok"}
     assert blamed == {("3", "p01")}

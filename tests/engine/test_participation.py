@@ -13,7 +13,7 @@ from tests.engine.toys import LOCAL, run_toy, table
 from tests.engine.turns import watch_turns
 from vergence.core.federation import NumberedIds
 from vergence.core.randomness import RandomStream
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.engine.participation import Participation
 from vergence.errors import ConfigError, DataError
 from vergence.methods.centralised import Centralised
@@ -306,8 +306,8 @@ def test_the_lost_keep_their_state_send_nothing_and_are_told_apart(tmp_path, mon
     before = run_toy(tmp_path / "one", FEDCPF, rounds=1)
     after = run_toy(tmp_path / "two", FEDCPF, rounds=2)
     assert ("p01", 1) not in trained
-    assert same(after.clients["p01"], before.clients["p01"])
-    assert not same(after.clients["p00"], before.clients["p00"])
+    assert equal_states(after.clients["p01"], before.clients["p01"])
+    assert not equal_states(after.clients["p00"], before.clients["p00"])
     found = {(int(t["round"]), t["client"]): t for t in table(tmp_path / "two", "turns.csv")}
     row = found[2, "p01"]
     assert (row["status"], row["bytes_up"], row["bytes_down"]) == ("lost", "0", "20")
@@ -352,8 +352,8 @@ def test_a_round_with_everybody_away_is_recorded_and_changes_nothing(tmp_path):
     assert [(r["bytes_up"], r["bytes_down"]) for r in away] == [("0.0", "0.0")] * 2
     assert {r for r, *_ in turns(tmp_path / "run")} == {1, 4}
     once = run_toy(tmp_path / "once", FEDCPF, rounds=3, presence=presence)
-    assert same(once.server, run_toy(tmp_path / "first", FEDCPF, rounds=1).server)
-    assert not same(once.server, outcome.server)
+    assert equal_states(once.server, run_toy(tmp_path / "first", FEDCPF, rounds=1).server)
+    assert not equal_states(once.server, outcome.server)
 
 
 def test_the_gone_are_asked_no_more_not_even_to_fine_tune(tmp_path):

@@ -9,7 +9,7 @@ from tests.deployment.test_remote_clients import PEOPLE, there
 from tests.engine.toys import LOCAL, STAMP, Interrupt, mostly_slow, run_toy, table, untimed
 from vergence.core import files
 from vergence.core.messages import reply
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import compatibility_check
 from vergence.engine.asynchronous_aggregation import Delivery
@@ -99,9 +99,9 @@ def test_whom_a_rule_leaves_out_goes_on_from_its_new_state(tmp_path):
     plain = run_toy(tmp_path / "a", method, people=5, rounds=1)
     judged = run_toy(tmp_path / "b", method, people=5, rounds=1, **protected(Krum()))
     assert sum(row["status"] != "ok" for row in table(tmp_path / "b", "turns.csv")) == 4
-    assert not same(plain.server, judged.server)
+    assert not equal_states(plain.server, judged.server)
     for client in IDS:
-        assert same(plain.clients[client], judged.clients[client])
+        assert equal_states(plain.clients[client], judged.clients[client])
 
 
 def test_fltrust_by_hand(tmp_path):

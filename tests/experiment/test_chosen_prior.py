@@ -60,7 +60,7 @@ def exponents(trained):
     """Person -> exponent that validation data chose for the final model."""
     found = {}
     for person in trained.ready.clients:
-        rows = trained.suited(trained.model(person), person).test.columns[ROW]
+        rows = trained.tune_prior(trained.model(person), person).test.columns[ROW]
         found[person] = EXPONENTS[int(rows[0]) // (FOLDS + 1)]
     return found
 
@@ -81,7 +81,7 @@ def test_people_are_scored_with_the_exponent_of_their_own_choice(runs):
         for person, exponent in chosen.items():
             params, test = trained.model(person), bare.ready.people[person].test
             heat = (bare.outputs(params, test).double()).flatten(2).softmax(2)
-            prior = whole_prior(trained.suited(params, person).test).double()
+            prior = whole_prior(trained.tune_prior(params, person).test).double()
             powered = heat * prior.exp().flatten()
             powered = powered / powered.sum(2, keepdim=True)
             logits = powered.log().view(*heat.shape[:2], *prior.shape)
@@ -107,7 +107,7 @@ def test_a_finished_run_predicts_with_the_exponent_and_strangers_with_none(runs)
     raw = trained.loaded.raw.people[person].test
     found = finished.predict(person, raw)
     params = trained.model(person)
-    served = trained.outputs(params, trained.suited(params, person).test)
+    served = trained.outputs(params, trained.tune_prior(params, person).test)
     torch.testing.assert_close(found, served)
     plain = vergence.open_run(runs[NONE] / "fedavg").predict(None, raw)
     torch.testing.assert_close(finished.predict(None, raw), plain)
@@ -121,7 +121,7 @@ def test_an_exported_file_holds_what_was_chosen(tmp_path):
     folder = run(tmp_path, EYES)
     trained = read_run(folder)
     params = trained.model("p00")
-    served = {who: trained.suited(params, who).test for who in trained.ready.clients}
+    served = {who: trained.tune_prior(params, who).test for who in trained.ready.clients}
     person = next(who for who, test in served.items() if test.columns[ROW].any())
     raw = trained.loaded.raw.people[person].test
     first = raw.take(slice(0, 1))
@@ -167,5 +167,5 @@ def test_predicted_videos_and_scores_have_the_same_prior(tmp_path, monkeypatch, 
         maps = logits.flatten(2).softmax(2).view(logits.shape)[0].numpy()
         return np.abs(found[: len(maps)] - maps).max() / maps.max()
 
-    assert apart(trained.suited(params, person)) < 0.01
+    assert apart(trained.tune_prior(params, person)) < 0.01
     assert apart(trained.ready.people[person]) > 0.1

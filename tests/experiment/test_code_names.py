@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.commands import Said, vergence, write
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.experiment.code_names import CodeName, default_label, module_file, parse
@@ -197,8 +197,8 @@ def test_a_file_whose_one_class_is_abstract_is_told_what_it_lacks(tmp_path):
 def test_ones_own_class_does_not_pass_for_the_packages():
     with under(trust_in_own_file()):
         own = find("methods", "own_lab.methods:Plain", Method)
-    assert called(own) == "own_lab.methods:Plain"
-    assert called(FedAvg) == "fedavg"
+    assert registry_name(own) == "own_lab.methods:Plain"
+    assert registry_name(FedAvg) == "fedavg"
 
 
 @pytest.mark.usefixtures("site")

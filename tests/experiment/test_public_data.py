@@ -7,7 +7,7 @@ import torch
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.joined_node import deployable
 from vergence.engine.client_executor import public_data
@@ -54,11 +54,11 @@ def test_what_people_give_up_is_theirs_no_more():
         before = [getattr(s, part).columns["x"].tolist() for s in whole.people.values()]
         assert sorted([*held, *kept[0], *kept[1]]) == sorted([*before[0], *before[1]])
     assert moved.people["a"].test is whole.people["a"].test
-    assert same(
+    assert equal_states(
         moved.proxies.train.columns,
         ReleasedSamples(0.25).move_to_server(whole).proxies.train.columns,
     )
-    assert not same(
+    assert not equal_states(
         moved.proxies.train.columns,
         ReleasedSamples(0.25, 1).move_to_server(whole).proxies.train.columns,
     )

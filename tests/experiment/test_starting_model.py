@@ -7,7 +7,7 @@ import pytest
 
 import vergence as vg
 from tests.cli.commands import TOY, vergence, write
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.schema import load
 from vergence.experiment.starting_model import FILE, common_model
@@ -37,8 +37,8 @@ def from_(run):
 def test_it_starts_from_the_common_model_of_the_run(tmp_path, begun):
     wanted = read_run(begun).newcomer()
     experiment = load(write(tmp_path, MANY), [f"model.start={begun}"])
-    assert same(experiment.task(7).init(), wanted)
-    assert not same(experiment.task(0).init(), load(write(tmp_path, MANY)).task(0).init())
+    assert equal_states(experiment.task(7).init(), wanted)
+    assert not equal_states(experiment.task(0).init(), load(write(tmp_path, MANY)).task(0).init())
     start = experiment.model.start
     assert (start.data, start.people) == ("toy", ("p00", "p01", "p02"))
 

@@ -26,7 +26,7 @@ from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import Packed, pack, unpack
-from vergence.core.tags import spelled, tag, tagged
+from vergence.core.tags import literal_text, tag, tagged
 from vergence.data.synthetic.crowd import Crowd
 from vergence.deployment import main_server
 from vergence.deployment.protocol import ClientRequest, framed
@@ -266,7 +266,7 @@ def test_a_renamed_record_packs_into_the_same_bytes():
     assert pack(unpack(pack(message), Renamed)) == pack(message)
     assert unpack(pack(message), Renamed).words == {"number": 1}
     told, said = [Exposure(), (renamed,), {"a": 1}], [Exposure(), (message,), {"a": 1}]
-    assert spelled(told) == repr(said).replace("Exposure", "Exposed")
+    assert literal_text(told) == repr(said).replace("Exposure", "Exposed")
 
 
 def test_a_renamed_class_or_field_would_be_noticed():

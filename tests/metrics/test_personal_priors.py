@@ -130,21 +130,23 @@ def test_without_the_option_data_are_left_as_they_are():
     assert GazeMap(FlatModel()).prepare(PEOPLE) is PEOPLE
     assert GazeAngle(SmallEye()).prepare(PEOPLE) is PEOPLE
     data = PEOPLE.people["ann"].test
-    assert GazeMap(FlatModel()).lent(data, None) is data
+    assert GazeMap(FlatModel()).prepare_for(data, None) is data
 
 
 def test_samples_that_were_never_prepared_are_refused():
     with pytest.raises(
-        ConfigError, match=r"no prior, which task\.personal_prior needs.*task\.lent"
+        ConfigError, match=r"no prior, which task\.personal_prior needs.*task\.prepare_for"
     ):
         TASK.forward(TASK.module(), PEOPLE.people["ann"].test.take(slice(0, 1)))
 
 
 def test_new_samples_get_their_owner_s_prior_and_a_stranger_s_the_common_one():
     new, ann = person([0.5, 0.5]).test, TASK.prepare(PEOPLE).people["ann"]
-    mine = whole_prior(TASK.lent(new, ann))
+    mine = whole_prior(TASK.prepare_for(new, ann))
     assert torch.equal(mine, whole_prior(ann.test))
-    torch.testing.assert_close(whole_prior(TASK.lent(new, None)), common_map(*GRID).log().float())
+    torch.testing.assert_close(
+        whole_prior(TASK.prepare_for(new, None)), common_map(*GRID).log().float()
+    )
     torch.testing.assert_close(common_prior(ann.test), common_map(*GRID).log().float())
 
 
@@ -176,7 +178,7 @@ def test_angles_move_to_a_person_s_mean_and_shrink_to_that_person_s_spread():
     torch.testing.assert_close(
         task.forward(module, batch), mean + spread / SPREAD * (bare - CENTRE), rtol=1e-4, atol=1e-5
     )
-    strange = task.lent(splits.test, None).take(slice(0, 4))
+    strange = task.prepare_for(splits.test, None).take(slice(0, 4))
     torch.testing.assert_close(task.forward(module, strange), bare, rtol=1e-4, atol=1e-6)
 
 
@@ -228,7 +230,7 @@ def test_until_an_exponent_is_chosen_a_prior_says_nothing():
 def test_validation_data_choose_the_exponent_of_one_s_own_prior():
     """Ann looks where she looked in training, Ben's validation gaze is elsewhere each time."""
     ready = CHOOSING.prepare(PEOPLE).people["ann"]
-    steady = CHOOSING.suited(ready, nothing_seen)
+    steady = CHOOSING.tune_prior(ready, nothing_seen)
     assert exponent_of(steady) >= EXPONENTS.index(1.0)
     prior = cross_fitted(PEOPLE.people["ann"].train.columns["points"], GRID)[-1].log()
     torch.testing.assert_close(
@@ -237,7 +239,7 @@ def test_validation_data_choose_the_exponent_of_one_s_own_prior():
     ann = PEOPLE.people["ann"]
     moved = Splits(ann.train, person([0.8, 0.8]).val, ann.test)
     elsewhere = CHOOSING.prepare(Federation("one", {"ann": moved})).people["ann"]
-    assert exponent_of(CHOOSING.suited(elsewhere, nothing_seen)) == 0
+    assert exponent_of(CHOOSING.tune_prior(elsewhere, nothing_seen)) == 0
 
 
 def test_test_data_choose_nothing():
@@ -245,7 +247,7 @@ def test_test_data_choose_nothing():
     moved = Splits(ann.train, ann.val, person([0.9, 0.1], seed=4).test)
     ready = (CHOOSING.prepare(Federation("one", {"ann": each})) for each in (ann, moved))
     ours, theirs = (
-        exponent_of(CHOOSING.suited(each.people["ann"], nothing_seen)) for each in ready
+        exponent_of(CHOOSING.tune_prior(each.people["ann"], nothing_seen)) for each in ready
     )
     assert ours == theirs > 0
 
@@ -253,7 +255,7 @@ def test_test_data_choose_nothing():
 def test_one_validation_sample_is_not_enough_to_choose_by():
     ready = CHOOSING.prepare(PEOPLE).people["ann"]
     single = replace(ready, val=ready.val.subset(torch.tensor([0])))
-    assert exponent_of(CHOOSING.suited(single, nothing_seen)) == 0
+    assert exponent_of(CHOOSING.tune_prior(single, nothing_seen)) == 0
 
 
 def test_a_network_that_knows_better_is_left_alone():
@@ -262,8 +264,8 @@ def test_a_network_that_knows_better_is_left_alone():
         return 50 * label_maps(points.float(), *GRID, sigma=CHOOSING.sigma)
 
     ready = CHOOSING.prepare(PEOPLE).people["ben"]
-    assert exponent_of(CHOOSING.suited(ready, knowing)) < exponent_of(
-        CHOOSING.suited(ready, nothing_seen)
+    assert exponent_of(CHOOSING.tune_prior(ready, knowing)) < exponent_of(
+        CHOOSING.tune_prior(ready, nothing_seen)
     )
 
 
@@ -275,7 +277,7 @@ def test_losses_are_those_of_a_fixed_prior_of_each_exponent():
         for exponent, loss in zip(EXPONENTS[1:], found[1:], strict=True):
             task = GazeMap(FlatModel(), personal_prior=exponent)
             fixed = task.prepare(PEOPLE).people["ann"].test.banks[BANK].rows[row]
-            batch = task.lent(part, None).take(slice(None))
+            batch = task.prepare_for(part, None).take(slice(None))
             batch[BANK] = fixed.expand(4, *GRID)
             assert loss == pytest.approx(
                 float(task.loss(task.with_prior(nothing_seen(part), batch), batch)), rel=1e-5
@@ -284,10 +286,10 @@ def test_losses_are_those_of_a_fixed_prior_of_each_exponent():
 
 def test_somebody_unknown_has_nothing_to_choose_from():
     ann = CHOOSING.prepare(PEOPLE).people["ann"]
-    parts = Splits(*(CHOOSING.lent(part, None) for part in (ann.train, ann.val, ann.test)))
-    chosen = CHOOSING.suited(parts, nothing_seen)
+    parts = Splits(*(CHOOSING.prepare_for(part, None) for part in (ann.train, ann.val, ann.test)))
+    chosen = CHOOSING.tune_prior(parts, nothing_seen)
     assert not whole_prior(chosen.test).any()
-    new = CHOOSING.lent(person([0.5, 0.5]).test, CHOOSING.suited(ann, nothing_seen))
+    new = CHOOSING.prepare_for(person([0.5, 0.5]).test, CHOOSING.tune_prior(ann, nothing_seen))
     assert whole_prior(new).any(), "what is new gets the chosen prior of its owner"
 
 
@@ -295,13 +297,13 @@ def test_angles_are_moved_as_far_as_validation_data_say():
     task = GazeAngle(SmallEye(), personal_prior="auto")
     splits = Splits(*(eyes([0.3, -0.2]) for _ in range(3)))
     ready = task.prepare(Federation("one", {"ann": splits})).people["ann"]
-    chosen = task.suited(ready, lambda part: CENTRE.expand(len(part), 2))
+    chosen = task.tune_prior(ready, lambda part: CENTRE.expand(len(part), 2))
     assert exponent_of(chosen) == AMOUNTS.index(1.0)
     mean, spread = whole_prior(chosen.test)
     whole = GazeAngle(SmallEye(), personal_prior=1.0)
     fixed = whole.prepare(Federation("one", {"ann": splits})).people["ann"]
     torch.testing.assert_close((mean, spread), tuple(whole_prior(fixed.test)))
-    right = task.suited(ready, lambda part: part.columns["gaze"].float())
+    right = task.tune_prior(ready, lambda part: part.columns["gaze"].float())
     assert exponent_of(right) == 0
     torch.testing.assert_close(whole_prior(right.test), torch.stack([CENTRE, SPREAD]))
 
@@ -309,7 +311,7 @@ def test_angles_are_moved_as_far_as_validation_data_say():
 def test_the_former_word_for_auto_works_with_a_warning():
     with pytest.warns(FutureWarning, match='written "auto"'):
         task = GazeMap(FlatModel(), personal_prior="chosen")
-    assert task.own_choice
+    assert task.tunes_prior
 
 
 @pytest.mark.parametrize("task", [GazeMap, GazeAngle])

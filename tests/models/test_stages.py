@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vergence.core.data import Batch
 from vergence.core.params import Layout, Params
-from vergence.core.stages import PULL, SMASHED, Piece, Staged, pieces, staged
+from vergence.core.stages import PULL, SMASHED, Piece, Staged, build_staged, pieces
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.models.glc.glc_vit import GlcVit
@@ -68,7 +68,7 @@ def through(row: tuple[Piece, ...], batch: Batch) -> Tensor:
 @pytest.mark.parametrize("name", ROWS)
 def test_stages_are_the_layers_and_own_every_parameter_once(name: str) -> None:
     task, _, stages = ROWS[name]
-    network = staged(task.network)
+    network = build_staged(task.network)
     assert tuple(network.stages) == stages
     owned = [path for paths in network.stages.values() for path in paths]
     for parameter, _ in network.named_parameters():
@@ -126,7 +126,7 @@ def test_names_that_are_no_stage_come_twice_or_in_another_order_are_refused() ->
 def test_models_that_are_no_row_of_stages_are_refused(model: object) -> None:
     name = type(model).__module__.rpartition(".")[2]
     with pytest.raises(ConfigError, match=f"model '{name}' is not a row of stages .* lenet"):
-        staged(model)  # type: ignore[arg-type]
+        build_staged(model)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "cut"), [("lenet", "pool1"), *CUTS[6:]])

@@ -19,7 +19,7 @@ import torch
 from tests.engine.toys import run_toy, table
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.engine.participation import Participation
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
@@ -147,7 +147,7 @@ def test_theta_k_is_what_a_clients_last_training_gave(tmp_path):
 def test_the_base_method_trains_as_without_ap_fl(base, tmp_path):
     alone = run_toy(tmp_path / "a", base)
     over = run_toy(tmp_path / "b", replace(SMALL, base=base))
-    assert same(over.server.base, alone.server)
+    assert equal_states(over.server.base, alone.server)
     assert over.server.learned
 
 

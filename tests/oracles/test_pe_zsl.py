@@ -18,7 +18,7 @@ from vergence.core.messages import Message, reply, seal
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Forward, Step
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.core.stages import SMASHED
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.engine.client_executor import ClientExecutor, LocalData
@@ -77,12 +77,12 @@ def test_a_step_changes_the_generator_and_not_the_teacher(guide, regulariser, tm
     before = method.server(ToyTask(Linear()))
     one = run_toy(tmp_path / "one", method, rounds=1)
     two = run_toy(tmp_path / "two", method, rounds=2)
-    assert not same(before.generator, one.server.generator)
-    assert not same(one.server.generator, two.server.generator)
+    assert not equal_states(before.generator, one.server.generator)
+    assert not equal_states(one.server.generator, two.server.generator)
     for client in one.clients:
-        assert same(one.clients[client], two.clients[client])
+        assert equal_states(one.clients[client], two.clients[client])
     learns = guide in ("scores", "student")  # in a black box the student learns beside it
-    assert same(before.model, two.server.model) is not learns
+    assert equal_states(before.model, two.server.model) is not learns
 
 
 def test_a_teacher_that_only_answers_is_written_once(tmp_path):
@@ -122,7 +122,9 @@ def test_a_quasi_omniscient_owner_tells_its_classes_and_a_classifier_learns_all(
     outcome = run_toy(tmp_path, method, rounds=2, task=TASK, federation=QUASI)
     unseen = [i for i, known in enumerate(outcome.server.known["classes"].tolist()) if not known]
     assert tuple(unseen) == TASK.unseen_classes
-    assert not same(outcome.server.model, TASK.init())  # two rounds are the generator's alone
+    assert not equal_states(
+        outcome.server.model, TASK.init()
+    )  # two rounds are the generator's alone
     rows = {row["metric"] for row in table(tmp_path, "people.csv")}
     assert {"T1", "u", "s", "H"} <= rows
 

@@ -17,7 +17,7 @@ from tests.oracles.quadratics import F1, F2, PLAIN, begin, play
 from tests.scripts import values
 from vergence.core.data import Samples
 from vergence.core.local_training import LocalTraining
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan, run_rounds
@@ -207,16 +207,16 @@ def test_a_lost_reply_leaves_the_control_as_it_was(tmp_path, monkeypatch):
         Participation, "loses", lambda _, client, at, *__: client == "p01" and at == 1
     )
     after = run_toy(tmp_path / "two", Participation(), 2)
-    assert same(after.clients["p01"], before.clients["p01"])
+    assert equal_states(after.clients["p01"], before.clients["p01"])
     for other in ("p00", "p02", "p03", "p04"):
-        assert not same(after.clients[other], before.clients[other])
+        assert not equal_states(after.clients[other], before.clients[other])
 
 
 def test_nobody_replied():
     method = Scaffold(local=PLAIN)
     at = play(method, begin(method))
     after = play(method, at, lost=("1", "2"))
-    assert same(after.server, at.server)
+    assert equal_states(after.server, at.server)
     assert controls(after) == controls(at)
 
 

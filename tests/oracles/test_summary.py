@@ -12,7 +12,7 @@ from tests.conftest import research_data
 from tests.data.video_summaries.test_h5_files import group, write
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
-from vergence.core.objectives import each
+from vergence.core.objectives import loss_per_sample
 from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.data.video_summaries.clients import clip_of
 from vergence.data.video_summaries.fragments import PARTS, RatedClip, samples_of
@@ -154,7 +154,7 @@ def test_gradients_of_clips_can_be_told_apart():
     into = {name: torch.zeros_like(p) for name, p in solver.module.named_parameters()}
     with Clipper(solver.module, 0.01) as clipper:
         output = solver.task.forward(solver.module, data)
-        clipper.gradients(each(solver.task, output, data), into)
+        clipper.gradients(loss_per_sample(solver.task, output, data), into)
     assert min(own) > 0.01
     assert clipper.norms.tolist() == pytest.approx(own, rel=1e-4)
     for found, wanted in zip(into.values(), expected, strict=True):

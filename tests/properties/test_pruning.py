@@ -22,17 +22,17 @@ from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.pruning import (
     Pruning,
-    arrays,
-    built,
+    bind_parameters,
     pack,
-    row,
-    shrunk,
-    sparse,
-    sparsified,
+    prunable_weights,
+    prune_request,
+    removable_layers,
+    remove_pruned_units,
+    sparse_form,
+    stored_arrays,
     stored_bytes,
     unpack,
-    weights,
-    within,
+    with_sparse_layers,
 )
 from vergence.training.sequential import Solver
 
@@ -144,7 +144,7 @@ def test_local_and_global_go_as_torch_s(amount):
     network, params = task.module(), noisy(task)
     layers = ("conv1", "conv2", "conv3", "fc1", "fc2")
     for scope in ("local", "global"):
-        theirs = contiguous(built(task.module(), params))
+        theirs = contiguous(bind_parameters(task.module(), params))
         chosen = [(theirs.get_submodule(name), "weight") for name in layers]
         if scope == "global":
             prune.global_unstructured(chosen, prune.L1Unstructured, amount=amount)
@@ -162,7 +162,7 @@ def test_filters_of_smallest_norm_go_as_torch_s():
     task = GazeAngle(SmallEye((5, 8), 12))
     network, params = task.module(), noisy(task)
     ours = pruned((network, params), Pruning(0.5, "both", structured=True))
-    theirs = contiguous(built(task.module(), params))
+    theirs = contiguous(bind_parameters(task.module(), params))
     for name in ("conv1", "conv2", "conv3", "fc1"):
         layer = theirs.get_submodule(name)
         prune.ln_structured(layer, "weight", 0.5, n=1, dim=0)
@@ -187,8 +187,8 @@ def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount
     task, data = GazeAngle(model), eyes(4, *size)
     params = noisy(task)
     keep = Pruning(amount, "both", structured=True).remaining(task.module(), params)
-    whole = built(task.module(), keep.keep(params))
-    small = shrunk(whole, keep)
+    whole = bind_parameters(task.module(), keep.keep(params))
+    small = remove_pruned_units(whole, keep)
     counts = {n: len(p) for n, p in small.named_parameters() if n.endswith("weight")}
     for name in counts.keys() - {"fc2.weight"}:
         full = len(params[name])
@@ -207,12 +207,12 @@ def test_what_cannot_be_taken_out_is_set_to_zero():
     task = GazeAngle(ResNetPreact(4, 2))
     network, params = task.module(), noisy(task)
     keep = Pruning(0.5, "conv", structured=True).remaining(network, params)
-    assert row(network) is None
+    assert removable_layers(network) is None
     assert not keep.keep(params)["stage1.conv1.weight"].flatten(1).any(1).all()
     with pytest.raises(ConfigError, match="ResNetPreactNet is no row of plain layers"):
-        shrunk(network, keep)
+        remove_pruned_units(network, keep)
     video = GlcVit().build()
-    assert row(video) is None
+    assert removable_layers(video) is None
     keep = Pruning(0.5, "both", structured=True).remaining(video, Params.of(video))
     counts = keep.counts()
     # 48 rows of 3 x 2 x 8 x 8; the last linear layer makes the map.
@@ -224,11 +224,16 @@ def test_what_cannot_be_taken_out_is_set_to_zero():
 def test_the_sparse_network_says_the_same():
     task, data = GazeAngle(SmallEye()), eyes(4)
     params = noisy(task)
-    dense = built(task.module(), Pruning(0.9).remaining(task.module(), params).keep(params))
+    dense = bind_parameters(
+        task.module(), Pruning(0.9).remaining(task.module(), params).keep(params)
+    )
     batch = data.take(slice(0, 4))
     with torch.no_grad():
         torch.testing.assert_close(
-            task.forward(sparsified(dense), batch), task.forward(dense, batch), rtol=1e-5, atol=1e-6
+            task.forward(with_sparse_layers(dense), batch),
+            task.forward(dense, batch),
+            rtol=1e-5,
+            atol=1e-6,
         )
     assert isinstance(dense.fc1, nn.Linear)
 
@@ -241,7 +246,9 @@ def test_what_went_stays_away_in_training(optimiser):
     local = LocalTraining(steps=4, batch=8, optimizer=optimiser, lr=0.01, weight_decay=0.01)
     head = Mask.layers(params.layout, "fc*")
     fitted = (
-        Solver(task).fit(within(Fit(params, data, local, head), keep), RandomStream("t")).params
+        Solver(task)
+        .fit(prune_request(Fit(params, data, local, head), keep), RandomStream("t"))
+        .params
     )
     gone = ~keep
     assert gone.take(fitted).abs().max() == 0
@@ -271,7 +278,7 @@ def test_the_narrowest_width_that_holds_all_skips(at, n, width):
     """Entries 0 and 256 have 255 zeros between them, which one byte can say."""
     array = np.zeros(n, np.float32)
     array[at] = 1
-    skips, values = sparse(array)
+    skips, values = sparse_form(array)
     assert skips.itemsize == width
     assert skips.nbytes + values.nbytes == len(at) * (4 + width)
 
@@ -280,10 +287,10 @@ def test_dense_where_sparse_is_more():
     """A byte of way per value of 4: sparse is less from a share of zeros above 1/5 on."""
     array = np.ones(1000, np.float32)
     array[:200] = 0
-    assert sparse(array) is None
+    assert sparse_form(array) is None
     array[200] = 0
-    assert sparse(array) is not None
-    assert list(arrays({"w": torch.ones(3)})) == ["w"]
+    assert sparse_form(array) is not None
+    assert list(stored_arrays({"w": torch.ones(3)})) == ["w"]
     assert stored_bytes({"w": torch.zeros(5)}) == 0
     assert torch.equal(unpack(pack({"w": torch.zeros(5)}))["w"], torch.zeros(5))
 
@@ -306,5 +313,5 @@ def test_other_misuse_is_named():
     with pytest.raises(ConfigError, match="scope = 'local'"):
         Pruning(0.5, "both", "global", structured=True)
     with pytest.raises(ConfigError, match="Linear has no trainable conv layer"):
-        weights(nn.Linear(3, 1), "conv")
-    assert weights(nn.Linear(3, 1), "linear") == ("weight",)
+        prunable_weights(nn.Linear(3, 1), "conv")
+    assert prunable_weights(nn.Linear(3, 1), "linear") == ("weight",)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.properties.test_core import draw, same_weight, seeds, sizes
 from vergence.core.aggregation import add_up
-from vergence.core.messages import counted, reply, seal
+from vergence.core.messages import reply, seal, weighted_entries
 from vergence.core.serialization import is_finite
 from vergence.wire.codecs import Compression, seal_coded
 from vergence.wire.encoding import decode, encode, payload
@@ -61,7 +61,7 @@ def test_what_is_owed_lies_where_it_counts(seed, n, kind, how):
     how = Compression(how.codec, how.share, how.value_codec, feedback=True)
     before = {"model": draw(seed + 1, n)[0]}
     sealed, owed = seal_coded(reply(model=update, weight=weight), 0, how, before)
-    here = counted(weight, update.layout)
+    here = weighted_entries(weight, update.layout)
     assert not (~here).take(owed["model"]).any()
     sent = here.take(update) + here.take(before["model"])
     arrived = how.coder.decode(sealed.trees["model"].coded, here.count, torch.float32)

@@ -20,7 +20,7 @@ from vergence.models.glc.attention import GLCBlock
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 from vergence.training import bf16_weights
-from vergence.training.bf16_weights import exact, instructions
+from vergence.training.bf16_weights import bf16_instructions, float32_parameters
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
@@ -129,7 +129,7 @@ def test_attention_and_norms(make, glc):
     asks = asks_of(task, numbers, LOCALS["momentum"], "none", clients=2)
     half = Solver(task, "half")
     assert half.half is not None
-    kept = exact(half.half.module)
+    kept = float32_parameters(half.half.module)
     assert kept == {f"2.norm{i}.{part}" for i in (1, 2) for part in ("weight", "bias")}
     for name, parameter in half.half.module.named_parameters():
         assert parameter.dtype == (torch.float32 if name in kept else torch.bfloat16)
@@ -212,7 +212,7 @@ def test_another_objective_is_minimised_in_float32():
 )
 def test_instructions_of_a_processor(there, name, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: there)
-    assert instructions(torch.device("cpu")) == name
+    assert bf16_instructions(torch.device("cpu")) == name
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -223,4 +223,4 @@ def test_instructions_of_a_gpu(known, monkeypatch):
         "is_bf16_supported",
         lambda including_emulation: known or including_emulation,
     )
-    assert bool(instructions(torch.device("cuda"))) == known
+    assert bool(bf16_instructions(torch.device("cuda"))) == known

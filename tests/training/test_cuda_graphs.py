@@ -41,7 +41,7 @@ from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 from vergence.training.batch_buffers import _shared
 from vergence.training.cuda_graphs import Graphed, GraphSlot, Uncapturable
-from vergence.training.device import copies, pick, resident
+from vergence.training.device import choose_device, move_to_device, training_copies
 from vergence.training.graph_recorder import CudaGraphRecorder
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
@@ -222,33 +222,33 @@ def test_a_step_that_looks_at_a_value_is_refused_and_the_gpu_goes_on():
 
 
 def test_devices():
-    assert pick("cpu") == torch.device("cpu")
+    assert choose_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match=r"'tpu' is not known; use 'auto', 'cpu', 'cuda'"):
-        pick("tpu")
+        choose_device("tpu")
     with pytest.raises(ConfigError, match=r"'cuda:x' is not known"):
-        pick("cuda:x")
+        choose_device("cuda:x")
     with pytest.raises(ConfigError, match="streams must be 1 or more"):
         Graphed(TASKS["mlp"][0], streams=0)
 
 
 def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick("auto") == torch.device("cpu")
+    assert choose_device("auto") == torch.device("cpu")
     with pytest.raises(ConfigError, match=r"sees no GPU; install .* or use device 'cpu' or 'auto'"):
-        pick("cuda")
+        choose_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick("auto") == torch.device("cuda", 0)
-    assert pick("cuda:1") == torch.device("cuda", 1)
+    assert choose_device("auto") == torch.device("cuda", 0)
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
     with pytest.raises(
         ConfigError, match="'cuda:2' is not there, this machine has cuda:0 to cuda:1"
     ):
-        pick("cuda:2")
+        choose_device("cuda:2")
 
 
 def test_resident_data_is_the_same_and_laid_out_together():
     federation = People(people=4, inputs=6).load()
-    moved = resident(federation, torch.device("cpu"))
+    moved = move_to_device(federation, torch.device("cpu"))
     for person, splits in federation.people.items():
         for name, column in splits.train.columns.items():
             assert torch.equal(moved.people[person].train.columns[name], column)
@@ -276,7 +276,7 @@ class Read(Mapping):
 def test_nobody_is_trained_on_the_copy_of_somebody_else():
     """Copies go by the `id` of samples, and samples that are gone leave theirs to others."""
     people = Read()
-    found = copies(Federation("read", people), torch.device("cpu"))
+    found = training_copies(Federation("read", people), torch.device("cpu"))
     assert len(found) == len(people)
     for number, (here, there) in found.items():
         assert id(here) == number
@@ -289,7 +289,7 @@ def test_resident_keeps_shared_banks_shared():
     rows = torch.randn(30, 6, generator=torch.Generator().manual_seed(3))
     parts = {c: banked(8, c, rows) for c in range(3)}
     people = {f"p{c}": Splits(part, part, part) for c, part in parts.items()}
-    moved = resident(Federation("banked", people), torch.device("cpu")).people
+    moved = move_to_device(Federation("banked", people), torch.device("cpu")).people
     assert len({id(splits.train.banks["frames"].rows) for splits in moved.values()}) == 1
     task = Banked(Linear(6))
     asks = [Fit(task.init(), s.train, LocalTraining(batch=4)) for s in moved.values()]

@@ -28,7 +28,7 @@ from vergence.methods.local_only import LocalOnly
 from vergence.methods.split.splitfed import SplitFed
 from vergence.results.read import read
 from vergence.tasks.toy import ToyTask
-from vergence.training.pruning import Gradual, built
+from vergence.training.pruning import Gradual, bind_parameters
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
@@ -122,7 +122,7 @@ def test_the_share_of_zeros_is_the_one_asked_for(method, tmp_path, fits):
         hooks=[PruningHooks(HALF, TASK)],
     )
     for person in people.clients:
-        message = Message("evaluate", method.predicting(outcome.server, person), round=ROUNDS)
+        message = Message("evaluate", method.prediction_trees(outcome.server, person), round=ROUNDS)
         state = outcome.clients.get(person, method.client(TASK))
         site = worker.site(people, person, message)
         assert zeros(worker.predicting(state, message, site)) == GONE
@@ -151,7 +151,7 @@ def test_a_server_s_momentum_brings_zeros_back_and_they_go_again(tmp_path):
 @pytest.mark.parametrize("scope", ["local", "global"])
 def test_the_first_mask_is_torch_s(scope, tmp_path, fits):
     trained(tmp_path, FedAvg(local=LOCAL), Gradual(0.6, scope=scope))
-    theirs = built(TASK.module(), TASK.init())
+    theirs = bind_parameters(TASK.module(), TASK.init())
     chosen = [(theirs.get_submodule(at), "weight") for at in ("0", "2")]
     if scope == "global":
         prune.global_unstructured(chosen, prune.L1Unstructured, amount=0.6)
@@ -166,7 +166,7 @@ def test_the_first_mask_is_torch_s(scope, tmp_path, fits):
 
 def test_the_first_neurons_that_go_are_torch_s(tmp_path, fits):
     trained(tmp_path, FedAvg(local=LOCAL), Gradual(0.5, structured=True))
-    theirs = built(TASK.module(), TASK.init()).get_submodule("0")
+    theirs = bind_parameters(TASK.module(), TASK.init()).get_submodule("0")
     prune.ln_structured(theirs, "weight", 0.5, n=1, dim=0)
     mask = theirs.get_buffer("weight_mask")
     assert torch.equal(fits[0][0]["0.weight"], TASK.init()["0.weight"] * mask)

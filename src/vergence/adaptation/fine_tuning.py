@@ -23,7 +23,7 @@ from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.records import ClientState, ClientTask, TaskBatch
 from vergence.experiment.trained_run import TrainedRun
@@ -159,7 +159,7 @@ class Adapter:
         ways[WHOLE] = partial(self._fine_tune, None, WHOLE, 0.0)
         for pull in self.tuning.pulls:
             ways[pull_name(pull)] = partial(self._fine_tune, None, WHOLE, pull)
-        if not same(self.trained.model(self.person, known=False), self.start):
+        if not equal_states(self.trained.model(self.person, known=False), self.start):
             ways[ADAPTED] = self._method_prediction
         elif personalises(self.trained.method):
             ways[ADAPTED] = self._method_turns
@@ -223,7 +223,7 @@ class Adapter:
         """
         run, own = self.trained, self.trained.ready.people[self.person]
         data = replace(own, train=self.labelled.subset(rows))
-        _, guesses = run.task.own_guess(Federation("adapt", {self.person: data}))
+        _, guesses = run.task.personal_baseline(Federation("adapt", {self.person: data}))
         if self.person not in guesses:
             return math.nan
         return run.task.metrics(guesses[self.person], own.test)[run.task.headline]

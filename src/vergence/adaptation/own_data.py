@@ -12,7 +12,7 @@ import torch
 from vergence.adaptation.fine_tuning import Rows
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.data import own_samples
 from vergence.data.io.finite_values import check_finite
 from vergence.errors import ConfigError, DataError, is_out_of_memory, nearest
@@ -66,7 +66,7 @@ def read_own_data(source: Path, experiment: Experiment, person: str | None) -> O
 
 
 def _from_reader(source: Path, experiment: Experiment, person: str | None) -> OwnData:
-    dataset, name = experiment.dataset, called(experiment.dataset)
+    dataset, name = experiment.dataset, registry_name(experiment.dataset)
     if type(dataset).__module__.startswith(GENERATED) or "federation" in experiment.table.get(
         "python", []
     ):
@@ -130,7 +130,7 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
     except KeyError as error:
         there = ", ".join(_columns(own.samples))
         raise DataError(
-            f"{own.source} lacks {error}, which task '{called(task)}' needs; it has {there}"
+            f"{own.source} lacks {error}, which task '{registry_name(task)}' needs; it has {there}"
         ) from None
     except (IndexError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         if is_out_of_memory(error) or isinstance(error, NotImplementedError | RecursionError):
@@ -138,8 +138,9 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
             raise
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"{own.source} is no data of the run's task '{called(task)}' and model "
-            f"'{called(experiment.model)}': {reason}; it has {', '.join(_columns(own.samples))}"
+            f"{own.source} is no data of the run's task '{registry_name(task)}' and model "
+            f"'{registry_name(experiment.model)}': {reason}; it has "
+            f"{', '.join(_columns(own.samples))}"
         ) from None
     if isinstance(task, GazeAngle) and float(own.samples.columns["gaze"].abs().max()) > math.pi:
         raise DataError(

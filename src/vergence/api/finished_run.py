@@ -20,7 +20,7 @@ from vergence.adaptation.own_data import ME, OwnData
 from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called, plural
+from vergence.core.naming import plural, registry_name
 from vergence.core.params import Params
 from vergence.core.task import StartingModel, Task
 from vergence.errors import ConfigError, DataError, StateError, nearest
@@ -209,7 +209,7 @@ class FinishedRun:
         if not {*task.input_columns} & known.keys() <= columns.keys():
             single = not isinstance(samples, Samples | Mapping | tuple)
             raise DataError(
-                f"predict: task {called(task)} takes arrays by name: "
+                f"predict: task {registry_name(task)} takes arrays by name: "
                 f"{', '.join(task.input_columns)}; got "
                 f"{'one array' if single else ', '.join(columns)}"
             )

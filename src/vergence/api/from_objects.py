@@ -21,7 +21,7 @@ from vergence.api.task_from import FactoryModel, FunctionTask, is_importable
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.params import Params
 from vergence.core.serialization import digest, pack
 from vergence.core.task import Model, Task
@@ -49,7 +49,7 @@ from vergence.experiment.schema import (
     check_label,
 )
 from vergence.privacy.config import Privacy
-from vergence.training.device import pick
+from vergence.training.device import choose_device
 
 # Entry of provenance.json in place of a command line.
 FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
@@ -85,7 +85,9 @@ def experiment_from(
     """
     check_kinds(method, task, people)
     method = with_base(method)
-    label = label or (called(method) if _is_packaged(method, "methods") else type(method).__name__)
+    label = label or (
+        registry_name(method) if _is_packaged(method, "methods") else type(method).__name__
+    )
     check_label(label)
     root = None if root is None else str(root)
     if root is not None and isinstance(people, Federation):
@@ -94,7 +96,7 @@ def experiment_from(
     if not python:
         return replace(check(table), origin=FROM_PYTHON)
     plan = one_process(plan, objects_in(method, task))
-    pick(plan.device)
+    choose_device(plan.device)
     built = replace(task, seed=plan.seeds[0])
     model = task.network
     if "task" in python or "model" in python:
@@ -211,7 +213,7 @@ def _describe_parts(
         try:
             if not _is_packaged(thing, kind):
                 raise NotWritable
-            table[part] = {"name": called(thing), **options()}
+            table[part] = {"name": registry_name(thing), **options()}
         except NotWritable:
             table[part] = describe(thing)
             python.append(part)

@@ -19,7 +19,7 @@ from vergence.api.behaviour import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.params import Params
-from vergence.core.task import Model, Task, mapped, own_randomness, tensor_in
+from vergence.core.task import Model, Task, isolated_randomness, map_outputs, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
 
 Factory = Callable[[], nn.Module]
@@ -219,7 +219,7 @@ class FunctionTask(Task):
             target = batch[self.target].clone()
             try:
                 with torch.no_grad():
-                    loss = self.loss_function(mapped(torch.clone, output), target)
+                    loss = self.loss_function(map_outputs(torch.clone, output), target)
                 self.whole["loss"] = isinstance(loss, Tensor)
             # The user's function may raise anything for an output that it does not take.
             except Exception:
@@ -259,7 +259,7 @@ class FunctionTask(Task):
         """Compute a metric from the whole output, or from its tensor if it fails on the whole."""
         # It gets copies, as a user's metric may change its arguments.
         try:
-            return metric(mapped(torch.clone, self._matched(outputs, target)), target.clone())
+            return metric(map_outputs(torch.clone, self._matched(outputs, target)), target.clone())
         except Exception:
             if isinstance(outputs, Tensor):
                 raise
@@ -466,7 +466,7 @@ def _built(task: FunctionTask) -> nn.Module:
     assert isinstance(task.network, FactoryModel)
     factory = task.network.factory
     try:
-        with own_randomness():
+        with isolated_randomness():
             torch.default_generator.manual_seed(task.seed)
             module = factory()
     except VergenceError:

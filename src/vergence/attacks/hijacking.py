@@ -25,7 +25,7 @@ from torch.nn import functional
 from vergence.attacks.inverse_network import InverseNet, outputs_without_graph
 from vergence.attacks.training import learn
 from vergence.core.options import NamedOptions
-from vergence.core.task import own_randomness
+from vergence.core.task import isolated_randomness
 
 
 @dataclass(frozen=True)

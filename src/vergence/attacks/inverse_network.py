@@ -28,7 +28,7 @@ from torch.nn import functional
 from vergence.attacks.training import learn
 from vergence.attacks.view import AttackerKnowledge, AttackerView, Imitate
 from vergence.core.options import NamedOptions
-from vergence.core.task import own_randomness
+from vergence.core.task import isolated_randomness
 from vergence.errors import ConfigError
 
 # The mean image is kept this far from 0 and 1, whose logits are infinite.
@@ -61,7 +61,7 @@ class InverseNetworkAttack(NamedOptions, label="inverse"):
         """
         as_is: Imitate = defence or (lambda clean, _: clean)
         generator = torch.Generator().manual_seed(self.seed)
-        with own_randomness(), torch.no_grad():
+        with isolated_randomness(), torch.no_grad():
             torch.manual_seed(self.seed)
             network = InverseNet(as_is(smashed, generator), images, self.width, self.rank)
 

@@ -31,8 +31,8 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step
-from vergence.core.stages import PULL, SMASHED, Piece, reading
-from vergence.core.task import own_randomness
+from vergence.core.stages import PULL, SMASHED, Piece, reads_side_inputs
+from vergence.core.task import isolated_randomness
 from vergence.errors import ConfigError
 from vergence.training.steps import Trainer
 
@@ -56,7 +56,7 @@ class LabelInferenceAttack(NamedOptions, label="reader"):
     def train(self, smashed: Tensor, gaze: Tensor) -> nn.Module:
         """Return a network from smashed data `[samples, ...]` to gaze `[samples, 2]`, radians."""
         flat = smashed.flatten(1)
-        with own_randomness():
+        with isolated_randomness():
             torch.manual_seed(self.seed)
             network = nn.Sequential(
                 nn.Flatten(),

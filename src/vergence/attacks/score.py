@@ -18,7 +18,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from vergence.attacks.training import learn
-from vergence.core.task import own_randomness
+from vergence.core.task import isolated_randomness
 from vergence.errors import ConfigError
 
 # Constants of SSIM as Wang et al. (2004) chose them: a window of 11 x 11 pixels.
@@ -163,7 +163,7 @@ class Classifier:
         """
         self.known, classes = people.unique(return_inverse=True)
         channels = gallery.shape[1]
-        with own_randomness():
+        with isolated_randomness():
             torch.manual_seed(seed)
             self.network = nn.Sequential(
                 nn.Conv2d(channels, 16, 3, padding=1),

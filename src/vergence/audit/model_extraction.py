@@ -76,7 +76,7 @@ def teacher_answers(task: Task, teacher: Params, known: Params, samples: Tensor)
     # Of the classes that the owner has: a teacher never answers with others.
     with torch.no_grad():
         output = judge_outputs(classifier(task), teacher.flat, samples.clone())
-        return task.prediction(task.among(output, known["classes"]))
+        return task.prediction(task.restrict_to_known(output, known["classes"]))
 
 
 def _random(saved: TrainedRun, count: int) -> Tensor:

@@ -20,7 +20,7 @@ from vergence.core.client import ClientContext
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
-from vergence.core.messages import Reply, SealedTree, counted, seal
+from vergence.core.messages import Reply, SealedTree, seal, weighted_entries
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.engine.plan import Plan
@@ -125,7 +125,7 @@ def observed_update(sent: SealedTree, site: ClientContext) -> ObservedUpdate:
     # Zero weight: somebody without samples, whose tree is zero.
     if isinstance(sent.weight, float):
         return ObservedUpdate(site.id, site.round, sent.total / (sent.weight or 1.0))
-    mask = counted(sent.weight, sent.total.layout)
+    mask = weighted_entries(sent.weight, sent.total.layout)
     if isinstance(sent.weight, Mask):
         return ObservedUpdate(site.id, site.round, sent.total, mask)
     assert isinstance(sent.weight, Params)

@@ -54,7 +54,7 @@ from vergence.privacy.split.defense import IMAGE, SplitDefense, gain, stage_laye
 from vergence.privacy.split.pixel_dp import sensitivity
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import TextTable
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 
 # A public key: the same audit gives the same table, and its noise has to hide nothing.
 AUDIT_NOISE_KEY = NoiseKey(bytes(32))
@@ -214,7 +214,7 @@ def attack_setup(
     image = ready.people[who].test.columns[IMAGE]
     # A newcomer's network: the same layers must serve the victim and the shadow people.
     params = saved.on_data(ready).model(who, known=False)
-    network = built(task.module(), params)
+    network = bind_parameters(task.module(), params)
     piece = method.front(task)
     assert isinstance(network, Staged)
     assert isinstance(piece.network, CutPoint)

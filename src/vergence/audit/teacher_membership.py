@@ -30,7 +30,7 @@ from vergence.audit.membership import (
 )
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
-from vergence.core.objectives import each
+from vergence.core.objectives import loss_per_sample
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
@@ -161,8 +161,8 @@ def _losses(task: Task, params: Params, samples: Samples, known: Params | None =
     # In float32 the loss of a confident teacher is 0 below 1e-7, and its logarithm infinite.
     outputs = Solver(task).outputs(params, samples).double()
     if known is not None:
-        outputs = task.among(outputs, known["classes"])
-    return each(task, outputs, samples.take(torch.arange(len(samples))))
+        outputs = task.restrict_to_known(outputs, known["classes"])
+    return loss_per_sample(task, outputs, samples.take(torch.arange(len(samples))))
 
 
 def shortened(experiment: Experiment, data: Federation, seconds: float) -> Experiment:

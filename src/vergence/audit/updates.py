@@ -42,7 +42,7 @@ from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.privacy.split.defense import IMAGE
 from vergence.results.text_tables import Record
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,6 @@ class ClassificationTask(Task):
         """Return the class that scores highest, the first of several."""
         return output.argmax(1)
 
-    def among(self, output: Scores, known: Tensor) -> Scores:
+    def restrict_to_known(self, output: Scores, known: Tensor) -> Scores:
         """Return the scores, of classes that are not known less than any other."""
         return output.masked_fill(known == 0, -torch.inf)

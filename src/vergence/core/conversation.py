@@ -108,7 +108,7 @@ class NoReplyCounted(Exception):
     """A client that is being served was quarantined; its later replies are ignored."""
 
 
-def silence(client: ClientId, reason: str) -> Conversation[None]:
+def quarantine_client(client: ClientId, reason: str) -> Conversation[None]:
     """Quarantine a client that is being served; always raises `NoReplyCounted`."""
     yield Quarantine(client, reason)
 
@@ -139,7 +139,7 @@ def ask(
     return {name: tree.total for name, tree in got[client].trees.items()}
 
 
-def asks(
+def ask_several(
     client: ClientId, verb: str, messages: Sequence[Mapping[str, Params] | None]
 ) -> Conversation[list[dict[str, Params]]]:
     """Send several messages at once, as `ask` sends one; return the trees of every reply.

@@ -36,7 +36,7 @@ def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
     return os.open(path, flags | NOFOLLOW | BINARY, mode)
 
 
-def growing(path: Path) -> IO[bytes]:
+def open_for_append(path: Path) -> IO[bytes]:
     """Open a file to append to it; create it if it does not exist.
 
     Raises:
@@ -45,7 +45,7 @@ def growing(path: Path) -> IO[bytes]:
     return os.fdopen(open_in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
 
 
-def cut(path: Path, length: int) -> None:
+def truncate_file(path: Path, length: int) -> None:
     """Truncate a file to `length` bytes.
 
     Raises:
@@ -100,7 +100,7 @@ def write_whole(
     """
     part = part_of(path)
     try:
-        with os.fdopen(_begun(part, secret), "r+b") as file:
+        with os.fdopen(_open_part(part, secret), "r+b") as file:
             file.writelines(chunks)
             file.truncate()
             if lasting:
@@ -114,7 +114,7 @@ def write_whole(
         raise
 
 
-def _begun(part: Path, secret: bool) -> int:
+def _open_part(part: Path, secret: bool) -> int:
     """Open the file under which a write begins, an existing plain one or else a new one."""
     # Overwriting is faster than a new file: the pages are in memory already.
     with suppress(FileNotFoundError):
@@ -128,7 +128,7 @@ def _begun(part: Path, secret: bool) -> int:
     return open_in_place(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
-def untorn(data: bytes) -> int:
+def complete_length(data: bytes) -> int:
     """Return the length of a file's complete lines; a last line without newline was cut off."""
     return data.rfind(b"\n") + 1
 
@@ -138,7 +138,7 @@ def add_line(path: Path, line: str, secret: bool = False) -> None:
     number = open_in_place(path, os.O_RDWR | os.O_CREAT, 0o600 if secret else 0o666)
     with os.fdopen(number, "r+b") as file:
         # A writer that was killed leaves half a line, and this one would continue it.
-        file.truncate(file.seek(untorn(file.read())))
+        file.truncate(file.seek(complete_length(file.read())))
         file.write(f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())

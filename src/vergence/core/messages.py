@@ -94,7 +94,7 @@ def seal(answer: Reply, round: int) -> SealedReply:
         if isinstance(weight, Mask):
             total = weight.keep(update)
         elif isinstance(weight, Params):
-            total = counted(weight, weight.layout).keep(update) * weight
+            total = weighted_entries(weight, weight.layout).keep(update) * weight
         else:
             weight = float(weight)
             total = update if weight == 1 else update * weight
@@ -105,7 +105,7 @@ def seal(answer: Reply, round: int) -> SealedReply:
     return SealedReply(round, trees, answer.metrics)
 
 
-def counted(weight: Weight, layout: Layout) -> Mask:
+def weighted_entries(weight: Weight, layout: Layout) -> Mask:
     """Return the entries whose weight is not zero."""
     if isinstance(weight, Mask):
         return weight
@@ -119,7 +119,7 @@ def support(tree: SealedTree) -> tuple[Mask, float | None]:
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
     assert isinstance(tree.weight, Params)
-    mask, weights = counted(tree.weight, tree.weight.layout), tree.weight.flat.numpy()
+    mask, weights = weighted_entries(tree.weight, tree.weight.layout), tree.weight.flat.numpy()
     level = weights[mask.bits.numpy().argmax()] if mask.count else 0.0
     alike = np.count_nonzero(weights == level) == mask.count or not mask.count
     return mask, float(level) if alike else None

@@ -122,7 +122,12 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     local: LocalTraining = LocalTraining()
 
-    renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "server_part"}
+    renamed_hooks: ClassVar[Mapping[str, str]] = {
+        "beside": "server_part",
+        "predicting": "prediction_trees",
+        "borrows": "needs_public_data",
+        "hands_on": "passes_layers_on",
+    }
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
     """What leaves a client, by verb. The conformance tests look for more in transcripts."""
     trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
@@ -133,9 +138,9 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     """True: one site has everybody's data, as the data centre of comparisons."""
     served: ClassVar[bool] = False
     """True: the server serves clients batch by batch, on the CPU, in the method's own groups."""
-    borrows: ClassVar[bool] = False
+    needs_public_data: ClassVar[bool] = False
     """True: the server needs public samples (`proxies`)."""
-    hands_on: ClassVar[bool] = False
+    passes_layers_on: ClassVar[bool] = False
     """True: the server passes clients' layers from one client to the next, and so sees them."""
     keeps_statistics: ClassVar[bool] = False
     """True: running statistics (`Task.statistics`) stay with the clients; others refuse them."""
@@ -183,7 +188,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """
         return {}
 
-    def predicting(self, s: S, client: ClientId) -> Mapping[str, Params]:
+    def prediction_trees(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the trees that `model_on` takes: a client's download, and the server's part."""
         return {**self.offer(s, client), **self.server_part(s)}
 

@@ -9,7 +9,7 @@ IRREGULAR = {"person": "people", "new person": "new people", "reply": "replies"}
 """Plurals that do not end in the singular and s."""
 
 
-def called(thing: object) -> str:
+def registry_name(thing: object) -> str:
     """Return the name of a class, or of an instance's class, in experiments and tables.
 
     A class of this package is called by its module, another one `module:Class`.

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from vergence.core.data import Batch
-from vergence.core.task import Task, mapped
+from vergence.core.task import Task, map_outputs
 
 
 class Objective(ABC):
@@ -43,7 +43,7 @@ class FeatureAlignment(Objective):
         return task.loss(output, batch) + self.weight * offset.square().mean()
 
 
-def each(task: Task, output: Any, batch: Batch) -> Tensor:
+def loss_per_sample(task: Task, output: Any, batch: Batch) -> Tensor:
     """Return the task's loss of every sample of a batch, `[batch]`.
 
     Entries of an output that have no row for each sample are used for all samples.
@@ -60,6 +60,8 @@ def each(task: Task, output: Any, batch: Batch) -> Tensor:
     samples, losses = len(next(iter(labels.values()))), []
     for at in range(samples):
         rows = slice(at, at + 1)
-        single = mapped(lambda p, rows=rows: p[rows] if p.shape[:1] == (samples,) else p, output)
+        single = map_outputs(
+            lambda p, rows=rows: p[rows] if p.shape[:1] == (samples,) else p, output
+        )
         losses.append(task.loss(single, {name: column[rows] for name, column in labels.items()}))
     return torch.stack(losses)

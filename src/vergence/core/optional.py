@@ -8,7 +8,7 @@ from types import ModuleType
 from vergence.errors import ConfigError
 
 
-def needed(module: str, doing: str, extra: str) -> ModuleType:
+def import_optional(module: str, doing: str, extra: str) -> ModuleType:
     """Return a module of an optional library.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVa
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.errors import ConfigError, meant, nearest
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class NamedOptions:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        check_ranges(self, self._label or called(self))
+        check_ranges(self, self._label or registry_name(self))
 
 
 def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]]:

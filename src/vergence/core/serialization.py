@@ -121,10 +121,10 @@ def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
         StateError: the bytes are damaged, hold a type not in `records`, or exceed the limit.
     """
     try:
-        arrays, header = opened(data, limit)
+        arrays, header = open_arrays(data, limit)
         return _read(arrays, header, records, limit)
     except UNREADABLE as error:
-        raise StateError(f"this is not a readable vergence state ({plain(error)})") from None
+        raise StateError(f"this is not a readable vergence state ({printable(error)})") from None
 
 
 def unpack_file(path: Path, *records: type) -> Any:
@@ -138,12 +138,12 @@ def unpack_file(path: Path, *records: type) -> Any:
         with safe_open(path, "pt") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = parse_json(file.metadata()[HEADER])
-        return _read(arrays, header, records, room(path.stat().st_size))
+        return _read(arrays, header, records, memory_allowance(path.stat().st_size))
     except (OSError, *UNREADABLE) as error:
-        raise StateError(f"{path} is not a readable vergence state ({plain(error)})") from None
+        raise StateError(f"{path} is not a readable vergence state ({printable(error)})") from None
 
 
-def room(size: int) -> int:
+def memory_allowance(size: int) -> int:
     """Return the bytes that a state may take besides its arrays, from a file of this size."""
     return SHARED + TIMES * size
 
@@ -155,7 +155,7 @@ def _read(
     return _StateReader(arrays, layouts, known_records(*records), limit).read(header["tree"])
 
 
-def opened(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor], Any]:
+def open_arrays(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor], Any]:
     """Return the arrays of safetensors bytes, and the parsed JSON text of their header.
 
     Raises:
@@ -197,7 +197,7 @@ def read_mask(packed: Tensor, layout: Layout) -> Mask:
     return Mask.unpacked(packed, layout)
 
 
-def plain(untrusted: object) -> str:
+def printable(untrusted: object) -> str:
     """Shorten untrusted text to one printable line for messages and tables."""
     text = str(untrusted)[:LONGEST]
     return "".join(c if c.isprintable() else " " for c in text)
@@ -356,14 +356,14 @@ class _StateReader:
         if "map" in node:
             return {k: self.read(v) for k, v in node["map"].items()}
         if node["record"] not in self.records:
-            raise StateError(f"unknown record '{plain(node['record'])}' in a state")
+            raise StateError(f"unknown record '{printable(node['record'])}' in a state")
         kind = self.records[node["record"]]
         names = {label: name for name, label in field_tags(kind)}
         written: dict[str, Any] = node["fields"]
         return kind(**{names.get(k, k): self.read(v) for k, v in written.items()})
 
 
-def same(a: object, b: object) -> bool:
+def equal_states(a: object, b: object) -> bool:
     """True if two states are equal bit for bit."""
     return pack(a) == pack(b)
 

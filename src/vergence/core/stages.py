@@ -11,8 +11,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
-from vergence.core.naming import called
-from vergence.core.task import Model, Task, own_randomness
+from vergence.core.naming import registry_name
+from vergence.core.task import Model, Task, isolated_randomness
 from vergence.errors import ConfigError
 
 SMASHED, PULL = "smashed", "pull"
@@ -58,7 +58,7 @@ class CutPoint(Model):
         Raises:
             ConfigError: the network is not a row of stages.
         """
-        network = staged(self.whole)
+        network = build_staged(self.whole)
         own_paths = {path for name in self.of for path in network.stages[name]}
         for name, paths in network.stages.items():
             for path in () if name in self.of else paths:
@@ -105,7 +105,7 @@ class Piece(WrappedTask):
         return (output * batch[PULL]).sum() if PULL in batch else self.task.loss(output, batch)
 
 
-def staged(model: Model) -> Staged:
+def build_staged(model: Model) -> Staged:
     """Return a network that can be cut, initialised from torch's global generator.
 
     Raises:
@@ -113,7 +113,7 @@ def staged(model: Model) -> Staged:
     """
     network = model.initial()
     if not isinstance(network, Staged):
-        name = called(model)
+        name = registry_name(model)
         raise ConfigError(
             f"model '{name}' is not a row of stages and cannot be cut for split learning; use "
             "lenet, small_eye, resnet_preact, resnet18, small_cnn, apfl_cnn, mlp or softmax, or "
@@ -125,8 +125,8 @@ def staged(model: Model) -> Staged:
 @lru_cache(maxsize=64)
 def _network(model: Model) -> Staged:
     """Return a network whose structure is read, not its parameters."""
-    with own_randomness():
-        return staged(model)
+    with isolated_randomness():
+        return build_staged(model)
 
 
 def stages_of(model: Model) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def stages_of(model: Model) -> tuple[str, ...]:
     return tuple(_network(model).stages)
 
 
-def reading(piece: Piece) -> bool:
+def reads_side_inputs(piece: Piece) -> bool:
     """Return whether a piece of a network takes the side inputs of its task."""
     network = _network(piece.network)
     return bool(network.reads & set(network.stages))
@@ -179,7 +179,7 @@ def _check(model: Model, network: Staged, parts: Sequence[Piece]) -> None:
     Raises:
         ConfigError: layers are not registered in the order of use, or there is dropout.
     """
-    name = called(model)
+    name = registry_name(model)
     joined = [n for piece in parts for n, _ in _network(piece.network).named_parameters()]
     if joined != [n for n, _ in network.named_parameters()]:
         raise ConfigError(f"model '{name}' must register its layers in the order of its stages")

@@ -42,22 +42,26 @@ def field_tags(kind: type) -> Iterator[tuple[str, str]]:
     return ((field.name, renamed.get(field.name, field.name)) for field in fields(kind))
 
 
-def spelled(value: object) -> str:
+def literal_text(value: object) -> str:
     """Return a value's text for a digest: its `repr`, with the literal names of records."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         shown = {field.name for field in fields(kind) if field.repr}
         parts = (
-            f"{label}={spelled(getattr(value, name))}"
+            f"{label}={literal_text(getattr(value, name))}"
             for name, label in field_tags(kind)
             if name in shown
         )
         return f"{tag(kind)}({', '.join(parts)})"
     match value:
         case tuple() if type(value) is tuple:
-            return f"({', '.join(map(spelled, value))}{',' if len(value) == 1 else ''})"
+            return f"({', '.join(map(literal_text, value))}{',' if len(value) == 1 else ''})"
         case list():
-            return f"[{', '.join(map(spelled, value))}]"
+            return f"[{', '.join(map(literal_text, value))}]"
         case dict():
-            return "{" + ", ".join(f"{spelled(k)}: {spelled(v)}" for k, v in value.items()) + "}"
+            return (
+                "{"
+                + ", ".join(f"{literal_text(k)}: {literal_text(v)}" for k, v in value.items())
+                + "}"
+            )
     return repr(value)

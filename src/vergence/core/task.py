@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.layers.batch_norm import FrozenBatchNorm, PersonalBatchNorm, statistics_of
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.errors import ConfigError
@@ -129,6 +129,13 @@ class Task(NamedOptions, ABC):
         "heard": "output_of",
         "predicted": "predicted_class",
         "beside": "side_inputs",
+        "lent": "prepare_for",
+        "own_choice": "tunes_prior",
+        "suited": "tune_prior",
+        "among": "restrict_to_known",
+        "stays": "never_sent",
+        "chooses": "uses_validation",
+        "own_guess": "personal_baseline",
     }
 
     classes: ClassVar[int] = 0
@@ -146,7 +153,7 @@ class Task(NamedOptions, ABC):
     public: ClassVar[tuple[str, ...]] = ()
     """Those of `side_inputs` that say nothing of a person: the owner of a row, where all rows are
     one person's."""
-    stays: ClassVar[tuple[str, ...]] = ()
+    never_sent: ClassVar[tuple[str, ...]] = ()
     """The columns that no method may send, such as pictures that are their own labels."""
     headline: ClassVar[str]
     """The main metric of tables and plots."""
@@ -167,7 +174,7 @@ class Task(NamedOptions, ABC):
         """True if outputs depend on something that `prepare` computes from a person's own data."""
         return False
 
-    def lent(self, samples: Samples, owner: Splits | None) -> Samples:
+    def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
         """Return new samples with what `prepare` computed for their owner; None: no owner.
 
         Default: the samples as they are.
@@ -175,11 +182,11 @@ class Task(NamedOptions, ABC):
         return samples
 
     @property
-    def own_choice(self) -> bool:
-        """True if `suited` fits what `prepare` computed to a person's validation data."""
+    def tunes_prior(self) -> bool:
+        """True if `tune_prior` fits what `prepare` computed to a person's validation data."""
         return False
 
-    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
+    def tune_prior(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
         """Return a person's prepared data, fitted to a model on the person's validation data.
 
         `outputs` computes the model's outputs for samples. Called before predictions with a model,
@@ -189,7 +196,7 @@ class Task(NamedOptions, ABC):
 
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""
-        with own_randomness():
+        with isolated_randomness():
             # torch.manual_seed would look for every kind of GPU: longer than a small network takes.
             torch.default_generator.manual_seed(self.seed)
             return self.network.initial()
@@ -247,7 +254,7 @@ class Task(NamedOptions, ABC):
             ConfigError: networks of this task are not cut into stages.
         """
         raise ConfigError(
-            f"task '{called(self)}' does not say what enters its network's first stage"
+            f"task '{registry_name(self)}' does not say what enters its network's first stage"
         )
 
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -274,7 +281,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: this task has no classes.
         """
-        raise ConfigError(f"task '{called(self)}' has no classes, which this method needs")
+        raise ConfigError(f"task '{registry_name(self)}' has no classes, which this method needs")
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes that `class_of` distinguishes, in their order.
@@ -282,7 +289,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: this task names no classes.
         """
-        raise ConfigError(f"task '{called(self)}' names no classes, which this method needs")
+        raise ConfigError(f"task '{registry_name(self)}' names no classes, which this method needs")
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the columns `labels` for generated samples of these classes, int64 `[batch]`.
@@ -294,7 +301,7 @@ class Task(NamedOptions, ABC):
             ConfigError: classes of this task have no labels.
         """
         raise ConfigError(
-            f"task '{called(self)}' has no label for a class, which this method needs"
+            f"task '{registry_name(self)}' has no label for a class, which this method needs"
         )
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -319,7 +326,7 @@ class Task(NamedOptions, ABC):
         """Return the class that every output predicts, int64 `[batch]`; for classifiers."""
         return self.class_of({self.labels[0]: output})
 
-    def among(self, output: Tensor, known: Tensor) -> Tensor:
+    def restrict_to_known(self, output: Tensor, known: Tensor) -> Tensor:
         """Restrict an output to the known classes, 0 or 1 `[classes]`.
 
         Default: the output as it is, for outputs that are not scores of classes.
@@ -337,7 +344,8 @@ class Task(NamedOptions, ABC):
             ConfigError: neither task nor network states them.
         """
         raise ConfigError(
-            f"model '{called(self.network)}' does not say what it takes in, which this method needs"
+            f"model '{registry_name(self.network)}' does not say what it takes in, which this "
+            "method needs"
         )
 
     def sequences(self, samples: Samples) -> list[Tensor]:
@@ -346,7 +354,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: samples of this task are not sequences.
         """
-        raise ConfigError(f"task '{called(self)}' has no sequences, which this method needs")
+        raise ConfigError(f"task '{registry_name(self)}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
         """Return synthetic sequences `[frames, d]`, with which people may be compared.
@@ -355,7 +363,7 @@ class Task(NamedOptions, ABC):
             ConfigError: this task has no such sequences.
         """
         raise ConfigError(
-            f"task '{called(self)}' has no sequences of nobody's, which this method needs"
+            f"task '{registry_name(self)}' has no sequences of nobody's, which this method needs"
         )
 
     @abstractmethod
@@ -372,7 +380,7 @@ class Task(NamedOptions, ABC):
         Raises:
             ConfigError: the headline of this task is not a mean over samples.
         """
-        raise ConfigError(f"the headline of task '{called(self)}' is no mean over samples")
+        raise ConfigError(f"the headline of task '{registry_name(self)}' is no mean over samples")
 
     @property
     def by_sample(self) -> bool:
@@ -404,7 +412,7 @@ class Task(NamedOptions, ABC):
         return self.metrics(outputs, samples)
 
     @property
-    def chooses(self) -> bool:
+    def uses_validation(self) -> bool:
         """True if the task overrides `evaluate`, which then uses validation data."""
         return type(self).evaluate is not Task.evaluate
 
@@ -424,7 +432,7 @@ class Task(NamedOptions, ABC):
         """Score baselines without learning: name -> person -> metrics; default: none."""
         return {}
 
-    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+    def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return the name of the prior made of each person's own data, and its test outputs.
 
         The name is one of `priors`, the outputs are by person; default: no such prior.
@@ -433,7 +441,7 @@ class Task(NamedOptions, ABC):
 
 
 @contextmanager
-def own_randomness() -> Iterator[None]:
+def isolated_randomness() -> Iterator[None]:
     """Let the block seed torch's global generator, whose state is restored at the end."""
     # Threads share this generator: one block at a time may use it.
     with BUILDING, torch.random.fork_rng(devices=[]):
@@ -443,7 +451,7 @@ def own_randomness() -> Iterator[None]:
 @lru_cache(maxsize=16)
 def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
     """Return names of all parameters, head, norms, the head's first module, and statistics."""
-    with own_randomness():
+    with isolated_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())
     owners = {name: name.rpartition(".")[0] for name in names}
@@ -462,7 +470,7 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
 @lru_cache(maxsize=16)
 def _linear_head(network: Model) -> str:
     _, head, _, entry, _ = _parts(network)
-    with own_randomness():
+    with isolated_randomness():
         layer = network.build().get_submodule(entry)
     if not isinstance(layer, nn.Linear) or {n.rpartition(".")[0] for n in head} != {entry}:
         raise ConfigError(
@@ -472,7 +480,7 @@ def _linear_head(network: Model) -> str:
     return entry
 
 
-def mapped(change: Callable[..., Tensor], *outputs: Any) -> Any:
+def map_outputs(change: Callable[..., Tensor], *outputs: Any) -> Any:
     """Apply `change` to the tensors at the same place of outputs of the same structure.
 
     Other entries (a number, None) are copied from the first output.
@@ -480,8 +488,8 @@ def mapped(change: Callable[..., Tensor], *outputs: Any) -> Any:
     first = outputs[0]
     if isinstance(first, Tensor):
         return change(*outputs)
-    parts = [entries(each) for each in outputs]
-    made = {name: mapped(change, *(part[name] for part in parts)) for name in parts[0]}
+    parts = [output_entries(each) for each in outputs]
+    made = {name: map_outputs(change, *(part[name] for part in parts)) for name in parts[0]}
     if isinstance(first, tuple | list):
         kind: Any = type(first)
         return kind(*made.values()) if hasattr(first, "_fields") else kind(made.values())
@@ -495,11 +503,11 @@ def mapped(change: Callable[..., Tensor], *outputs: Any) -> Any:
     return whole
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def join_outputs(parts: Sequence[Any]) -> Any:
     """Concatenate the outputs of batches; tensors become float32."""
     if isinstance(parts[0], Tensor):
         return torch.cat([part.float() for part in parts])
-    return mapped(lambda *each: torch.cat([torch.atleast_1d(part) for part in each]), *parts)
+    return map_outputs(lambda *each: torch.cat([torch.atleast_1d(part) for part in each]), *parts)
 
 
 def tensor_in(output: Any, name: str | int | None) -> Tensor:
@@ -513,7 +521,7 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     Raises:
         ConfigError: there is no such tensor; lists the entries, and how to choose one.
     """
-    values = entries(output)
+    values = output_entries(output)
     tensors = [each for each, value in values.items() if isinstance(value, Tensor)]
     if name is None:
         # Without logits, one is obvious in a tuple, or where there is no other.
@@ -525,7 +533,7 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
         return values[wanted[0]]
     wrong = "" if name is None else f", where outputs={name!r} is no tensor"
     raise ConfigError(
-        f"the network returns {shown(output)}{wrong}: "
+        f"the network returns {describe_output(output)}{wrong}: "
         + (
             f"say which loss and metrics take, task_from(..., outputs={tensors[0]!r})"
             if tensors
@@ -534,13 +542,13 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
     )
 
 
-def shown(output: object) -> str:
+def describe_output(output: object) -> str:
     """Describe an output by its type and the names of its entries."""
-    names = ", ".join(map(str, entries(output)))
+    names = ", ".join(map(str, output_entries(output)))
     return "None" if output is None else f"a {type(output).__name__}{names and f' ({names})'}"
 
 
-def entries(output: Any) -> dict[Any, Any]:
+def output_entries(output: Any) -> dict[Any, Any]:
     """Return the entries of a dict, a tuple or an object by name or place."""
     if isinstance(output, Mapping):
         return dict(output)

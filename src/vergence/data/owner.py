@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.randomness import RandomStream
 
 Rows = NDArray[np.int64]
@@ -75,7 +75,7 @@ class OwnerOptions:
     @property
     def name(self) -> str:
         """The data set's name: that of its module."""
-        return called(self)
+        return registry_name(self)
 
     def draw(self, what: str) -> np.random.Generator:
         """Return the random numbers for `what`."""

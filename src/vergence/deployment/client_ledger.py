@@ -16,9 +16,9 @@ from pathlib import Path
 from vergence.core.files import parse_json, write_whole
 from vergence.core.messages import Message
 from vergence.core.method import Method
-from vergence.core.naming import called, plural
+from vergence.core.naming import plural, registry_name
 from vergence.core.params import Params
-from vergence.core.serialization import digest, pack, plain
+from vergence.core.serialization import digest, pack, printable
 from vergence.deployment.protocol import ClientRequest, single_turns
 from vergence.engine.plan import Plan
 from vergence.engine.storage.client_states import file_of
@@ -116,8 +116,8 @@ class ClientLedger:
             self.record = ClientRecord(**parse_json(text))
         except (ValueError, TypeError) as error:
             raise StateError(
-                f"{self.path} is damaged ({plain(error)}): which state of '{client}' counts is not "
-                "known; restore it"
+                f"{self.path} is damaged ({printable(error)}): which state of '{client}' counts is "
+                "not known; restore it"
             ) from None
 
     def begin_turn(
@@ -198,13 +198,13 @@ class ClientLedger:
                 own |= {"setup" if message.round == 0 else "finish"}
             if part not in own:
                 raise StateError(
-                    f"stamp: '{plain(request.stamp)}' is of another part of the run than "
+                    f"stamp: '{printable(request.stamp)}' is of another part of the run than "
                     f"'{message.verb}' in round {message.round}; name it {' or '.join(sorted(own))}"
                 )
             if message.round == self.rounds and message.verb not in self.method.finish_verbs:
                 raise StateError(
                     f"plan: '{message.verb}' is asked for after the last round, and "
-                    f"{called(self.method)}.finish_verbs names "
+                    f"{registry_name(self.method)}.finish_verbs names "
                     f"{', '.join(self.method.finish_verbs) or 'none'}"
                 )
         if request.then and (any(sums) or any(m.round != first.round for m in request.then)):
@@ -220,8 +220,8 @@ class ClientLedger:
             file = file_of(self.seed, self.client, step.stamp)
             if file == record.pending and name != record.sum:
                 raise StateError(
-                    f"stamp: '{plain(step.stamp)}' is of the last turn of '{self.client}', which "
-                    "was another; take a new one"
+                    f"stamp: '{printable(step.stamp)}' is of the last turn of '{self.client}', "
+                    "which was another; take a new one"
                 )
 
     def _check_model(self, message: Message) -> None:
@@ -274,7 +274,7 @@ class ClientLedger:
     def _wrong_state(self, file: str | None) -> StateError:
         known = [name for name in (self.record.committed, self.record.pending) if name is not None]
         return StateError(
-            f"state: the server says that {plain(file)} is the state of '{self.client}' that "
+            f"state: the server says that {printable(file)} is the state of '{self.client}' that "
             f"counts, and it is {' or '.join(known) or 'none yet'}"
         )
 

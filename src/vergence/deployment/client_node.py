@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from vergence.core.aggregation import Sum
-from vergence.core.files import Unsaved, growing, make_folder, saving, write_whole
+from vergence.core.files import Unsaved, make_folder, open_for_append, saving, write_whole
 from vergence.core.method import Method
 from vergence.core.naming import plural
-from vergence.core.serialization import UNREADABLE, digest, plain, quick_digest, unpack
+from vergence.core.serialization import UNREADABLE, digest, printable, quick_digest, unpack
 from vergence.deployment.client_ledger import ClientLedger, check_plan
 from vergence.deployment.protocol import (
     ClientRequest,
@@ -176,7 +176,7 @@ class ClientNode:
         """
         path, file = self.folder / ".turn", None
         try:
-            file = growing(path)
+            file = open_for_append(path)
         except OSError as error:
             # On a read-only disk no answer is stored and no ledger written, so no lock is needed.
             # Any other error, ignored, would let two processes give one turn two answers.
@@ -326,7 +326,7 @@ class ClientNode:
     def _state_path(self, file: str) -> Path:
         store = self.runner.store
         if not is_file_of(file, store.seed, self.client):
-            raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
+            raise StateError(f"'{printable(file)}' is no state of '{self.client}'")
         return store.folder / file
 
     def _framed_answer(self, request: ClientRequest, key: str) -> bytes:
@@ -337,7 +337,7 @@ class ClientNode:
             note, body = self._carry_out(request)
             return framed({"to": key, **note}, body)
         except (OSError, *UNREADABLE) as error:
-            said = plain(f"{type(error).__name__}: {error}")
+            said = printable(f"{type(error).__name__}: {error}")
             raise StateError(f"this request cannot be carried out ({said})") from error
 
     def _take_turns(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:

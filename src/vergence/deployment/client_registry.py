@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from vergence.core.files import parse_json
-from vergence.core.serialization import plain
+from vergence.core.serialization import printable
 from vergence.deployment.protocol import framed, sample_count_fault, unframed
 from vergence.deployment.remote_clients import ClientLost
 from vergence.errors import PartialRun
@@ -139,7 +139,7 @@ def changed_data(had: int, facts: Mapping[str, Any]) -> str:
 
 def excerpt(value: object) -> str:
     """Return a value that another machine sent, as printable text of at most 40 characters."""
-    return "missing" if value is None else plain(repr(value))[:40]
+    return "missing" if value is None else printable(repr(value))[:40]
 
 
 def reply(
@@ -317,7 +317,7 @@ class ClientRegistry:
             if fact != self.mine[what]:
                 mend = MENDS.get(what, "")
                 return (
-                    f"its {what} is {plain(fact)[:12]}, the server's "
+                    f"its {what} is {printable(fact)[:12]}, the server's "
                     f"{self.mine[what][:12]}: use the same on both{mend}"
                 )
         if wrong := sample_count_fault(facts.get("train")):
@@ -325,7 +325,7 @@ class ClientRegistry:
         # Where Flower's operator names the nodes' keys, a node must not greet as another client.
         name = self.registered(node)
         if name == "":
-            return f"its node's key has no name: register it with `--name {plain(client)}`"
+            return f"its node's key has no name: register it with `--name {printable(client)}`"
         if name not in (None, client):
             return f"its node is registered as {excerpt(name)}: use one name for both"
         connection = self.connections.get(client)

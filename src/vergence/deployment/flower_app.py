@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from vergence.core.files import make_folder, saving, write_whole
-from vergence.core.serialization import plain
+from vergence.core.serialization import printable
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import reply
 from vergence.deployment.folder_setup import fit_to_deploy
@@ -219,7 +219,7 @@ class AppServer(ServerRun):
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
         """Write one line for the operator, also to Flower's log of the run."""
         super().tell(line, event, **about)
-        print(plain(line), flush=True)
+        print(printable(line), flush=True)
 
     def transport(self) -> dict[str, Any]:
         """Return a description of the transport, for provenance.json."""

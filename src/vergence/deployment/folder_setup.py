@@ -324,7 +324,7 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
             "--main-server: no method of this experiment cuts its network; leave it "
             "out, or use splitfed"
         )
-    handing = [label for label, method in experiment.methods.items() if method.hands_on]
+    handing = [label for label, method in experiment.methods.items() if method.passes_layers_on]
     if handing:
         raise ConfigError(
             f"--main-server: method '{handing[0]}' hands clients' layers on by "

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from vergence.core.files import growing, open_in_place, refuse_links
+from vergence.core.files import open_for_append, open_in_place, refuse_links
 from vergence.errors import ConfigError, StateError
 from vergence.system.file_locks import lock_owner, try_process_lock
 from vergence.system.processes import ask_to_end
@@ -229,7 +229,7 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
     lines = {EVENTS: f"{now:%Y-%m-%d %H:%M:%S} {text}", RECORDS: json.dumps(record)}
     for name, text_line in lines.items():
         # A full disk costs the line, not the run.
-        with suppress(OSError), growing(folder / name) as file:
+        with suppress(OSError), open_for_append(folder / name) as file:
             file.write(f"{text_line}\n".encode())
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from vergence.core.files import growing, write_whole
+from vergence.core.files import open_for_append, write_whole
 from vergence.core.naming import plural
 from vergence.deployment import folders
 from vergence.deployment.diagnostics import (
@@ -79,7 +79,7 @@ class ProcessGroup:
     ) -> None:
         """Start a process; what it prints goes to log/NAME.log."""
         role, *rest = map(str, arguments)
-        with growing(self.folder / "log" / f"{name}.log") as log:
+        with open_for_append(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
             self.children[name] = start_group(
                 # -P: a file of the working directory, such as torch.py, is not imported as a

@@ -23,7 +23,7 @@ from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Exposure
 from vergence.core.naming import plural
 from vergence.core.params import Params
-from vergence.core.serialization import UNREADABLE, pack, plain, unpack
+from vergence.core.serialization import UNREADABLE, pack, printable, unpack
 from vergence.core.tags import tagged
 from vergence.deployment.protocol import WORDS, default_limit, framed, is_file_of, unframed
 from vergence.deployment.remote_clients import ClientLost, RemoteClients
@@ -177,10 +177,10 @@ class MainServer:
             talk, number = self.sessions.get(str(note["session"])), int(note["number"])
             if talk is None:
                 return framed({"forgotten": True})
-            talk.receive(number, ClientLost(plain(note["lost"])) if note["lost"] else body)
+            talk.receive(number, ClientLost(printable(note["lost"])) if note["lost"] else body)
             return talk.message_after(number) if number <= talk.last_number else talk.last_message
         except UNREADABLE as error:
-            fault = plain(f"{type(error).__name__}: {error}")
+            fault = printable(f"{type(error).__name__}: {error}")
             raise StateError(f"this is no request to a main server ({fault})") from error
 
     def _begin(self, asked: SessionRequest) -> SplitSession:
@@ -235,7 +235,7 @@ class MainServer:
             talk.send(note, b"" if server_copy is None else encode(server_copy, {}))
         except Exception as error:
             # Raised in a thread, it would be seen by nobody, and the aggregator would wait.
-            talk.send({"failed": plain(f"{type(error).__name__}: {error}")})
+            talk.send({"failed": printable(f"{type(error).__name__}: {error}")})
 
 
 def unencrypted(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
@@ -272,7 +272,7 @@ class SessionRelay:
         except ClientLost as lost:
             raise PartialRun(f"the main server is lost: {lost}") from None
         except UNREADABLE as error:
-            why = plain(f"{type(error).__name__}: {error}")
+            why = printable(f"{type(error).__name__}: {error}")
             raise PartialRun(f"the main server answers what cannot be ({why})") from error
         raise PartialRun(f"the main server forgot {TRIES} times whom it served")
 
@@ -365,7 +365,7 @@ def checked_client(note: Mapping[str, Any], task: ClientTask, seed: int) -> Clie
     Raises:
         ValueError: a field is missing or impossible; says which.
     """
-    status, filed = plain(note["status"]), note["filed"]
+    status, filed = printable(note["status"]), note["filed"]
     if note["client"] != task.client or not (
         status == "ok" or status.startswith(("lost", "quarantined: "))
     ):

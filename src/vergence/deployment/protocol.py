@@ -15,7 +15,7 @@ from typing import Any
 from vergence.core.files import parse_json
 from vergence.core.messages import Message
 from vergence.core.params import Params
-from vergence.core.serialization import plain, unpack
+from vergence.core.serialization import printable, unpack
 from vergence.core.tags import tagged
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import ClientResult
@@ -108,7 +108,7 @@ def sample_count_fault(count: object) -> str:
     if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_SAMPLES:
         return ""
     return (
-        f"{plain(repr(count))[:40]} training samples, where a whole number from 0 to "
+        f"{printable(repr(count))[:40]} training samples, where a whole number from 0 to "
         f"{MOST_SAMPLES:,} is wanted"
     )
 
@@ -231,7 +231,7 @@ def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -
     # spreadsheet as a formula on the operator's machine.
     for name in metric_names:
         if re.fullmatch(METRIC, name, re.ASCII) is None:
-            raise ValueError(f"it was measured by {plain(repr(name))[:60]}, which is no metric")
+            raise ValueError(f"it was measured by {printable(repr(name))[:60]}, which is no metric")
     if len(metric_names) > WORDS:
         raise ValueError(f"it was measured by {len(metric_names)} metrics, and {WORDS} are allowed")
     scores_at = {
@@ -258,7 +258,7 @@ def checked_result(note: Mapping[str, Any], request: ClientRequest, seed: int) -
     # Without this check a client's scores could be written into another person's row.
     if note.get("client") != request.client:
         raise ValueError("it names another client")
-    status = plain(note["status"])
+    status = printable(note["status"])
     if status != "ok" and not status.startswith("quarantined: "):
         raise ValueError("its status is unknown")
     # Examples weigh the reply in the aggregate: a negative or huge number would let one malicious

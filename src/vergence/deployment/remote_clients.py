@@ -19,7 +19,7 @@ from vergence.core.federation import Federation, without_data
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
-from vergence.core.serialization import pack, plain, quick_digest
+from vergence.core.serialization import pack, printable, quick_digest
 from vergence.deployment.protocol import (
     ClientRequest,
     checked_result,
@@ -263,7 +263,9 @@ class RemoteClients:
         try:
             answer = self.line.ask(client, packed)
         except ClientLost as lost:
-            return [(ClientResult(client, plain(f"lost: {lost}" if str(lost) else "lost")), None)]
+            return [
+                (ClientResult(client, printable(f"lost: {lost}" if str(lost) else "lost")), None)
+            ]
         # Checked before anything is parsed: one malicious client could otherwise fill the memory.
         if len(answer) > self.limit:
             fault = f"too large: {len(answer):,} bytes, at most {self.limit:,} may come"
@@ -281,7 +283,7 @@ class RemoteClients:
         except Exception as error:
             # Every exception is caught: whatever bytes a malicious client sends, they cost its own
             # reply and never the round of the others.
-            status = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
+            status = printable(f"quarantined: malformed: {type(error).__name__}: {error}")
             replies.append((ClientResult(client, status), None))
         return replies
 
@@ -335,7 +337,9 @@ class RemoteClients:
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
-            return ClientResult(request.client, plain(f"quarantined: {reason}"), up, weights), None
+            return ClientResult(
+                request.client, printable(f"quarantined: {reason}"), up, weights
+            ), None
         if result.filed is not None:
             masks_of_client = self.known_masks.setdefault(request.client, {})
             masks_of_client[result.filed.file] = {**known, **masks(sealed)}
@@ -375,7 +379,9 @@ class RemoteClients:
             if note["to"] != quick_digest(asked) or not re.fullmatch("[0-9a-f]{64}", note["sha"]):
                 raise ValueError("it answers something else")
         except (ClientLost, ValueError, KeyError, TypeError) as error:
-            raise StateError(f"'{client}' did not say what its state is ({plain(error)})") from None
+            raise StateError(
+                f"'{client}' did not say what its state is ({printable(error)})"
+            ) from None
         return note["sha"]
 
     def close(self) -> None:

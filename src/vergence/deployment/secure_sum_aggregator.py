@@ -13,7 +13,7 @@ from typing import Any
 
 from vergence.core.method import Method
 from vergence.core.params import Params
-from vergence.core.serialization import UNREADABLE, pack, plain, quick_digest, unpack
+from vergence.core.serialization import UNREADABLE, pack, printable, quick_digest, unpack
 from vergence.deployment.protocol import SLACK, ClientRequest, framed, is_well_formed
 from vergence.deployment.secure_sum_client import SecureSumFiles
 from vergence.engine.secure_sum_attempts import PartyIdentity, SumRequest
@@ -96,13 +96,13 @@ class SecureSumAggregator:
                 )
             return self.attempt.answer(message)
         except UNREADABLE as error:
-            fault = plain(f"{type(error).__name__}: {error}")
+            fault = printable(f"{type(error).__name__}: {error}")
             raise StateError(f"this is no message of a sum ({fault})") from error
 
     def _terms(self, facts: Mapping[str, Any]) -> AdditiveParams:
         """Return an attempt's terms; of the question they hold a digest, which clients sign too."""
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
-        about, request = bytes.fromhex(str(facts.get("about"))), plain(facts.get("request"))
+        about, request = bytes.fromhex(str(facts.get("about"))), printable(facts.get("request"))
         verb = request.split(".")[1:2]
         if not verb or verb[0] not in self.forms:
             raise StateError(f"'{request}' is no sum of this run")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from vergence.core.files import add_line, untorn, write_whole
+from vergence.core.files import add_line, complete_length, write_whole
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.core.tags import tagged
@@ -169,7 +169,7 @@ class SecureSumFiles(MutableMapping[str, str]):
 
     def _all(self) -> dict[str, str]:
         data = self.path.read_bytes() if self.path.exists() else b""
-        lines = data[: untorn(data)].decode().splitlines()
+        lines = data[: complete_length(data)].decode().splitlines()
         return {name: what for what, _, name in (line.partition(" ") for line in lines)}
 
     def __getitem__(self, name: str) -> str:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, growing, parse_json
+from vergence.core.files import csv_of, open_for_append, parse_json
 from vergence.core.naming import plural
-from vergence.core.serialization import plain
+from vergence.core.serialization import printable
 from vergence.deployment import own_code
 from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
@@ -310,7 +310,7 @@ def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
     try:
         counts = parse_json(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise StateError(f"{file} cannot be read ({plain(error)}): {mend}") from None
+        raise StateError(f"{file} cannot be read ({printable(error)}): {mend}") from None
     if not isinstance(counts, dict):
         raise StateError(f"{file} is no table of clients and their training samples: {mend}")
     for client in (*clients, *counts):
@@ -318,7 +318,7 @@ def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
             what = (
                 "does not name" if client in clients else "names, beside the deployment's clients,"
             )
-            raise StateError(f"{file} {what} '{plain(client)[:40]}': {mend}")
+            raise StateError(f"{file} {what} '{printable(client)[:40]}': {mend}")
         if wrong := sample_count_fault(counts[client]):
             raise StateError(f"{file}: '{client}' has {wrong}: {mend}")
     return counts
@@ -327,7 +327,7 @@ def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
 def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
     """Append one exchange to exchanges.csv; a full disk costs the line, not the run."""
     rows = [[f"{time.time():.3f}", *vars(exchange).values()]]
-    with suppress(OSError), growing(folder / EXCHANGES) as file:
+    with suppress(OSError), open_for_append(folder / EXCHANGES) as file:
         if not file.tell():
             rows.insert(0, ["time", *vars(exchange)])
         file.write(csv_of(rows).encode())

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vergence.core.files import csv_of, fields_of, growing, settle
+from vergence.core.files import csv_of, fields_of, open_for_append, settle
 from vergence.core.messages import Message
-from vergence.core.serialization import plain
+from vergence.core.serialization import printable
 from vergence.deployment.client_registry import ENOUGH, LATER
 from vergence.deployment.protocol import ClientRequest
 from vergence.errors import StateError
@@ -57,7 +57,7 @@ class TeacherQuota:
         if not samples:
             return
         path = self.folder / FILE
-        with growing(path) as file:
+        with open_for_append(path) as file:
             # All of a client's methods, and both of its askers, share the file: two processes that
             # counted at once would both find room for the same samples.
             lock(file)
@@ -67,7 +67,7 @@ class TeacherQuota:
             if any(known == mark for _, known, _ in entries):
                 return
             self.check_limits(entries, now, samples)
-            what = f"{request.message.verb} {plain(request.stamp)}"
+            what = f"{request.message.verb} {printable(request.stamp)}"
             line = (f"{now:.3f}", mark, what, samples)
             # A line that a power cut tore would otherwise run into this one.
             file.truncate(len(whole))
@@ -140,8 +140,8 @@ def parse_entries(data: bytes) -> list[Entry]:
         return [(float(at), mark, int(number)) for at, mark, _, number in found]
     except (ValueError, csv.Error) as error:
         raise StateError(
-            f"{FILE} of this client is damaged ({plain(error)}): what was asked is not known, and "
-            "nothing more is answered; its owner must restore it"
+            f"{FILE} of this client is damaged ({printable(error)}): what was asked is not known, "
+            "and nothing more is answered; its owner must restore it"
         ) from None
 
 

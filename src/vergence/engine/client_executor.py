@@ -42,7 +42,7 @@ from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.training.cuda_graphs import STREAMS, Graphed
-from vergence.training.device import copies
+from vergence.training.device import training_copies
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked, groups_of
 from vergence.training.steps import Trainers
@@ -128,7 +128,7 @@ class ClientExecutor:
         self.solver = Solver(task, how.precision)
         graphs = how.device.type != "cpu"
         self.graphed = Graphed(task, how.device, how.precision, STREAMS) if graphs else None
-        self.moved = copies(self.trained_on, how.device) if graphs else {}
+        self.moved = training_copies(self.trained_on, how.device) if graphs else {}
         scorer = self.graphed or self.solver
         self.stacked = Stacked(task, how.device, how.precision, scorer) if how.stacks else None
         self.measure = Evaluation(task, data.people, scorer.outputs, data.all_here, self.hooks)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.task import Task
 from vergence.engine.compatibility import (
     SETTINGS,
@@ -44,7 +44,7 @@ class Combination(CheckedSettings):
     @property
     def module(self) -> str:
         """Name of the method in an experiment."""
-        return called(self.method)
+        return registry_name(self.method)
 
     @cached_property
     def each(self) -> str:

@@ -15,7 +15,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import POOLED, Federation
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
-from vergence.core.task import Task, mapped
+from vergence.core.task import Task, map_outputs
 from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 
@@ -78,7 +78,7 @@ class Evaluation:
             # The constant is fitted to validation samples: nothing made of training samples leaves
             # a client but what a protection covers.
             ends = [replace(data, train=data.val, test=part) for part in (data.test, data.val)]
-            outputs = [task.own_guess(Federation("own", {client: end}))[1] for end in ends]
+            outputs = [task.personal_baseline(Federation("own", {client: end}))[1] for end in ends]
             metrics: Mapping[str, float] = {}
             if outputs[0]:
                 on_test, on_val = (each[client] for each in outputs)
@@ -142,10 +142,10 @@ def scored(
         threshold_on: samples to choose a threshold on; None: the person's validation samples.
     """
     with profiling.phase("forward"):
-        data = task.suited(data, outputs)
+        data = task.tune_prior(data, outputs)
         val = data.val if threshold_on is None else threshold_on
         on_test = outputs(data.test)
-        on_val = outputs(val) if task.chooses else None
+        on_val = outputs(val) if task.uses_validation else None
     # Metrics get copies of the samples: a user's task may change them in place.
     with profiling.phase("scores"):
         if on_val is None:
@@ -160,7 +160,7 @@ def broken(task: Task, scores: dict[str, float], outputs: object) -> dict[str, f
     # number is then left out of means. A model that broke must not be left out.
     finite: list[bool] = []
     if any(math.isnan(value) for value in scores.values()):
-        mapped(lambda part: finite.append(bool(part.isfinite().all())) or part, outputs)
+        map_outputs(lambda part: finite.append(bool(part.isfinite().all())) or part, outputs)
     if all(finite):
         return scores
     worst = {name: math.inf if name in task.lower_is_better else -math.inf for name in scores}

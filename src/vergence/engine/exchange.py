@@ -11,7 +11,7 @@ import numpy as np
 from vergence.core.aggregation import Aggregate, Sum
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Exposure, Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
 from vergence.engine.combiners import (
@@ -227,8 +227,8 @@ class ClientExchange:
         parts = {"setup": self.method.setup_verbs, "finish": self.method.finish_verbs}
         if self.sums is not None and request.verb not in parts.get(self.phase, (request.verb,)):
             raise ConfigError(
-                f"{called(self.method)} asks for '{request.verb}' in {self.phase}, and clients in "
-                f"secure sums refuse that: name it in its {self.phase}_verbs"
+                f"{registry_name(self.method)} asks for '{request.verb}' in {self.phase}, and "
+                f"clients in secure sums refuse that: name it in its {self.phase}_verbs"
             )
         return exposed
 

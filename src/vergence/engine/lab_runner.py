@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from vergence.core.aggregation import Sum
-from vergence.core.files import csv_of, growing
+from vergence.core.files import csv_of, open_for_append
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Params
@@ -136,7 +136,7 @@ class LabRunner(ClientRunner):
 
     def _note(self, task: ClientTask, person: str, reason: str) -> None:
         """Write a line on a reply that was left out, for whoever runs the lab and nobody else."""
-        with growing(self.store.folder / left_out(self.store.seed)) as file:
+        with open_for_append(self.store.folder / left_out(self.store.seed)) as file:
             file.write(csv_of([(task.client, task.message.round, person, reason)]).encode())
 
 

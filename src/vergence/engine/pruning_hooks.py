@@ -13,7 +13,7 @@ from vergence.core.params import Params
 from vergence.core.requests import Fit, Forward, Step, StepResult
 from vergence.core.task import Task
 from vergence.privacy.hooks import ClientHooks, Turn
-from vergence.training.pruning import Gradual, prunable, within
+from vergence.training.pruning import Gradual, has_prunable_layer, prune_request
 
 ZEROS = "zeros"
 """Name of a metric: the share of a pruned run's parameters that are zero."""
@@ -38,7 +38,7 @@ class PruningHooks(ClientHooks):
     def training(self, ask: Fit, round: int) -> Fit:
         """Return the request with training restricted to the entries that are not pruned."""
         mask = self._mask(self.network, ask.params, round)
-        return ask if mask is None else within(ask, mask)
+        return ask if mask is None else prune_request(ask, mask)
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], Result]) -> Result:
         """Compute with a client's piece of a cut network, its pruned entries held at zero."""
@@ -53,7 +53,7 @@ class PruningHooks(ClientHooks):
             self.pieces[piece] = piece.module()
         network = self.pieces[piece]
         # A piece may have no layer of the kinds that are pruned.
-        prunes = prunable(network, self.pruning.layers)
+        prunes = has_prunable_layer(network, self.pruning.layers)
         mask = self._mask(network, ask.params, round) if prunes else None
         if mask is None:
             return then(ask)

@@ -18,7 +18,7 @@ from vergence.core.aggregation import Aggregate, Sum
 from vergence.core.messages import Message, SealedReply, SealedTree
 from vergence.core.method import Exposure, Method
 from vergence.core.params import Layout, Params
-from vergence.core.serialization import digest, pack, plain
+from vergence.core.serialization import digest, pack, printable
 from vergence.core.tags import tagged
 from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import forecast
@@ -196,7 +196,7 @@ class SecureSum:
         # one person's reply.
         if cipher != self.policy.cipher:
             raise StateError(
-                f"cipher: pads by '{plain(cipher)}' are proposed, and this end draws them by "
+                f"cipher: pads by '{printable(cipher)}' are proposed, and this end draws them by "
                 f"'{self.policy.cipher}' alone (privacy.aggregation.cipher)"
             )
         if threshold < self.policy.threshold:

@@ -10,7 +10,7 @@ import torch
 from vergence.core.federation import Federation, Population
 from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.serialization import known_records
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
@@ -19,10 +19,10 @@ from vergence.engine.protections.dry_run import processor_work
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
 from vergence.errors import ConfigError
-from vergence.training.bf16_weights import FASTER, instructions
+from vergence.training.bf16_weights import FASTER, bf16_instructions
 from vergence.training.cuda_graphs import STREAMS
-from vergence.training.device import pick
-from vergence.training.solver_trial import CHUNK, choose
+from vergence.training.device import choose_device
+from vergence.training.solver_trial import CHUNK, choose_solver
 
 
 def device_for(method: Method, plan: Plan) -> torch.device:
@@ -37,7 +37,7 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     # train person by person: none of it is written for a GPU.
     if plan.privacy.solver is not None or method.served or plan.silos.labs:
         return torch.device("cpu")
-    return pick("cpu" if plan.engine == "ray" else plan.device)
+    return choose_device("cpu" if plan.engine == "ray" else plan.device)
 
 
 def refuse_processor(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
@@ -50,8 +50,9 @@ def refuse_processor(method: Method, task: Task, federation: Federation, plan: P
         return
     if work := processor_work(method, task, federation):
         raise ConfigError(
-            f"run.device = '{plan.device}' trains all of a method there, and {called(method)} "
-            f"needs the processor: {work}; use 'auto', a GPU for the rest, or 'cpu'"
+            f"run.device = '{plan.device}' trains all of a method there, and "
+            f"{registry_name(method)} needs the processor: {work}; use 'auto', a GPU for the rest, "
+            "or 'cpu'"
         )
 
 
@@ -89,7 +90,7 @@ def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) 
         return PrecisionChoice(
             "fp32", "the network has no 2-d convolutions, which half makes faster"
         )
-    names, kind = instructions(device), "GPU" if device.type == "cuda" else "processor"
+    names, kind = bf16_instructions(device), "GPU" if device.type == "cuda" else "processor"
     if not names:
         return PrecisionChoice(
             "fp32", f"this {kind} has no bfloat16 instructions that torch knows of"
@@ -122,7 +123,7 @@ def _solver_for(
     # No trial where torch sees a GPU that is not used: it would start autograd's threads for the
     # GPU, and a process with these cannot be forked.
     tried = [] if device.type == "cpu" and torch.cuda.is_available() else few
-    choice = choose(task, method.local, sizes, tried, wanted, device, precision)
+    choice = choose_solver(task, method.local, sizes, tried, wanted, device, precision)
     chunk = max(choice.chunk, STREAMS if device.type != "cpu" else 1)
     return SolverChoice(choice.solver, chunk, precision, device.type, choice.reason)
 

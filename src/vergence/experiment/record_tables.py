@@ -9,7 +9,7 @@ from typing import Any
 
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.task import StartingModel
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
@@ -82,7 +82,7 @@ def method_table(method: Method, local: LocalTraining) -> Table:
     Raises:
         NotWritable: no experiment file can hold one of its options.
     """
-    entry = {"name": called(method), **table_of(method, "local", "base")}
+    entry = {"name": registry_name(method), **table_of(method, "local", "base")}
     base = getattr(method, "base", None)
     if isinstance(base, Method):
         entry["base"] = method_table(base, method.local)
@@ -127,11 +127,11 @@ def privacy_table(privacy: Privacy) -> Table:
         if record is None or record == ():
             continue
         if part.name == "own":
-            table["own"] = [{"name": called(own), **table_of(own)} for own in record]
+            table["own"] = [{"name": registry_name(own), **table_of(own)} for own in record]
             continue
         options = table_of(record)
         if part.name == "robust":
-            options = {"name": called(record), **options}
+            options = {"name": registry_name(record), **options}
         elif hasattr(record, "name"):
             options = {"name": record.name, **options}
         table[part.name] = options

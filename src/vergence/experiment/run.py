@@ -28,7 +28,7 @@ from vergence.console import note
 from vergence.core.federation import Federation
 from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
 from vergence.engine.round_loop import PoolFactory, measured, run_rounds
@@ -318,7 +318,7 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
         run_methods(experiment, loaded, out, follower)
         with profiling.phase("statistics"):
             # Only now can every method say how many people it harms: local-only may run last.
-            names = {label: called(m) for label, m in experiment.methods.items()}
+            names = {label: registry_name(m) for label, m in experiment.methods.items()}
             alone = [label for label, name in names.items() if name == "local_only"]
             for label in names if experiment.several else ():
                 if alone and not results.has_harm(out / label):
@@ -371,7 +371,7 @@ def run_methods(
             if experiment.several:
                 task = experiment.task(experiment.plan.seeds[0])
                 runs = [
-                    {"label": label, "method": called(method), "dir": label}
+                    {"label": label, "method": registry_name(method), "dir": label}
                     for label, method in experiment.methods.items()
                     if (out / label / "results.json").exists()
                 ]
@@ -478,7 +478,7 @@ def _write_final_files(
     results.write_results(
         path,
         label,
-        called(method),
+        registry_name(method),
         task,
         loaded.raw,
         people,

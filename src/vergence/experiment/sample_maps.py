@@ -30,7 +30,7 @@ def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
         test = raw.people[person].test.subset(torch.tensor([row]))
         batch = test.take(torch.tensor([0]))
         params = run.model(person)
-        shown = run.suited(params, person).test.subset(torch.tensor([row]))
+        shown = run.tune_prior(params, person).test.subset(torch.tensor([row]))
         logits = run.outputs(params, shown)
         frame = logits.shape[1] // 2
         points = batch["points"][0, frame]

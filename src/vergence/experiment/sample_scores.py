@@ -35,7 +35,7 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     for run in finals:
         for person in who[:MOST]:
             params = run.model(person)
-            test = run.suited(params, person).test
+            test = run.tune_prior(params, person).test
             outputs = run.outputs(params, test)
             rows += [(run.task.seed, *row) for row in rows_of(run.task, person, outputs, test)]
     write_csv(path, TABLES[SAMPLES], rows)
@@ -44,7 +44,7 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
     """Write prior_samples.csv for the baseline from each person's own training data, if any."""
     people = federation.only(federation.clients[:MOST])
-    name, guess = task.own_guess(people)
+    name, guess = task.personal_baseline(people)
     if not guess:
         return
     rows = [

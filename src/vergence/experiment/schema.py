@@ -57,7 +57,7 @@ from vergence.experiment.trust import (
 )
 from vergence.privacy.poisoning.data import DataPoison
 from vergence.privacy.poisoning.updates import Poison
-from vergence.training.device import pick
+from vergence.training.device import choose_device
 from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
@@ -354,7 +354,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
     model = build_model(table["model"], home)
     # A device that is missing is refused now, before anything is written.
-    pick(plan.device)
+    choose_device(plan.device)
     methods = {}
     for entry in method_tables(table):
         label, method = build_method(entry, table.get("local", {}))

@@ -78,7 +78,7 @@ def common_model(run: str, experiment: Any) -> StartingModel:
     task = experiment.task(seed)
     files = read_manifest(Path(run))["done"][str(seed)]["files"]
     server = load_progress(Path(run), files, rounds, method.state_records(task)).server
-    params = method.predicting(server, "newcomer").get("model")
+    params = method.prediction_trees(server, "newcomer").get("model")
     if params is None or params.layout != task.init().layout:
         raise ConfigError(
             f"model.start: the method of {run} shares no whole model that another run could start "

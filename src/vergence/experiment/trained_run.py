@@ -155,27 +155,29 @@ class TrainedRun:
         if not self.task.own_prior:
             return samples
         owner = None if person is None else self.trained_on.people[person]
-        if owner is not None and self.task.own_choice:
-            owner = self.task.suited(owner, partial(self.outputs, self.model(str(person))))
-        return self.task.lent(samples, owner)
+        if owner is not None and self.task.tunes_prior:
+            owner = self.task.tune_prior(owner, partial(self.outputs, self.model(str(person))))
+        return self.task.prepare_for(samples, owner)
 
-    def suited(self, params: Params, person: str) -> Splits:
+    def tune_prior(self, params: Params, person: str) -> Splits:
         """Return a person's data with the prior that the task chooses for these parameters."""
-        return self.task.suited(self.ready.people[person], partial(self.outputs, params))
+        return self.task.tune_prior(self.ready.people[person], partial(self.outputs, params))
 
     def without_own_prior(self, person: str) -> TrainedRun:
         """Return the run with a person's data, without the prior from their own training data."""
         if not self.task.own_prior:
             return self
         own = self.ready.people[person]
-        parts = Splits(*(self.task.lent(part, None) for part in (own.train, own.val, own.test)))
+        parts = Splits(
+            *(self.task.prepare_for(part, None) for part in (own.train, own.val, own.test))
+        )
         return replace(
             self, evaluation_data=replace(self.ready, people={**self.ready.people, person: parts})
         )
 
     def offers_newcomer(self, whole: bool = False) -> bool:
         """Return whether the server sends an unseen client any parameters; with `whole`, all."""
-        trees = self.method.predicting(self.server, NEWCOMER)
+        trees = self.method.prediction_trees(self.server, NEWCOMER)
         if not whole:
             return bool(trees)
         names = {name for params in trees.values() for name in params.layout.names}
@@ -184,7 +186,7 @@ class TrainedRun:
     def evaluation_message(self, person: str) -> Message:
         """Return the message with which the server asks for a person's final evaluation."""
         client = self.experiment.plan.silos.home(person)
-        trees = self.method.predicting(self.server, client)
+        trees = self.method.prediction_trees(self.server, client)
         return Message("evaluate", trees, round=self.experiment.plan.rounds)
 
     def model(self, person: str, known: bool = True, train: Samples | None = None) -> Params:
@@ -208,7 +210,7 @@ class TrainedRun:
         A method that sends no whole model gives what `person`, by default the first one, would
         predict with as an unseen client.
         """
-        sent = self.method.predicting(self.server, NEWCOMER).get("model")
+        sent = self.method.prediction_trees(self.server, NEWCOMER).get("model")
         if sent is None or sent.layout != self.executor.solver.layout:
             return self.model(person or self.ready.clients[0], known=False)
         return self.executor.model(sent, self.experiment.plan.rounds)

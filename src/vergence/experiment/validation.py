@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vergence import profiling
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.task import Task, joined, mapped, shown
+from vergence.core.task import Task, describe_output, join_outputs, map_outputs
 from vergence.engine.client_executor import public_data
 from vergence.engine.evaluation import naming, scored
 from vergence.engine.protections.setup import check_privacy
@@ -23,7 +23,7 @@ from vergence.errors import ConfigError, DataError, VergenceError, first_line
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.user_code_errors import report_user_errors
-from vergence.training.pruning import weights
+from vergence.training.pruning import prunable_weights
 
 PATIENCE_S = 0.15
 """Processor time for trying networks and metrics; for further people only targets are read."""
@@ -78,7 +78,7 @@ def validate(experiment: Experiment) -> Loaded:
     for label, method in experiment.methods.items():
         try:
             method.check(task)
-            if method.borrows:
+            if method.needs_public_data:
                 public_data(ready)
             refuse_processor(method, task, ready, plan)
             plan.delivery.check()
@@ -86,7 +86,7 @@ def validate(experiment: Experiment) -> Loaded:
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
     if plan.pruning.amount:
-        weights(task.module(), plan.pruning.layers)
+        prunable_weights(task.module(), plan.pruning.layers)
     with profiling.phase("data"):
         return Loaded(raw, ready, digest(ready))
 
@@ -128,7 +128,8 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
         reason = first_line(error)
         if returned and not isinstance(returned[-1], Tensor):
             reason = (
-                f"the network returns {shown(returned[-1])}, the task takes a tensor ({reason})"
+                f"the network returns {describe_output(returned[-1])}, the task takes a tensor "
+                f"({reason})"
             )
         raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
     task.check(ready)
@@ -287,7 +288,7 @@ def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
         return
 
     def outputs(part: Samples) -> Any:
-        return joined(
+        return join_outputs(
             [task.forward(module, part.take(rows)) for rows in torch.arange(len(part)).split(BATCH)]
         )
 
@@ -295,4 +296,4 @@ def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
     try:
         scored(task, outputs, splits)
     except Exception:
-        scored(task, lambda part: mapped(torch.neg, outputs(part)), splits)
+        scored(task, lambda part: map_outputs(torch.neg, outputs(part)), splits)

@@ -76,7 +76,7 @@ class FedDF(UpdateMethod[Student, NoState]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar = {"train": Exposure("each")}
-    borrows: ClassVar[bool] = True
+    needs_public_data: ClassVar[bool] = True
 
     def server(self, task: Task) -> Student:
         """Start from the task's initial model."""

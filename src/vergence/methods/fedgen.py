@@ -21,8 +21,8 @@ from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, SealedReply, reply
 from vergence.core.method import Exposure, Method, NoState, Tree
-from vergence.core.naming import called
-from vergence.core.objectives import Objective, each
+from vergence.core.naming import registry_name
+from vergence.core.objectives import Objective, loss_per_sample
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.stages import WrappedTask
@@ -126,7 +126,9 @@ class FedGen(Method[Teachers, NoState]):
             ConfigError: the task tells no classes apart, or its head is not one linear layer.
         """
         if not task.classes:
-            raise ConfigError(f"task '{called(task)}' tells no classes apart, which fedgen needs")
+            raise ConfigError(
+                f"task '{registry_name(task)}' tells no classes apart, which fedgen needs"
+            )
         model, layer = task.init(), task.linear_head()
         head = tuple(n for n in model.layout.names if n.rpartition(".")[0] == layer)
         generator = self.generator_objective(task).init()
@@ -296,7 +298,7 @@ class Consensus(WrappedTask):
         task, shares = self.task, batch["shares"]
         labels = task.labelled(batch["class"], batch["noise"])
         outputs = vmap(linear, (None, 0, 0))(output, batch["weight"], batch["bias"])
-        losses = vmap(lambda of_head: each(task, of_head, labels))(outputs[:-1])
+        losses = vmap(lambda of_head: loss_per_sample(task, of_head, labels))(outputs[:-1])
         loss = (shares * losses).mean(1).sum() + self.eta * diversity(batch["noise"], output)
         if self.adversarial:
             ensemble = (shares[..., None] * outputs[:-1]).sum(0)

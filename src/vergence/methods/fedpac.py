@@ -18,7 +18,7 @@ from vergence.core.conversation import Conversation, aggregate, collect, compute
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Layers, Method, Tree
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.objectives import FeatureAlignment
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -95,7 +95,9 @@ class FedPAC(Method[Collaboration, Collaborator]):
         """Refuse a task that tells no classes apart, and a network that cannot be split."""
         super().check(task)
         if not task.classes:
-            raise ConfigError(f"task '{called(task)}' tells no classes apart, which fedpac needs")
+            raise ConfigError(
+                f"task '{registry_name(task)}' tells no classes apart, which fedpac needs"
+            )
 
     def server(self, task: Task) -> Collaboration:
         """Start from the task's initial model."""

@@ -174,7 +174,7 @@ def losses(
     return [float(loss(outputs, batch)) for batch in prior_batches(samples, outputs.device)]
 
 
-def suited(
+def choose_prior_amount(
     splits: Splits, validation_outputs: Tensor, loss: Callable[[Tensor, Batch], Tensor]
 ) -> Splits:
     """Return a person's data with the exponent that their validation data choose.
@@ -211,7 +211,7 @@ def prior_of(batch: Batch, task: str) -> Tensor:
     if BANK not in batch:
         raise ConfigError(
             f"{task}: these samples have no prior, which task.personal_prior needs: pass the data "
-            "through task.prepare, or new samples through task.lent"
+            "through task.prepare, or new samples through task.prepare_for"
         )
     return batch[BANK]
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.federation import Dataset
 from vergence.core.files import replacing
-from vergence.core.naming import called
-from vergence.core.optional import needed
+from vergence.core.naming import registry_name
+from vergence.core.optional import import_optional
 from vergence.core.params import Params
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ from vergence.results.read import Run, read
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 from vergence.video.streaming import State, StreamingModel
 
 # float32 results of the same operations in another order differ by about 1e-6.
@@ -235,8 +235,8 @@ def packages() -> Any:
         ConfigError: the extra `export` is not installed.
     """
     for name in ("onnx", "onnxscript"):
-        needed(name, "export", "export")
-    return needed("onnxruntime", "export", "export")
+        import_optional(name, "export", "export")
+    return import_optional("onnxruntime", "export", "export")
 
 
 def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedRun, Run]:
@@ -248,7 +248,7 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedR
     """
     trained, run = read_run(folder, seed), read(folder).runs[0]
     if type(trained.task) not in ANSWERS:
-        names = ", ".join(called(kind) for kind in ANSWERS)
+        names = ", ".join(registry_name(kind) for kind in ANSWERS)
         raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
     network = trained.task.network
     # `prepare` computes columns before training, outside the network: the file would lack them.
@@ -271,7 +271,7 @@ def params_and_probe(trained: TrainedRun, person: str | None) -> tuple[Params, S
     params = trained.newcomer() if person is None else trained.model(who)
     # A personal prior needs the person's own gaze; somebody new gets that of all others.
     if trained.task.own_prior:
-        ready = trained.suited(params, who).test
+        ready = trained.tune_prior(params, who).test
         known = person in trained.trained_on.clients
         prior = whole_prior(ready) if known else common_prior(ready)
         test = with_one_prior(test, prior)
@@ -299,7 +299,7 @@ def check_shape(whole: Exportable, test: Samples, shape: CallShape) -> int | Non
         ConfigError: a network that cannot be called in this shape.
     """
     network = whole.task.network
-    name = called(network)
+    name = registry_name(network)
     for option, size in (("--frames", shape.frames), ("--batch", shape.batch)):
         if isinstance(size, int) and size < 1:
             raise ConfigError(f"{option} must be 1 or more, or dynamic, got {size}")

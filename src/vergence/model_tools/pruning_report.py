@@ -15,7 +15,7 @@ from vergence.metrics.intervals import interval
 from vergence.results.figure_style import COLOURS, MUTED, canvas, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import Record, TextTable
-from vergence.training.pruning import Pruning, row, stored_bytes
+from vergence.training.pruning import Pruning, removable_layers, stored_bytes
 
 KIB = 1024
 # Times within 5 % are called alike: repeated measurements differ by as much.

@@ -32,13 +32,13 @@ from vergence.results.figure_style import save
 from vergence.results.read import read
 from vergence.training.pruning import (
     Pruning,
-    built,
+    bind_parameters,
     pack,
-    row,
-    shrunk,
-    sparsified,
-    weights,
-    within,
+    prunable_weights,
+    prune_request,
+    removable_layers,
+    remove_pruned_units,
+    with_sparse_layers,
 )
 
 AMOUNTS = (0.9, 0.95, 0.99, 0.999)
@@ -124,7 +124,7 @@ def table(task: Task, amounts: Sequence[float]) -> list[PruningRow]:
     lines = [PruningRow("as trained", None)]
     lines += [PruningRow(f"linear {a:g}", Pruning(a)) for a in amounts]
     try:
-        weights(network, "conv")
+        prunable_weights(network, "conv")
     except ConfigError:
         return [*lines, PruningRow("neurons 0.5", Pruning(0.5, "linear", structured=True))]
     return [
@@ -208,7 +208,7 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
     if not tune:
         return
     local = replace(trained.method.local, steps=tune, schedule="constant")
-    ask = within(Fit(params, subject.train(), local), keep)
+    ask = prune_request(Fit(params, subject.train(), local), keep)
     after = trained.executor.solver.fit(ask, RandomStream("prune", task.seed, line.name)).params
     pruned = made(line, task.module(), keep, after)
     for person in subject.people:
@@ -218,9 +218,13 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
 def made(line: PruningRow, network: nn.Module, keep: Mask, params: Params) -> nn.Module:
     """Return the pruned network; where possible, filters and neurons are removed from it."""
     # In memory of its own: what is read from a file is not aligned, and slower.
-    whole = built(network, params.like(keep.keep(params).flat.clone()))
+    whole = bind_parameters(network, params.like(keep.keep(params).flat.clone()))
     structured = line.pruning is not None and line.pruning.structured
-    return shrunk(whole, keep) if structured and row(whole) is not None else whole
+    return (
+        remove_pruned_units(whole, keep)
+        if structured and removable_layers(whole) is not None
+        else whole
+    )
 
 
 @torch.no_grad()
@@ -247,7 +251,7 @@ def clock(lines: Sequence[PruningRow], task: Task, subject: PrunedModel, rounds:
     def call(network: nn.Module) -> Callable[[], object]:
         return torch.no_grad()(lambda: task.forward(network, one))
 
-    both = [*networks, *map(sparsified, networks)]
+    both = [*networks, *map(with_sparse_layers, networks)]
     times = medians([call(network) for network in both], rounds)
     for line, dense, sparse in zip(lines, times, times[len(lines) :], strict=False):
         line.dense_ms, line.sparse_ms = dense, sparse

@@ -21,8 +21,8 @@ from vergence.core.data import Batch
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
-from vergence.core.stages import PULL, SMASHED, CutPoint, Piece, pieces, reading
-from vergence.core.task import Model, Task, own_randomness
+from vergence.core.stages import PULL, SMASHED, CutPoint, Piece, pieces, reads_side_inputs
+from vergence.core.task import Model, Task, isolated_randomness
 from vergence.methods.split.base import needed_columns
 from vergence.training.batches import batches
 

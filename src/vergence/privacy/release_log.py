@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from vergence.core.files import add_line, csv_of, make_folder, settle, untorn, write_whole
+from vergence.core.files import add_line, complete_length, csv_of, make_folder, settle, write_whole
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.budget import Budget
@@ -62,7 +62,7 @@ class ReleaseLog:
         self.entries: list[Release] = []
         data = path.read_bytes() if path.exists() else b""
         # What follows the last whole line is no release: its writer died, or has yet to end it.
-        whole = data[: untorn(data)]
+        whole = data[: complete_length(data)]
         try:
             for draw, mark, noise, rate, steps in csv.reader(whole.decode().splitlines()):
                 entry = Release(draw, mark, float(noise), float(rate), int(steps))

@@ -55,6 +55,6 @@ def downloads(method: Method, task: Task) -> Downloads:
         tuple(server_part),
         type(method).group_on is not Method.group_on
         and all(kinds[tree] != "groups" for tree in offered),
-        method.hands_on,
+        method.passes_layers_on,
         size >= task.init().layout.n,
     )

@@ -293,7 +293,7 @@ def learns(
             "ones are compared with them",
         )
     if "loss gradients" in sent:
-        what = "pictures (from end)" if task.stays else "labels (from pull and end)"
+        what = "pictures (from end)" if task.never_sent else "labels (from pull and end)"
         table.add_row("server, by computing", f"{what}: not sent, but it averages end")
     *raw, labels = subject(task).raw
     secrets = [*raw, *([] if columns else [labels]), "validation scores"]

@@ -153,7 +153,7 @@ class _Turn:
             for e in self.method.exposure.values()
             for tree in (self.offered if e.down is None else e.down)
         }
-        needed = self.method.predicting(self.method.server(self.task), "")
+        needed = self.method.prediction_trees(self.method.server(self.task), "")
         for name, tree in needed.items():
             if name in sent:
                 continue

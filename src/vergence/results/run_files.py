@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vergence.core.files import parse_json, untorn
+from vergence.core.files import complete_length, parse_json
 from vergence.errors import StateError
 
 # A forged file could otherwise fill the memory; no run writes files of these sizes.
@@ -274,5 +274,5 @@ def whole_lines(path: Path, start: int = 0) -> tuple[str, int]:
             data = file.read()
     except FileNotFoundError:
         return "", start
-    end = untorn(data)
+    end = complete_length(data)
     return data[:end].decode(errors="replace"), start + end

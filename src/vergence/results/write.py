@@ -22,7 +22,7 @@ from safetensors.torch import save
 from vergence.core.federation import Federation
 from vergence.core.files import csv_of, saving, write_text, write_whole
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.task import Task
 from vergence.engine.round_loop import UPLOAD
 from vergence.engine.storage.run_directory import SolverChoice
@@ -126,7 +126,7 @@ def write_results(
         {
             "method": name,
             "label": label,
-            "task": called(task),
+            "task": registry_name(task),
             "federation": federation.name,
             "people": list(people),
             "clients": len(federation.clients),

@@ -101,7 +101,7 @@ def write_conditions(
         for seed in seeds:
             found = trained(folder / label, seed)
             models = {person: found.model(person) for person in people}
-            tests = {p: found.suited(params, p).test for p, params in models.items()}
+            tests = {p: found.tune_prior(params, p).test for p, params in models.items()}
             outputs = {p: found.outputs(params, tests[p]) for p, params in models.items()}
             for person, condition, level, rows in levels(tests):
                 got = task.metrics(outputs[person][rows], tests[person].subset(rows))

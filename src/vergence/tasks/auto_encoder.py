@@ -37,7 +37,7 @@ class AutoEncoder(Task):
 
     input_columns: ClassVar[tuple[str, ...]] = ("eyes",)
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
-    stays: ClassVar[tuple[str, ...]] = ("eyes",)
+    never_sent: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.task import Task
-from vergence.metrics.personal_priors import suited
+from vergence.metrics.personal_priors import choose_prior_amount
 
 
 class PriorTask(Task):
@@ -31,7 +31,7 @@ class PriorTask(Task):
         return bool(self.personal_prior)
 
     @property
-    def own_choice(self) -> bool:
+    def tunes_prior(self) -> bool:
         """True if a person's validation data choose how much of the prior is used."""
         return self.personal_prior in ("auto", "chosen")
 
@@ -39,11 +39,11 @@ class PriorTask(Task):
     def with_prior(self, output: Tensor, batch: Batch) -> Tensor:
         """Return a network's outputs with the batch's priors applied, if the task has priors."""
 
-    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
+    def tune_prior(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
         """Return a person's data with the amount of prior that suits their validation data best."""
-        if not self.own_choice:
+        if not self.tunes_prior:
             return splits
-        return suited(splits, outputs(splits.val), self.loss_with_prior)
+        return choose_prior_amount(splits, outputs(splits.val), self.loss_with_prior)
 
     def loss_with_prior(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the loss of outputs without a prior, after the batch's priors are applied."""

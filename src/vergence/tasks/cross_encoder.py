@@ -40,7 +40,7 @@ class CrossEncoderTask(Task):
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     side_inputs: ClassVar[tuple[str, ...]] = ("whose",)
     public: ClassVar[tuple[str, ...]] = ("whose",)
-    stays: ClassVar[tuple[str, ...]] = ("eyes",)
+    never_sent: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
 

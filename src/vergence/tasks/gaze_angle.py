@@ -81,7 +81,7 @@ class GazeAngle(PriorTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.own_choice and self.correction:
+        if self.tunes_prior and self.correction:
             raise ConfigError(
                 "gaze_angle: personal_prior = 'auto' is not for angles with a correction; "
                 "set personal_prior to a number, or leave task.correction out"
@@ -139,13 +139,13 @@ class GazeAngle(PriorTask):
         def made(splits: Splits) -> Tensor:
             centre, spread = CENTRE.double(), SPREAD.double()
             own = offsets(splits.train.columns["gaze"], centre, spread)
-            return torch.cat([part_of(own, a) for a in AMOUNTS]) if self.own_choice else own
+            return torch.cat([part_of(own, a) for a in AMOUNTS]) if self.tunes_prior else own
 
         common = torch.stack([CENTRE, SPREAD])
         through = self.prior_in == "training"
         return attached_to_all(federation, made, common, through)
 
-    def lent(self, samples: Samples, owner: Splits | None) -> Samples:
+    def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""
         if not self.personal_prior:
             return samples
@@ -246,7 +246,7 @@ class GazeAngle(PriorTask):
         error = angular_error_deg(outputs.double(), samples.columns["gaze"].double())
         return torch.stack([error, torch.ones_like(error)], 1)
 
-    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+    def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return the mean direction of one's own training samples."""
         return "personal mean", {
             p: mean_direction(s.train.columns["gaze"].double()).expand(len(s.test), 2)

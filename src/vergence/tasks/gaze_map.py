@@ -282,16 +282,16 @@ class GazeMap(PriorTask):
 
         def made(splits: Splits) -> Tensor:
             prior = cross_fitted(splits.train.columns["points"], grid).log()
-            return torch.cat([a * prior for a in EXPONENTS]) if self.own_choice else prior
+            return torch.cat([a * prior for a in EXPONENTS]) if self.tunes_prior else prior
 
         through = self.prior_in == "training"
         return attached_to_all(federation, made, self._common(grid), through)
 
     def _common(self, grid: tuple[int, int]) -> Tensor:
         common = common_map(*grid).log()
-        return torch.zeros_like(common) if self.own_choice else common
+        return torch.zeros_like(common) if self.tunes_prior else common
 
-    def lent(self, samples: Samples, owner: Splits | None) -> Samples:
+    def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""
         if not self.personal_prior:
             return samples
@@ -345,7 +345,7 @@ class GazeMap(PriorTask):
             )
         return {**table, "other people": rows} if rows else table
 
-    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+    def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return the personal prior as outputs for everybody's test samples."""
         grid = self.grid(next(iter(federation.people.values())).test)
         return "personal prior", {

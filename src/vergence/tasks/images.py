@@ -101,7 +101,7 @@ class Images(ClassificationTask):
         right = (outputs.argmax(1) == samples.columns["label"]).double()
         return torch.stack([right, torch.ones_like(right)], 1)
 
-    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+    def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return one's own most frequent class as scores."""
         width = max(len(s.train.columns["label"].bincount()) for s in federation.people.values())
         return "own most frequent", {

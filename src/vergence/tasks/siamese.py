@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.tasks.cross_encoder import check_rows, pixels
@@ -45,7 +45,7 @@ class SiameseTask(Task):
         super().__post_init__()
         has = getattr(self.network, "target", None)
         if has is None:
-            name = called(self.network)
+            name = registry_name(self.network)
             raise ConfigError(f"task siamese needs model siamese, got '{name}'")
         if has != (self.objective == "byol"):
             raise ConfigError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vergence.core.classification import ClassificationTask, Scores
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.data.synthetic import zsl_synthetic
 from vergence.data.zero_shot.semantics import names_of
 from vergence.errors import ConfigError, DataError, nearest
@@ -76,14 +76,14 @@ class ZeroShot(ClassificationTask):
             if given not in known:
                 close = nearest(given, names) if isinstance(given, str) else ""
                 raise ConfigError(
-                    f"{called(self)}: unseen has '{given}', which is no class{close}; give names, "
-                    f"or numbers from 0 to {len(names) - 1}"
+                    f"{registry_name(self)}: unseen has '{given}', which is no class{close}; give "
+                    f"names, or numbers from 0 to {len(names) - 1}"
                 )
         found = tuple(sorted({known[given] for given in self.unseen}))
         if len(found) != len(self.unseen) or len(found) in (0, len(names)):
             raise ConfigError(
-                f"{called(self)}: unseen must name some of the {len(names)} classes but not all, "
-                f"each once; got {list(self.unseen)}"
+                f"{registry_name(self)}: unseen must name some of the {len(names)} classes but not "
+                f"all, each once; got {list(self.unseen)}"
             )
         return found
 
@@ -101,7 +101,7 @@ class ZeroShot(ClassificationTask):
         output = module(batch["x"])
         if output.shape != (len(batch["x"]), self.classes):
             raise ConfigError(
-                f"{called(self)}: {type(module).__name__} returned {list(output.shape)} for "
+                f"{registry_name(self)}: {type(module).__name__} returned {list(output.shape)} for "
                 f"{len(batch['x'])} samples; a score per sample and class is needed, the unseen "
                 f"ones too: [{len(batch['x'])}, {self.classes}]"
             )
@@ -144,16 +144,17 @@ class ZeroShot(ClassificationTask):
             theirs = federation.about.get(what)
             if theirs is not None and theirs != ", ".join(own):
                 raise DataError(
-                    f"{called(self)}: {what} of '{federation.name}' are {theirs}, those of the "
-                    f"task {', '.join(own)}; set task.names and task.unseen to those of the data"
+                    f"{registry_name(self)}: {what} of '{federation.name}' are {theirs}, those of "
+                    f"the task {', '.join(own)}; set task.names and task.unseen to those of the "
+                    "data"
                 )
         for person, splits in federation.people.items():
             tested = set(splits.test.columns["y"].unique().tolist())
             if not tested <= set(range(len(names))) or not tested & unseen or tested <= unseen:
                 raise DataError(
-                    f"{called(self)}: test samples of {person} are of classes {sorted(tested)}; H "
-                    f"needs some of the unseen ones, {sorted(unseen)}, and some of the others, "
-                    f"below {len(names)}"
+                    f"{registry_name(self)}: test samples of {person} are of classes "
+                    f"{sorted(tested)}; H needs some of the unseen ones, {sorted(unseen)}, and "
+                    f"some of the others, below {len(names)}"
                 )
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vergence.core.files import fields_of, growing
+from vergence.core.files import fields_of, open_for_append
 from vergence.results.layout import COSTS
 from vergence.results.run_files import whole_lines
 
@@ -110,7 +110,7 @@ class Board:
         assert self.file is not None
         now = time.time()
         data = [framed(Event(**{"wall_time": now, **e}).SerializeToString()) for e in events]
-        with growing(self.file) as file:
+        with open_for_append(self.file) as file:
             file.write(b"".join(data))
 
 

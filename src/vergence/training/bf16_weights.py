@@ -24,7 +24,7 @@ from vergence.training.gradients import take_gradients
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 FASTER = nn.Conv2d
 """Layer that bfloat16 makes faster on a CPU; networks without one take longer than in float32."""
-EXACT = (*NORMS, nn.Conv3d)
+FLOAT32_LAYERS = (*NORMS, nn.Conv3d)
 """Layers that stay in float32. On a CPU torch 2.13 returns NaN, or numbers up to 1e34, as gradients
 of some bfloat16 3-d convolutions, such as over two time steps with 3 x 3 x 3 filters."""
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
@@ -33,9 +33,9 @@ INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 class HalfNetwork:
     """A network that reads a bfloat16 copy of float32 parameters, which lie in one vector.
 
-    Layers of `EXACT` read the float32 parameters themselves. In a forward pass under autocast
-    (`training_loss`) products take bfloat16, and the loss float32; norms, softmax and sums round
-    only their results.
+    Layers of `FLOAT32_LAYERS` read the float32 parameters themselves. In a forward pass under
+    autocast (`training_loss`) products take bfloat16, and the loss float32; norms, softmax and
+    sums round only their results.
 
     Args:
         module: a network of the layout's names, on the device of `vector`.
@@ -50,7 +50,7 @@ class HalfNetwork:
         sums, counted = torch.empty_like(vector), statistics_of(module)
         trained = [name for name in layout.names if name not in counted]
         self.sums = [layout.view(sums, name) for name in trained]
-        named, kept = dict(module.named_parameters()), exact(module)
+        named, kept = dict(module.named_parameters()), float32_parameters(module)
         self.parameters = [named[name] for name in trained]
         for name in layout.names:
             named[name].data = layout.view(vector if name in kept else self.copy, name)
@@ -68,13 +68,13 @@ class HalfNetwork:
         return self.sums
 
 
-def exact(module: nn.Module) -> set[str]:
+def float32_parameters(module: nn.Module) -> set[str]:
     """Return the names of the parameters that stay in float32."""
     layers = module.named_modules()
     return {
         f"{layer}.{name}" if layer else name
         for layer, found in layers
-        if isinstance(found, EXACT)
+        if isinstance(found, FLOAT32_LAYERS)
         for name, _ in found.named_parameters(recurse=False)
     }
 
@@ -94,7 +94,7 @@ def _in_own_type(self: nn.Conv2d, x: Tensor) -> Tensor:
         return self._conv_forward(x.to(self.weight.dtype), self.weight, self.bias)
 
 
-def instructions(device: torch.device) -> str:
+def bf16_instructions(device: torch.device) -> str:
     """Return the name of a device's bfloat16 instructions; empty where none are known."""
     if device.type == "cuda":
         known = torch.cuda.is_bf16_supported(including_emulation=False)

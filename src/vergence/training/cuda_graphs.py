@@ -22,10 +22,10 @@ from vergence.core.local_training import LocalTraining, OptimizerState, Precisio
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
-from vergence.core.task import Task, joined, mapped
+from vergence.core.task import Task, join_outputs, map_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
-from vergence.training.device import at_home
+from vergence.training.device import in_main_memory
 from vergence.training.gradients import training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
 from vergence.training.optimizers import SLOTS, stepper
@@ -122,14 +122,14 @@ class Graphed:
         with lane.replay.here():
             found = lane.outputs(params, data, batch)
         made: list[Tensor] = []
-        mapped(lambda part: made.append(part) or part, found)
+        map_outputs(lambda part: made.append(part) or part, found)
         lane.replay.end(made)
-        return mapped(Tensor.cpu, found)
+        return map_outputs(Tensor.cpu, found)
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data; scores are computed on the CPU."""
         outputs = self.outputs(params, data)
-        return self.task.score(outputs, at_home(data).copy())
+        return self.task.score(outputs, in_main_memory(data).copy())
 
 
 class GraphSlot(FlatNetwork):
@@ -183,7 +183,7 @@ class GraphSlot(FlatNetwork):
     def _load_data(self, data: Samples, rows: Tensor) -> None:
         """Copy columns and order into static memory; grown memory drops all recordings."""
         if len(rows) > len(self.order):
-            self.order = torch.zeros(_roomy(len(rows)), dtype=torch.int64)
+            self.order = torch.zeros(_rounded_up(len(rows)), dtype=torch.int64)
             self._forget()
         self.order[: len(rows)].copy_(rows)
         for name, column in data.columns.items():
@@ -193,7 +193,7 @@ class GraphSlot(FlatNetwork):
                 column.shape[1:],
             )
             if held is None or not like or len(held) < len(column):
-                shape = (_roomy(len(column)), *column.shape[1:])
+                shape = (_rounded_up(len(column)), *column.shape[1:])
                 held = self.columns[name] = torch.zeros(shape, dtype=column.dtype)
                 self._forget()
             held[: len(column)].copy_(column)
@@ -201,8 +201,8 @@ class GraphSlot(FlatNetwork):
             del self.columns[name]
             self._forget()
         # A bank is large, often shared by everybody, and not copied: no recording reads it.
-        before = {name: _kind(bank) for name, (bank, _) in self.banks.items()}
-        if before != {name: _kind(bank) for name, bank in data.banks.items()}:
+        before = {name: _bank_kind(bank) for name, (bank, _) in self.banks.items()}
+        if before != {name: _bank_kind(bank) for name, bank in data.banks.items()}:
             self.banks.clear()
             self._forget()
         for name, bank in data.banks.items():
@@ -324,15 +324,15 @@ class GraphSlot(FlatNetwork):
             part = data.take(slice(at, at + batch))
             moved = {name: column.to(self.device) for name, column in part.items()}
             parts.append(self.task.forward(self.module, moved))
-        return joined(parts)
+        return join_outputs(parts)
 
 
-def _kind(bank: SharedRows) -> tuple[object, ...]:
+def _bank_kind(bank: SharedRows) -> tuple[object, ...]:
     """Properties of a bank that a recording depends on: not its rows."""
     return bank.by, bank.rows.dtype, bank.rows.shape[1:]
 
 
-def _roomy(n: int) -> int:
+def _rounded_up(n: int) -> int:
     """Round up, so that clients of like sizes share one recording."""
     return 1 << math.ceil(math.log2(n))
 

@@ -16,7 +16,7 @@ from vergence.errors import ConfigError
 Part = Literal["train", "val", "test"]
 
 
-def pick(wanted: str = "auto") -> torch.device:
+def choose_device(wanted: str = "auto") -> torch.device:
     """Return the device `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is a GPU where there is one.
 
     Raises:
@@ -41,14 +41,14 @@ def pick(wanted: str = "auto") -> torch.device:
     return torch.device("cuda", index)
 
 
-def at_home(samples: Samples) -> Samples:
+def in_main_memory(samples: Samples) -> Samples:
     """Return samples in main memory."""
     columns = {name: column.cpu() for name, column in samples.columns.items()}
     banks = {n: replace(bank, rows=bank.rows.cpu()) for n, bank in samples.banks.items()}
     return Samples(columns, banks)
 
 
-def resident(
+def move_to_device(
     federation: Federation, device: torch.device, parts: Sequence[Part] = ("train",)
 ) -> Federation:
     """Move these parts of everybody's data to a device, once; banks shared by people stay shared.
@@ -70,7 +70,9 @@ def resident(
     return replace(federation, people=people)
 
 
-def copies(federation: Federation, device: torch.device) -> dict[int, tuple[Samples, Samples]]:
+def training_copies(
+    federation: Federation, device: torch.device
+) -> dict[int, tuple[Samples, Samples]]:
     """Return everybody's training data in main memory and on a device, by the `id` of the former.
 
     What a method itself reads of a client's data stays in main memory. Both are kept, so that no
@@ -79,7 +81,7 @@ def copies(federation: Federation, device: torch.device) -> dict[int, tuple[Samp
     if isinstance(federation.people, Population):
         return {}
     here = {person: splits.train for person, splits in federation.people.items()}
-    moved = resident(federation, device).people
+    moved = move_to_device(federation, device).people
     return {id(train): (train, moved[person].train) for person, train in here.items()}
 
 

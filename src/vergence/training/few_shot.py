@@ -64,7 +64,9 @@ class Estimator(NamedOptions, label="estimator"):
                 error = _vectors(weights, features[each, rows]) - wanted[each, rows]
                 step(error.abs().mean((1, 2)).sum())
         trained = [w.detach() for w in weights]
-        return lambda codes: functional.normalize(_vectors(trained, _same(codes, width)), dim=-1)
+        return lambda codes: functional.normalize(
+            _vectors(trained, _check_width(codes, width)), dim=-1
+        )
 
 
 def adam(weights: list[Tensor], rate: Tensor) -> Callable[[Tensor], None]:
@@ -124,7 +126,7 @@ def ridge(features: Features, gaze: Gaze) -> Reader:
     width = x.shape[2]
 
     def read(codes: Tensor) -> Tensor:
-        scaled = (_same(codes, width).double() - middle) / spread
+        scaled = (_check_width(codes, width).double() - middle) / spread
         return functional.normalize(scaled @ slopes + centre, dim=-1)
 
     return read
@@ -147,7 +149,7 @@ def _check(features: Tensor, gaze: Tensor) -> None:
         )
 
 
-def _same(features: Tensor, width: int) -> Tensor:
+def _check_width(features: Tensor, width: int) -> Tensor:
     if features.shape[-1] != width:
         raise ConfigError(
             f"few-shot: an estimator of {width} values was given {features.shape[-1]}; give the "

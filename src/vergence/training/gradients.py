@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch
 from vergence.core.local_training import Precision
 from vergence.core.requests import Fit
-from vergence.core.task import Task, mapped
+from vergence.core.task import Task, map_outputs
 
 Adjust = Callable[[list[Tensor]], list[Tensor]]
 
@@ -26,7 +26,7 @@ def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precis
     # Without its cache: a CUDA graph must not hold casts of an earlier step's parameters.
     with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
         output = task.forward(module, batch)
-    return task.loss(mapped(Tensor.float, output), batch)
+    return task.loss(map_outputs(Tensor.float, output), batch)
 
 
 @torch.no_grad()

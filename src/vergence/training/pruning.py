@@ -66,12 +66,12 @@ class Pruning(NamedOptions):
     def remaining(self, network: nn.Module, params: Params) -> Mask:
         """Return the mask of the parameters that remain.
 
-        A filter's or neuron's bias goes with it where both can be taken out (see `row`).
+        A filter's or neuron's bias goes with it where `removable_layers` lists its layer.
 
         Raises:
             ConfigError: the network has no such layer.
         """
-        names = weights(network, self.layers)
+        names = prunable_weights(network, self.layers)
         if self.structured:
             return self._rows(network, params, names)
         sizes = {name: params[name].numel() for name in names}
@@ -85,7 +85,10 @@ class Pruning(NamedOptions):
 
     def _rows(self, network: nn.Module, params: Params, names: tuple[str, ...]) -> Mask:
         bits = Mask.full(params.layout).bits
-        last, removable = weights(network, "both")[-1], row(network) is not None
+        last, removable = (
+            prunable_weights(network, "both")[-1],
+            removable_layers(network) is not None,
+        )
         for name in names:
             norms = params[name].abs().flatten(1).sum(1)
             if name == last:
@@ -152,7 +155,9 @@ class Gradual(Pruning):
         return replace(self, amount=self.amount * (1 - rest**3))
 
 
-def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tuple[str, ...]:
+def prunable_weights(
+    network: nn.Module, layers: Literal["linear", "conv", "both"]
+) -> tuple[str, ...]:
     """Return the names of the trainable weights of these layers, as registered.
 
     Raises:
@@ -172,18 +177,18 @@ def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tu
     return names
 
 
-def prunable(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> bool:
+def has_prunable_layer(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> bool:
     """Return whether a network, or a piece of one, has a layer of this kind."""
     return any(isinstance(m, KINDS[layers]) for m in network.modules())
 
 
-def within(ask: Fit, keep: Mask) -> Fit:
+def prune_request(ask: Fit, keep: Mask) -> Fit:
     """Return a request for the same training with pruned entries zero and not trained."""
     trainable = keep if ask.trainable is None else keep & ask.trainable
     return replace(ask, params=keep.keep(ask.params), trainable=trainable)
 
 
-def row(network: nn.Module) -> tuple[str, ...] | None:
+def removable_layers(network: nn.Module) -> tuple[str, ...] | None:
     """Return the layers of a network whose filters and neurons can be taken out, else None.
 
     That is a `Staged` network with at most one plain layer to a stage. Residual sums, attention and
@@ -200,7 +205,7 @@ def row(network: nn.Module) -> tuple[str, ...] | None:
     return paths if plain and whole and not grouped else None
 
 
-def built(network: nn.Module, params: Params) -> nn.Module:
+def bind_parameters(network: nn.Module, params: Params) -> nn.Module:
     """Give a network these parameters and put it into evaluation mode; views, no copies."""
     tensors = dict(network.named_parameters())
     for name in params:
@@ -208,13 +213,13 @@ def built(network: nn.Module, params: Params) -> nn.Module:
     return network.eval()
 
 
-def shrunk(network: nn.Module, keep: Mask) -> nn.Module:
+def remove_pruned_units(network: nn.Module, keep: Mask) -> nn.Module:
     """Return a copy without the pruned filters and neurons, and without the inputs from them.
 
     Raises:
         ConfigError: nothing can be taken out of this network.
     """
-    paths = row(network)
+    paths = removable_layers(network)
     if paths is None:
         raise ConfigError(
             f"{type(network).__name__} is no row of plain layers: its sums and norms need every "
@@ -274,7 +279,7 @@ class SparseLinear(nn.Module):
         return output if self.bias is None else output + self.bias
 
 
-def sparsified(network: nn.Module) -> nn.Module:
+def with_sparse_layers(network: nn.Module) -> nn.Module:
     """Return a copy whose linear layers are sparse. Convolutions have no sparse kernel here."""
     # `set_submodule` cannot replace the network itself.
     if isinstance(network, nn.Linear):
@@ -286,7 +291,7 @@ def sparsified(network: nn.Module) -> nn.Module:
     return small
 
 
-def sparse(array: NDArray) -> tuple[NDArray, NDArray] | None:
+def sparse_form(array: NDArray) -> tuple[NDArray, NDArray] | None:
     """Return the zeros before each other entry, and the entries; None if dense is smaller.
 
     The count before an entry is stored in the narrowest of 8, 16 and 32 bits that holds all counts
@@ -301,12 +306,12 @@ def sparse(array: NDArray) -> tuple[NDArray, NDArray] | None:
     return (skips.astype(width), flat[at]) if size < flat.nbytes else None
 
 
-def arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
+def stored_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
     """Return the stored form of tensors: dense, or skips and values where that is smaller."""
     stored: dict[str, NDArray] = {}
     for name, tensor in tensors.items():
         array = tensor.detach().cpu().contiguous().numpy()
-        parts = sparse(array)
+        parts = sparse_form(array)
         if parts is None:
             stored[name] = array
         else:
@@ -316,7 +321,7 @@ def arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
 
 def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Return the size of tensors as stored, without the file's header."""
-    return sum(array.nbytes for array in arrays(tensors).values())
+    return sum(array.nbytes for array in stored_arrays(tensors).values())
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
@@ -325,7 +330,7 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) 
     `about` joins the file's metadata, where the key `shapes` is taken.
     """
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    return save(arrays(tensors), {**(about or {}), "shapes": json.dumps(shapes)})
+    return save(stored_arrays(tensors), {**(about or {}), "shapes": json.dumps(shapes)})
 
 
 def unpack(data: bytes) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult
-from vergence.core.task import Task, joined
+from vergence.core.task import Task, join_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.bf16_weights import HalfNetwork, keep_types
@@ -167,7 +167,7 @@ class Solver(FlatNetwork):
         self.vector.copy_(params.flat)
         self._mode(train=False)
         parts = (data.take(slice(at, at + batch)) for at in range(0, len(data), batch))
-        return joined([compute(part) for part in parts])
+        return join_outputs([compute(part) for part in parts])
 
     def sequences(self, params: Params, data: Samples) -> list[Tensor]:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""

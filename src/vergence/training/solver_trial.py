@@ -53,7 +53,7 @@ class TimedSolver:
     timings: Mapping[str, float] = field(default_factory=dict)
 
 
-def choose(
+def choose_solver(
     task: Task,
     local: LocalTraining,
     sizes: Sequence[int],
@@ -91,17 +91,17 @@ def choose(
         if fitting:
             _Trial(task, local, fitting, place, precision, 2).stack()
         return TimedSolver("stacked", max(chunk, min(alike, FEWEST), 1), "asked for")
-    reason = _needless(module, place, alike, chunk, bool(fitting))
+    reason = _reason_without_trial(module, place, alike, chunk, bool(fitting))
     if reason:
         return TimedSolver("sequential", 1, reason)
-    return _measured(_Trial(task, local, fitting, place, precision, chunk))
+    return _measure(_Trial(task, local, fitting, place, precision, chunk))
 
 
 def _bytes(module: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
-def _needless(
+def _reason_without_trial(
     module: nn.Module, device: torch.device, alike: int, chunk: int, data: bool
 ) -> str | None:
     """Reason why no trial is needed, None if one is."""
@@ -166,7 +166,7 @@ class _Trial:
         return self.clock() - started
 
 
-def _measured(trial: _Trial) -> TimedSolver:
+def _measure(trial: _Trial) -> TimedSolver:
     trial.sequence(1)
     alone = trial.sequence(1)
     if alone > LONG_STEP * trial.steps:

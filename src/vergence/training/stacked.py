@@ -30,7 +30,7 @@ from vergence.core.requests import Fit, FitResult
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.training.batch_buffers import BatchBuffer, BufferPool
-from vergence.training.bf16_weights import CONVOLUTIONS, exact, keep_types
+from vergence.training.bf16_weights import CONVOLUTIONS, float32_parameters, keep_types
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.gradients import Adjust, take_gradients, training_loss
 from vergence.training.optimizers import SLOTS, stepper
@@ -86,7 +86,7 @@ class Stacked:
         if precision != "fp32":  # vmap hides convolutions from autocast
             keep_types(module, CONVOLUTIONS)
         self.loss = _Loss(task, module.to(self.device).train(), precision)
-        self.half, self.exact = precision == "half", exact(module)
+        self.half, self.exact = precision == "half", float32_parameters(module)
         self.names = [f"module.{name}" for name in self.layout.names]
         counted = statistics_of(module)
         self.trained = [n for n, name in enumerate(self.layout.names) if name not in counted]

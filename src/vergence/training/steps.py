@@ -61,7 +61,7 @@ class Trainer:
         if ask.wrt is not None:
             leaf = batch[ask.wrt].detach().requires_grad_()
             batch = {**batch, ask.wrt: leaf}
-        state = started(ask.params, ask.optimiser, ask.local)
+        state = with_buffers(ask.params, ask.optimiser, ask.local)
         if ask.gradients is not None:
             gradient_of, pull = ask.gradients(self.task, self.module, batch, ask.wrt)
             gradients, loss = [gradient_of[name] for name in self.layout.names], None
@@ -105,7 +105,7 @@ def rows_of(batch: Batch) -> int:
     return len(next(iter(batch.values())))
 
 
-def started(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:
+def with_buffers(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:
     """Return the optimiser's state, with zeros for buffers that it does not have yet."""
     names = SLOTS[local.optimizer] if local.buffers else ()
     if set(optimiser.slots) == set(names):

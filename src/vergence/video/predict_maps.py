@@ -18,7 +18,7 @@ from vergence import profiling
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import replacing
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
@@ -31,7 +31,7 @@ from vergence.metrics.saliency import peak
 from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 from vergence.video.eye_patches import PICTURES, opened_source
 from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay, write_pictures
 from vergence.video.streaming import StreamingModel, stream
@@ -171,7 +171,7 @@ def stream_maps(
     first = next(frames)
     shown, params = model_for(trained, samples(first[None], 1), person)
     task, test = trained.task, next(iter(shown.ready.people.values())).test
-    network = built(task.module(), params)
+    network = bind_parameters(task.module(), params)
     assert isinstance(task, GazeMap)
     assert isinstance(network, GlcCausalNet)
     prior = whole_prior(test)[None] if task.own_prior else None
@@ -212,10 +212,10 @@ def personal_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -
     """
     if person is not None:
         return trained.model(person)
-    if "model" not in trained.method.predicting(trained.server, NEWCOMER):
+    if "model" not in trained.method.prediction_trees(trained.server, NEWCOMER):
         raise ConfigError(
-            f"'{called(trained.method)}' chooses a newcomer's model by labelled samples, and a "
-            "video has none; choose --person, one who took part"
+            f"'{registry_name(trained.method)}' chooses a newcomer's model by labelled samples, "
+            "and a video has none; choose --person, one who took part"
         )
     return shown.newcomer()
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vergence.core.masks import highest
-from vergence.core.messages import Reply, SealedReply, counted, seal
+from vergence.core.messages import Reply, SealedReply, seal, weighted_entries
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.serialization import is_finite
@@ -246,7 +246,7 @@ def seal_coded(
         return seal(answer, round), residuals
     trees, coded, new_residuals = {}, {}, dict(residuals)
     for name, update in answer.trees.items():
-        mask = counted(answer.weight_of(name), update.layout)
+        mask = weighted_entries(answer.weight_of(name), update.layout)
         values = mask.take(update)
         residual = mask.take(residuals[name]) if name in residuals else None
         if not is_finite(values if residual is None else values + residual):

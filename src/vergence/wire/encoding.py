@@ -15,7 +15,7 @@ from torch import Tensor
 from vergence.core.masks import Mask
 from vergence.core.messages import Reply, SealedReply, SealedTree, seal, support
 from vergence.core.params import Layout, Params
-from vergence.core.serialization import HEAD, HEADER, KINDS, opened, read_layout, read_mask
+from vergence.core.serialization import HEAD, HEADER, KINDS, open_arrays, read_layout, read_mask
 from vergence.wire.codecs import PARTS, Compression, index_bytes, pack_indices, unpack_indices
 
 
@@ -93,7 +93,7 @@ def decode(data: bytes, known: Mapping[str, Mask], room: float = math.inf) -> Se
     Raises:
         ValueError: they would take more. Malformed bytes raise any of `UNREADABLE`.
     """
-    arrays, head = opened(data, room)
+    arrays, head = open_arrays(data, room)
     sent: dict[str, dict[str, Tensor]] = {}
     for path, array in arrays.items():
         sent.setdefault(path.rpartition(".")[0], {})[path.rpartition(".")[2]] = array

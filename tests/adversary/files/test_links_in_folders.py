@@ -10,7 +10,14 @@ import pytest
 from tests.adversary.files import run_folders
 from tests.cli.commands import vergence, write
 from vergence.core import files
-from vergence.core.files import add_line, cut, growing, refuse_links, replacing, write_whole
+from vergence.core.files import (
+    add_line,
+    open_for_append,
+    refuse_links,
+    replacing,
+    truncate_file,
+    write_whole,
+)
 from vergence.deployment import folders
 from vergence.errors import StateError
 from vergence.experiment.run import locked
@@ -35,8 +42,8 @@ LINKS = {
 }
 WRITERS: dict[str, Callable[[Path], object]] = {
     "a line": lambda path: add_line(path, "words"),
-    "a cut": lambda path: cut(path, 0),
-    "rows": growing,
+    "a cut": lambda path: truncate_file(path, 0),
+    "rows": open_for_append,
 }
 
 

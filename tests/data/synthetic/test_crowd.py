@@ -5,7 +5,7 @@ import torch
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, Population
-from vergence.core.serialization import same
+from vergence.core.serialization import equal_states
 from vergence.data.synthetic.crowd import Crowd, check
 from vergence.data.synthetic.toy import Toy
 from vergence.errors import ConfigError
@@ -20,10 +20,10 @@ def test_a_person_does_not_depend_on_who_else_there_is_or_was_asked_before():
     many, few = Crowd().load(), Crowd(people=5).load()
     backwards = {c: columns(many.people[c]) for c in reversed(few.clients)}
     for client in few.clients:
-        assert same(columns(few.people[client]), backwards[client])
-    assert not same(backwards["c0000000"], backwards["c0000001"])
+        assert equal_states(columns(few.people[client]), backwards[client])
+    assert not equal_states(backwards["c0000000"], backwards["c0000001"])
     other = Crowd(seed=1).load().people["c0000000"]
-    assert not same(columns(other), backwards["c0000000"])
+    assert not equal_states(columns(other), backwards["c0000000"])
 
 
 def test_sizes_and_split():

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import kstest
 from torch import nn
 
-from vergence.core.objectives import each
+from vergence.core.objectives import loss_per_sample
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
@@ -52,7 +52,7 @@ def clipped(solver, data, clip):
     into = dict(zip(solver.layout.names, solver._views(flat.zero_()), strict=True))
     with Clipper(solver.module, clip) as clipper:
         output = solver.task.forward(solver.module, data)
-        clipper.gradients(each(solver.task, output, data), into)
+        clipper.gradients(loss_per_sample(solver.task, output, data), into)
     return into, clipper.norms
 
 
@@ -109,7 +109,7 @@ def test_opacus_gives_the_same_sums():
     other.load_state_dict({n: p.contiguous() for n, p in solver.module.state_dict().items()})
     watched = grad_sample.GradSampleModule(other, loss_reduction="sum")
     output = solver.task.forward(watched, data)
-    each(solver.task, output, data).sum().backward()
+    loss_per_sample(solver.task, output, data).sum().backward()
     samples = {n: p.grad_sample for n, p in other.named_parameters()}
     theirs = torch.stack([g.flatten(1).square().sum(1) for g in samples.values()]).sum(0).sqrt()
     torch.testing.assert_close(norms, theirs, rtol=1e-4, atol=0)
@@ -158,7 +158,7 @@ def test_networks_whose_samples_cannot_be_told_apart_are_refused(kind, said):
 def test_losses_one_by_one_have_the_tasks_mean():
     task = GazeAngle(SmallEye())
     data, output = batch(6), torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(each(task, output, data).mean(), task.loss(output, data))
+    torch.testing.assert_close(loss_per_sample(task, output, data).mean(), task.loss(output, data))
 
 
 def test_layers_that_mix_samples_are_refused_with_the_repair():

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import vergence as vg
 from vergence.core.data import Samples
-from vergence.core.objectives import each
+from vergence.core.objectives import loss_per_sample
 from vergence.core.requests import Step
 from vergence.core.stages import PULL, SMASHED, Staged, pieces
 from vergence.engine.plan import Plan
@@ -394,7 +394,7 @@ def test_mixing_behind_a_head_that_begins_at_zero_is_refused():
 def test_weights_that_two_layers_share_count_once():
     net, batch = Tied(), samples(VECTOR).take(torch.arange(9))
     task = task_of(TiedByHand)  # its loss alone
-    loss = lambda rows: each(task, net(rows["x"]), rows)  # noqa: E731
+    loss = lambda rows: loss_per_sample(task, net(rows["x"]), rows)  # noqa: E731
     alone = lambda at: loss({n: c[at : at + 1] for n, c in batch.items()})[0]  # noqa: E731
     wanted = one_by_one(task, net, batch, 0.4)
     into = {name: torch.zeros_like(g) for name, g in wanted.items()}
@@ -637,4 +637,4 @@ def test_a_loss_that_looks_at_values_is_taken_sample_by_sample():
     task, batch = task_of(Cosine, LOSSES["branch on values"]), samples(VECTOR).take(torch.arange(4))
     output = torch.randn(4, 3)
     rows = [LOSSES["branch on values"](output[i : i + 1], batch["y"][i : i + 1]) for i in range(4)]
-    torch.testing.assert_close(each(task, output, batch), torch.stack(rows))
+    torch.testing.assert_close(loss_per_sample(task, output, batch), torch.stack(rows))

@@ -11,7 +11,7 @@ from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.privacy.inference.network import parts
-from vergence.training.pruning import Pruning, shrunk
+from vergence.training.pruning import Pruning, remove_pruned_units
 
 IMAGE = torch.rand(1, 1, 36, 60, generator=torch.manual_seed(0))
 
@@ -58,7 +58,7 @@ def test_the_tail_is_what_is_behind_a_stage(model_2):
 def test_half_of_the_filters_and_neurons_is_a_quarter_of_the_products_between_them(model_2):
     keep = Pruning(0.5, "both", structured=True).remaining(model_2, Params.of(model_2))
     assert isinstance(keep, Mask)
-    counts = {y.name: y.products for y in parts(shrunk(model_2, keep), IMAGE).layers}
+    counts = {y.name: y.products for y in parts(remove_pruned_units(model_2, keep), IMAGE).layers}
     assert counts["conv1"] * 2 == 896_000
     assert counts["conv2"] * 4 == 11_520_000
     assert counts["fc1"] * 4 == 2_880_000

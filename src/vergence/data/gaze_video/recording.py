@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
 from vergence.data.gaze_video.gaze import Gaze
@@ -354,7 +354,7 @@ class CutRecordings:
             notes["clips"] = (
                 f"whole ones of {options.clip_s:g} s, {options.window} frames evenly in each"
             )
-        return Federation(called(options), people, {**about, **notes})
+        return Federation(registry_name(options), people, {**about, **notes})
 
 
 def split_in_time(

@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, Checks, compare
@@ -76,7 +76,7 @@ class Dealt(NamedOptions):
     @property
     def name(self) -> str:
         """The data set's name: that of its module."""
-        return called(self)
+        return registry_name(self)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vergence.core.optional import needed
+from vergence.core.optional import import_optional
 from vergence.data.io.checks import need_file
 from vergence.errors import DataError, VergenceError, first_line
 
@@ -123,7 +123,7 @@ def open_hdf5(path: Path, doing: str, hint: str) -> Iterator[Hdf5Reader]:
         ConfigError: h5py is not installed.
         DataError: the file is missing or damaged, or its arrays need more memory than there is.
     """
-    h5py = needed("h5py", doing, "hdf5")
+    h5py = import_optional("h5py", doing, "hdf5")
     need_file(path, hint)
     try:
         with h5py.File(path, "r") as file:

@@ -12,7 +12,7 @@ from annotated_types import Ge, Interval
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation, Population
 from vergence.core.randomness import RandomStream
-from vergence.core.tags import spelled, tagged
+from vergence.core.tags import literal_text, tagged
 from vergence.data.io.checks import Check, compare
 from vergence.data.synthetic.toy import person
 
@@ -53,7 +53,7 @@ class Crowd(Dataset):
             return person(stream, common, self.strength, self.samples)
 
         about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
-        return Federation("crowd", Population(self.people, make, spelled(self)), about)
+        return Federation("crowd", Population(self.people, make, literal_text(self)), about)
 
 
 def check(_root: Path | None = None) -> list[Check]:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vergence.core.optional import needed
+from vergence.core.optional import import_optional
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.data.io.checks import data_path, need_file, read_mat, read_npz
@@ -162,7 +162,7 @@ def _project_places(places: Tensor) -> Tensor:
 
 
 def _import_package(package: str) -> Any:
-    return needed(package, "semantics: this source", "semantics")
+    return import_optional(package, "semantics: this source", "semantics")
 
 
 def _minilm(texts: Sequence[str]) -> Tensor:

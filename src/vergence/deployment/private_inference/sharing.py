@@ -52,7 +52,7 @@ from vergence.privacy.inference.shared_network import (
 )
 from vergence.privacy.secure_aggregation.masking import new_seed
 from vergence.tasks.gaze_angle import GazeAngle
-from vergence.training.pruning import built
+from vergence.training.pruning import bind_parameters
 
 FEWEST, MOST = 2, 5
 FAR = 1e-4
@@ -142,7 +142,7 @@ def network_of(task: object, params: Params, run: Path) -> Staged:
             f"{run}: private prediction takes task gaze_angle without personal_prior and "
             "correction, whose angles are the network's own"
         )
-    network = built(task.module(), params)
+    network = bind_parameters(task.module(), params)
     if not isinstance(network, Staged):
         raise ConfigError(f"{run}: private prediction takes a network of stages, such as lenet")
     return network

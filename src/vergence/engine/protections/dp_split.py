@@ -18,7 +18,7 @@ from torch import Tensor
 from vergence.core.client import ClientContext
 from vergence.core.messages import Reply
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.requests import Compute, Fit, Mean, Step
 from vergence.engine.protections.split_defense import BACK
 from vergence.errors import ConfigError
@@ -49,7 +49,7 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
     Raises:
         ConfigError: its halves do not both step on losses of single samples.
     """
-    name = called(method)
+    name = registry_name(method)
     if not isinstance(method, BatchwiseSplit) or not _both_step(method):
         raise ConfigError(
             f"privacy.solver protects a cut network where both halves step on the same batch, and "

@@ -10,7 +10,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.messages import Message
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult, Mean
 from vergence.core.task import Task
@@ -48,7 +48,7 @@ def dry_run(
 
 def processor_work(method: Method, task: Task, federation: Federation) -> str:
     """Name the work of a method that stays on the processor where a GPU trains; empty: none."""
-    server = ["what its server learns from public data"] if method.borrows else []
+    server = ["what its server learns from public data"] if method.needs_public_data else []
     # A turn that answers questions of the server cannot be tried, and may compute anything.
     try:
         work = _turns_of(method, task, federation, 1, _ProcessorRecorder)
@@ -80,7 +80,7 @@ def _turns_of(
         if set(exposed.down or ()) - set(trees):
             raise uncovered(verb, exposed)
         site = ClientContext(client, data.train, data.val, task, 0, RandomStream("rehearsal"))
-        recorder = kind(called(method), verb, site, 1 if number else rounds)
+        recorder = kind(registry_name(method), verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
         state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
         passes += recorder.passes

@@ -14,7 +14,7 @@ from vergence.core.federation import Federation
 from vergence.core.masks import Mask
 from vergence.core.messages import Message
 from vergence.core.method import Method
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
@@ -65,7 +65,7 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         turn = getattr(method, f"on_{verb}")(state, message, site)
         state, _ = drive(turn, counter.answer)
     if not counter.draws:
-        raise ConfigError(_nothing(called(method), policy.of, counter.room))
+        raise ConfigError(_nothing(registry_name(method), policy.of, counter.room))
     return MaskForecast(counter.choices, counter.draws)
 
 

@@ -18,7 +18,7 @@ from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import JsonObject, parse_json, part_of, saving, settle
 from vergence.core.local_training import Precision
-from vergence.core.serialization import Packed, digest, quick_digest, room, unpack
+from vergence.core.serialization import Packed, digest, memory_allowance, quick_digest, unpack
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits, wrong
 from vergence.engine.storage.run_tables import EVENTS, TABLES, TableFiles
 from vergence.engine.storage.state_journal import (
@@ -298,7 +298,7 @@ def load_progress(
     for name, (file, sha) in ((n, f) for n, f in files.items() if n != "clients"):
         data = read_whole(path, file, sha)
         try:
-            parts[name] = unpack(data, *records, limit=room(len(data)))
+            parts[name] = unpack(data, *records, limit=memory_allowance(len(data)))
         except StateError as error:
             raise StateError(f"{path}/state/{file}: {error}; {MEND}") from None
     server, others = parts.pop("server"), records[2:]

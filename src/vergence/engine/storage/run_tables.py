@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vergence.core.files import JsonObject, csv_of, cut, growing
+from vergence.core.files import JsonObject, csv_of, open_for_append, truncate_file
 from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.errors import StateError
 
@@ -103,7 +103,7 @@ class TableFiles:
             raise StateError(f"{self.folder}: {OLDER}")
         self.written = verified_rows(self.folder, manifest)
         for name, written in self.written.items():
-            cut(self.folder / name, written.length)
+            truncate_file(self.folder / name, written.length)
         for name in EVENTS.keys() - self.written.keys():
             (self.folder / name).unlink(missing_ok=True)
 
@@ -115,7 +115,7 @@ class TableFiles:
 
     def _grow(self, name: str, rows: Iterable[Sequence[object]]) -> None:
         data = csv_of(rows).encode()
-        with growing(self.folder / name) as file:
+        with open_for_append(self.folder / name) as file:
             file.write(data)
         self.written.setdefault(name, WrittenRows()).add(data)
 

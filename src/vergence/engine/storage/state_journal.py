@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vergence.core.files import csv_of, cut, growing
-from vergence.core.serialization import plain
+from vergence.core.files import csv_of, open_for_append, truncate_file
+from vergence.core.serialization import printable
 from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.errors import StateError
 
@@ -77,7 +77,7 @@ class StateJournal:
         data = csv_of((c, *entry) for c, entry in filed.items()).encode()
         if not self.length:
             self.path.unlink(missing_ok=True)
-        with growing(self.path) as file:
+        with open_for_append(self.path) as file:
             file.write(data)
         self.length += len(data)
         self.lines += len(filed)
@@ -100,7 +100,7 @@ class StateJournal:
         filed = read_journal(folder, mark)
         journal = cls(folder, seed, int(mark.file.split(".")[2]))
         data = journal.path.read_bytes()[: mark.length]
-        cut(journal.path, mark.length)
+        truncate_file(journal.path, mark.length)
         journal.length, journal.lines = mark.length, data.count(b"\n")
         journal.sha.update(data)
         return journal, filed
@@ -133,7 +133,7 @@ def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
             for client, file, xxh3, share in csv.reader(io.StringIO(data.decode()))
         }
     except (ValueError, csv.Error) as error:
-        raise StateError(f"{path} is no table of states ({plain(error)}); {MEND}") from None
+        raise StateError(f"{path} is no table of states ({printable(error)}); {MEND}") from None
 
 
 def _name(file: str, client: str) -> str:

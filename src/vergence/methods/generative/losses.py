@@ -15,7 +15,7 @@ from torch import Tensor, cdist, nn
 from torch.nn import functional
 
 from vergence.core.data import Batch
-from vergence.core.objectives import each
+from vergence.core.objectives import loss_per_sample
 from vergence.core.stages import PULL, SMASHED, Piece
 from vergence.core.task import Model
 from vergence.methods.generative.sample_generator import (
@@ -121,7 +121,7 @@ class Verification(Piece):
         task, kinds = self.task, batch[KIND]
         output = task.output_of(batch[SCORES])
         right = (task.predicted_class(output) == kinds).float()
-        return torch.stack([each(task, output, task.labelled(kinds)), right], 1)
+        return torch.stack([loss_per_sample(task, output, task.labelled(kinds)), right], 1)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,9 @@ class Guidance(JudgedTask):
         loss = (output * 0.0).sum()
         if TEACHER in batch:
             task, kinds = self.judge.task, batch[KIND]
-            scores = task.among(judge_outputs(self.judge, batch[TEACHER], output), batch[KNOWN])
+            scores = task.restrict_to_known(
+                judge_outputs(self.judge, batch[TEACHER], output), batch[KNOWN]
+            )
             loss = loss + task.loss(scores, task.labelled(kinds))
         if REAL in batch:
             loss = loss + self.alpha * REGULARISERS[self.regulariser](batch[REAL], output)

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from vergence.core.data import Batch, Samples
 from vergence.core.params import Layout
-from vergence.core.stages import SMASHED, Piece, pieces, reading, stages_of
+from vergence.core.stages import SMASHED, Piece, pieces, reads_side_inputs, stages_of
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 
@@ -146,7 +146,7 @@ def classifier(task: Task, features: bool = False) -> Piece:
     if features:
         stages = stages_of(task.network)
         whole = pieces(task, stages[-2])[1] if len(stages) > 1 else whole
-    if task.side_inputs and reading(whole):
+    if task.side_inputs and reads_side_inputs(whole):
         raise ConfigError(
             f"a generator makes the network's input only, and this network also takes "
             f"{' and '.join(task.side_inputs)}; set model.pose = false, or take another network"

@@ -143,7 +143,7 @@ class TeacherMethod(Taught[Owner]):
             # With weight 0, so that the means of answers leave this owner out.
             return c, Reply(self.empty_trees(msg, site.task), 0.0)
         output = yield from forward(c.teacher, {SMASHED: made}, on=self.judge)
-        scores = site.task.prediction(site.task.among(output, c.known["classes"]))
+        scores = site.task.prediction(site.task.restrict_to_known(output, c.known["classes"]))
         return c, reply(scores=Params.named(scores=scores))
 
     def on_guide(

@@ -16,16 +16,24 @@ from annotated_types import Ge
 from torch import Tensor
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, asks, attend, forward, release, silence, step
+from vergence.core.conversation import (
+    Conversation,
+    ask_several,
+    attend,
+    forward,
+    quarantine_client,
+    release,
+    step,
+)
 from vergence.core.data import Batch, Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Method, Tree
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.params import Params
 from vergence.core.serialization import is_finite
-from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
+from vergence.core.stages import PULL, SMASHED, Piece, pieces, reads_side_inputs, stages_of
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
@@ -117,26 +125,26 @@ class Cutting(Method[P, H]):
         """Refuse tasks without stages, and tasks whose labels must stay with their owner."""
         super().check(task)
         self.check_inputs(task)
-        private = [name for name in needed_columns(self.back(task)) if name in task.stays]
+        private = [name for name in needed_columns(self.back(task)) if name in task.never_sent]
         if private:
             raise ConfigError(
-                f"{called(self)} sends the server the inputs of its loss, and here these are the "
-                f"pictures themselves ({', '.join(private)}); use splitfed_u, which computes the "
-                "loss on the client"
+                f"{registry_name(self)} sends the server the inputs of its loss, and here these "
+                f"are the pictures themselves ({', '.join(private)}); use splitfed_u, which "
+                "computes the loss on the client"
             )
 
     def check_inputs(self, task: Task) -> None:
         """Refuse a task that does not feed its network by stages, or that has a personal prior."""
         if task.own_prior:
             raise ConfigError(
-                f"{called(self)} cuts a network in two, and task.personal_prior is applied on the "
-                "client after the whole of it; leave the prior out (0), or use a method that "
-                "trains whole networks"
+                f"{registry_name(self)} cuts a network in two, and task.personal_prior is applied "
+                "on the client after the whole of it; leave the prior out (0), or use a method "
+                "that trains whole networks"
             )
         if type(task).inputs is Task.inputs:
             raise ConfigError(
-                f"{called(self)} cuts a network in two, and task '{called(task)}' feeds its "
-                "network as a whole; use gaze_angle, images or cross_encoder"
+                f"{registry_name(self)} cuts a network in two, and task '{registry_name(task)}' "
+                "feeds its network as a whole; use gaze_angle, images or cross_encoder"
             )
 
     def check_tail(self, task: Task) -> None:
@@ -144,8 +152,8 @@ class Cutting(Method[P, H]):
         if not self.back(task).init().layout.n:
             last = stages_of(task.network)[-1]
             raise ConfigError(
-                f"{called(self)}: a cut after '{self.cut or last}' leaves the server nothing to "
-                f"train; name one of {', '.join(stages_of(task.network)[:-1])}"
+                f"{registry_name(self)}: a cut after '{self.cut or last}' leaves the server "
+                f"nothing to train; name one of {', '.join(stages_of(task.network)[:-1])}"
             )
 
     def parts(self, task: Task) -> tuple[Piece, ...]:
@@ -217,7 +225,7 @@ class BatchwiseSplit(Cutting[P, H]):
         The client starts from the trees `first`, or from the offer. Each exchange carries the
         1 + `ahead` batches that are under way.
         """
-        replies = yield from asks(client, "train", [first, *[{}] * self.ahead])
+        replies = yield from ask_several(client, "train", [first, *[{}] * self.ahead])
         while True:
             pulls, last = [], None
             for trees in replies:
@@ -238,7 +246,7 @@ class BatchwiseSplit(Cutting[P, H]):
                 assert done.gradient is not None
                 pulls.append({"gradient": pack(done.gradient, self.number)})
             if pulls:
-                replies = yield from asks(client, "train", pulls)
+                replies = yield from ask_several(client, "train", pulls)
             if last is not None:
                 break
         copy.read_example_count += yield from examples(client, last["labels"])
@@ -311,7 +319,7 @@ def nth_batch(data: Samples, local: LocalTraining, site: ClientContext, at: int)
 
 def needed_columns(back: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's layers and their loss need."""
-    return back.task.labels + (back.task.side_inputs if reading(back) else ())
+    return back.task.labels + (back.task.side_inputs if reads_side_inputs(back) else ())
 
 
 def label_columns(batch: Batch, back: Piece) -> Params:
@@ -355,11 +363,13 @@ def read_raw(client: ClientId, sent: Params) -> Conversation[Tensor]:
     if names != ["values"] and (
         scale is None or scale.numel() * scale.element_size() != 4 or scale.is_floating_point()
     ):
-        yield from silence(client, f"names: it sent {', '.join(names) or 'nothing'} as raw data")
+        yield from quarantine_client(
+            client, f"names: it sent {', '.join(names) or 'nothing'} as raw data"
+        )
     values = unpack(sent)
     # Small numbers become infinite only when a malicious scale multiplies them, after the guards.
     if len(names) > 1 and not is_finite(values):
-        yield from silence(client, "finite: it sent NaN or infinity")
+        yield from quarantine_client(client, "finite: it sent NaN or infinity")
     return values
 
 
@@ -369,7 +379,7 @@ def read_columns(
     """Read a client's columns, one row per sample; exclude the client if they do not fit."""
     columns = dict(sent)
     if any(not column.ndim or len(column) != len(smashed) for column in columns.values()):
-        yield from silence(client, f"shape: its columns have not {len(smashed)} rows")
+        yield from quarantine_client(client, f"shape: its columns have not {len(smashed)} rows")
     return columns
 
 
@@ -377,5 +387,5 @@ def examples(client: ClientId, sent: Params) -> Conversation[float]:
     """Read a client's claimed number of examples; exclude the client if it is not a count."""
     count = float(sent[EXAMPLES]) if list(sent) == [EXAMPLES] and sent.flat.numel() == 1 else -1
     if not 0 <= count <= HEAVIEST:
-        yield from silence(client, "weight: it did not say how many examples it has")
+        yield from quarantine_client(client, "weight: it did not say how many examples it has")
     return count

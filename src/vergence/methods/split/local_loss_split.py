@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, asks, forward, step
+from vergence.core.conversation import Conversation, ask_several, forward, step
 from vergence.core.data import Batch
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
@@ -112,7 +112,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         """Train one copy on the smashed data of one client."""
         copy = ServerBack(templates["tail"].copy())
         client, last = clients[0], None
-        replies = yield from asks(client, "train", [None])
+        replies = yield from ask_several(client, "train", [None])
         while last is None:
             for trees in replies:
                 smashed = yield from read_raw(client, trees["smashed"])
@@ -128,7 +128,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
                 if done.loss is not None:
                     copy.losses.append(done.loss)
             else:
-                replies = yield from asks(client, "train", [{}] * AT_ONCE)
+                replies = yield from ask_several(client, "train", [{}] * AT_ONCE)
         copy.read_example_count = yield from examples(client, last["labels"])
         return copy.training_reply(self.weights, tail=copy.tail - templates["tail"])
 

@@ -31,7 +31,7 @@ class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
     a round, a client's optimiser its own turn.
     """
 
-    hands_on: ClassVar[bool] = True
+    passes_layers_on: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": BatchwiseSplit.exposure["train"],
         "hand_over": Exposure("each", trees=("front",), metrics=(), down=()),

@@ -12,11 +12,11 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import (
     Conversation,
     ask,
-    asks,
+    ask_several,
     attend,
     forward,
+    quarantine_client,
     release,
-    silence,
     step,
 )
 from vergence.core.identifiers import ClientId
@@ -24,7 +24,7 @@ from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Method, Tree
 from vergence.core.params import Params
-from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
+from vergence.core.stages import PULL, SMASHED, Piece, pieces, reads_side_inputs, stages_of
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
@@ -165,7 +165,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
     ) -> Conversation[Reply]:
         """Train one copy of the middle layers with one client."""
         copy, client = ServerBack(templates["tail"].copy()), clients[0]
-        coming = deque((yield from asks(client, "train", [None, *[{}] * self.ahead])))
+        coming = deque((yield from ask_several(client, "train", [None, *[{}] * self.ahead])))
         while len(smashed := (yield from read_raw(client, (trees := coming.popleft())["smashed"]))):
             batch = {
                 SMASHED: smashed,
@@ -176,7 +176,9 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
             pull = yield from read_raw(client, answer["pull"])
             # Raw data pass no guard: a gradient of another shape would fail in the server's step.
             if pull.shape != t.shape:
-                yield from silence(client, "shape: its gradient is not of what it was sent")
+                yield from quarantine_client(
+                    client, "shape: its gradient is not of what it was sent"
+                )
             pulled = {**batch, PULL: pull}
             done = yield from step(
                 copy.tail, copy.optimiser, pulled, self.local, self.back, SMASHED
@@ -235,7 +237,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
 
 def side_input_names(middle: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's stages take."""
-    return middle.task.side_inputs if reading(middle) else ()
+    return middle.task.side_inputs if reads_side_inputs(middle) else ()
 
 
 def row_groups(column: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vergence.core.federation import Federation
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.options import Positive
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -55,13 +55,13 @@ class FeatureModel(Model):
         super().__post_init__()
         if self.width % 4 or self.width // 2 % self.heads:
             raise ConfigError(
-                f"{called(self)}: width {self.width} must be a multiple of 4, and half of it a "
-                f"multiple of heads ({self.heads})"
+                f"{registry_name(self)}: width {self.width} must be a multiple of 4, and half of "
+                f"it a multiple of heads ({self.heads})"
             )
         if any(side % 2 for side in self.grid):
             raise ConfigError(
-                f"{called(self)}: grid {self.grid} must be two even numbers, twice the rows and "
-                "columns of the features (one per 16 pixels)"
+                f"{registry_name(self)}: grid {self.grid} must be two even numbers, twice the rows "
+                "and columns of the features (one per 16 pixels)"
             )
 
     @property
@@ -77,7 +77,9 @@ class FeatureModel(Model):
         Raises:
             ConfigError: no bank `frames`, or frames that do not fit `grid`.
         """
-        found = pretrained.in_place_of_frames(federation, called(self), self.grid, self.standardise)
+        found = pretrained.in_place_of_frames(
+            federation, registry_name(self), self.grid, self.standardise
+        )
         return motion.with_motion(found, federation) if self.sees_motion else found
 
 
@@ -97,7 +99,7 @@ class FeatureLayers(nn.Module):
     def __init__(self, options: FeatureModel, past: int = 0) -> None:
         super().__init__()
         o, half = options, options.width // 2
-        self.name, self.grid, self.motion = called(o), (o.grid[0], o.grid[1]), o.motion
+        self.name, self.grid, self.motion = registry_name(o), (o.grid[0], o.grid[1]), o.motion
         self.reduce = nn.Conv2d(channels(o.motion), o.width, 1)
         self.local = nn.Conv2d(o.width, half, 3, padding=1)
         if past:

@@ -20,7 +20,7 @@ import scipy
 from annotated_types import Ge, Gt, Interval
 from scipy.special import log_ndtr, ndtr
 
-from vergence.core.optional import needed
+from vergence.core.optional import import_optional
 from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, StateError
 
@@ -208,7 +208,7 @@ def gaussian_noise(target: float, delta: float, sensitivity: float, releases: in
     return sensitivity * math.sqrt(releases) / mu
 
 
-_library = functools.partial(needed, doing="counting epsilon under sampling", extra="dp")
+_library = functools.partial(import_optional, doing="counting epsilon under sampling", extra="dp")
 
 
 def _root(function: Callable[[float], float], low: float, high: float, near: float) -> float:

@@ -17,7 +17,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult, Mean
 from vergence.core.serialization import digest
-from vergence.core.tags import spelled
+from vergence.core.tags import literal_text
 from vergence.core.task import Task
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import DpSgd
@@ -278,7 +278,7 @@ def _mark(ask: Fit, stream: RandomStream, progress: float, noise: float) -> str:
     subtract their results and see the difference of the two without any noise.
     """
     words = (stream.key, ask.local, progress, noise, len(ask.data))
-    parts = [spelled(words).encode(), ask.params.flat.numpy().tobytes()]
+    parts = [literal_text(words).encode(), ask.params.flat.numpy().tobytes()]
     if ask.anchor is not None:
         parts += [b"anchor", repr(ask.anchor[1]).encode(), ask.anchor[0].flat.numpy().tobytes()]
     if ask.correction is not None:

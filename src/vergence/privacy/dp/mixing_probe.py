@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from vergence.core.data import Batch, Samples
-from vergence.core.objectives import each
-from vergence.core.task import Task, mapped, own_randomness
+from vergence.core.objectives import loss_per_sample
+from vergence.core.task import Task, isolated_randomness, map_outputs
 from vergence.errors import ConfigError, first_line
 from vergence.privacy.dp.per_sample_gradients import FAULTS, Clipper, refuse
 from vergence.privacy.dp.private_step import clipped_sum
@@ -52,7 +52,7 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
         samples.take(torch.arange(n) * len(samples) // n)
         for n in (FEW, min(max(FEW + 1, size), MANY))
     )
-    with own_randomness():
+    with isolated_randomness():
         try:
             probe = MixingProbe(task, few)
             probe.check_replaced(few)
@@ -110,9 +110,9 @@ class MixingProbe:
         """
         self._outputs(batch)
         output, samples = self.output, rows_of(batch)
-        other = mapped(lambda rows: swapped(rows, samples), output)
+        other = map_outputs(lambda rows: swapped(rows, samples), output)
         loss = partial(self.task.loss, batch=batch)
-        own = slopes(output, samples, lambda rows: each(self.task, rows, batch).sum())
+        own = slopes(output, samples, lambda rows: loss_per_sample(self.task, rows, batch).sum())
         whole, bent = (slopes(made, samples, loss) for made in (output, other))
         lengths = whole.norm(dim=1)
         parallel = 1 - 10 * ROUNDING
@@ -145,7 +145,7 @@ class MixingProbe:
             torch.default_generator.manual_seed(seed)
             with torch.no_grad():
                 output = self.task.forward(module, {n: c.clone() for n, c in batch.items()})
-            self.output = mapped(torch.clone, output)
+            self.output = map_outputs(torch.clone, output)
             rows = rows_of(batch)
             parts = [part.reshape(rows, -1).double() for part in by_sample(output, rows)]
             seen[""] = torch.cat(parts, 1) if parts else torch.zeros(rows, 0)
@@ -227,7 +227,7 @@ def by_sample(output: Any, samples: int) -> list[Tensor]:
             rows.append(part)
         return part
 
-    mapped(note, output)
+    map_outputs(note, output)
     return rows
 
 
@@ -247,7 +247,7 @@ def slopes(output: Any, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
         part = part.detach().clone()
         return part.requires_grad_() if part.is_floating_point() else part
 
-    output = mapped(leaf, output)
+    output = map_outputs(leaf, output)
     parts = [part for part in by_sample(output, samples) if part.requires_grad]
     gradients = torch.autograd.grad(loss(output), parts, materialize_grads=True)
     return torch.cat([part.reshape(samples, -1).double() for part in gradients], 1)

@@ -19,7 +19,7 @@ from vergence.core.masks import Mask
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack, unpack_file
-from vergence.core.tags import spelled
+from vergence.core.tags import literal_text
 from vergence.privacy.dp.mask_budget import MaskBudget, groups, whole
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 
@@ -51,7 +51,7 @@ class PrivateMaskSelector:
         candidates = by.candidates(room, among)
         count = by.share(room, candidates)
         asked = (client, turn.key, room, self.policy, self.each, score.layout)
-        words = spelled(asked).encode()
+        words = literal_text(asked).encode()
         mark = digest(words, candidates.packed().numpy().tobytes())
         path = self.folder / f"seed{self.seed}.mask.{client}.{mark}"
         entry = Release(mark, mark, self.each, 1.0, count)

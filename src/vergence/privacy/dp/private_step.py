@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.core.data import Batch
-from vergence.core.objectives import each
+from vergence.core.objectives import loss_per_sample
 from vergence.core.params import Params
 from vergence.core.requests import Step
 from vergence.core.serialization import digest
@@ -73,7 +73,7 @@ def clipped_sum(
         output = task.forward(clipper.module, batch)
         if PULL in batch:
             return (output * batch[PULL]).flatten(1).sum(1) * samples
-        return each(task.task if isinstance(task, Piece) else task, output, batch)
+        return loss_per_sample(task.task if isinstance(task, Piece) else task, output, batch)
 
     def alone(at: int) -> Tensor:
         return losses({name: column[at : at + 1] for name, column in batch.items()})[0]

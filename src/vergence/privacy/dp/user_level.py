@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from vergence.core.aggregation import Aggregate
-from vergence.core.messages import Reply, counted
+from vergence.core.messages import Reply, weighted_entries
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.errors import ConfigError
@@ -81,7 +81,7 @@ class UserLevel(NamedOptions, label="user_level"):
         that are bounded `among` them add up to one of norm at most `clip`.
         """
         updates = {
-            name: counted(answer.weight_of(name), update.layout).keep(update)
+            name: weighted_entries(answer.weight_of(name), update.layout).keep(update)
             for name, update in answer.trees.items()
         }
         norm = math.sqrt(sum(float(u.flat.double().square().sum()) for u in updates.values()))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vergence.core.aggregation import Aggregate
 from vergence.core.messages import SealedReply
-from vergence.core.naming import called
+from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -74,7 +74,7 @@ class RobustRule(NamedOptions, ABC):
     @property
     def name(self) -> str:
         """Name of the rule in experiment files."""
-        return called(self)
+        return registry_name(self)
 
     @property
     def trusted(self) -> str:

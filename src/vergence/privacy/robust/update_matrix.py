@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vergence.core.messages import Reply, SealedReply, counted, seal
+from vergence.core.messages import Reply, SealedReply, seal, weighted_entries
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 
@@ -105,7 +105,7 @@ def _row(sealed: SealedReply) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
     values, masks = list[NDArray[np.floating]](), list[NDArray[np.bool_]]()
     for name in sorted(sealed.trees):
         tree = sealed.trees[name]
-        mask = counted(tree.weight, tree.total.layout)
+        mask = weighted_entries(tree.weight, tree.total.layout)
         flat = tree.total.flat.float() if tree.total.flat.element_size() < 4 else tree.total.flat
         if isinstance(tree.weight, Params):
             weight = np.where(mask.bits.numpy(), tree.weight.flat.numpy(), 1)

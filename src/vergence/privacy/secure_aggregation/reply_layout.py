@@ -17,7 +17,7 @@ from vergence.core.masks import Mask
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Params
-from vergence.core.tags import spelled
+from vergence.core.tags import literal_text
 from vergence.privacy.secure_aggregation.packing import (
     BITS,
     Packing,
@@ -116,7 +116,7 @@ class ReplyLayout:
     def digest(self) -> bytes:
         """32 bytes that differ wherever a row would be laid out or read differently."""
         layouts = [(name, self.like[name].layout, self.trees[name]) for name in self.exposed.trees]
-        whole = spelled((self.exposed, layouts, self.weight, dict(self.metrics)))
+        whole = literal_text((self.exposed, layouts, self.weight, dict(self.metrics)))
         return hashlib.sha256(whole.encode()).digest()
 
     def row(self, sealed: SealedReply) -> Words:
