@@ -70,6 +70,7 @@ class Sum:
             self._add(name, total, other.weights[name])
 
     def _add(self, name: str, total: Params, weight: float | Params) -> None:
+        # The sum grows in place, and the first reply's memory belongs to its sender.
         if name not in self.totals:
             self.totals[name] = self._copy(total, total)
             self.weights[name] = self._copy(weight, total) if isinstance(weight, Params) else weight
@@ -78,6 +79,7 @@ class Sum:
         mine = self.weights[name]
         if isinstance(mine, Params):
             mine.flat.add_(weight.flat if isinstance(weight, Params) else weight)
+        # Earlier replies had one number for all entries.
         elif isinstance(weight, Params):
             self.weights[name] = whole = self._copy(weight, total)
             whole.flat.add_(mine)

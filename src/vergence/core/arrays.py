@@ -79,9 +79,11 @@ def as_text(names: Iterable[object], what: str) -> dict[str, Any]:
 
 def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Any]:
     """Stack the items of a torch data set into columns."""
+    # Its tensors are columns already, and need not be taken apart and stacked again.
     if isinstance(dataset, TensorDataset):
         return dict(zip(_names(len(dataset.tensors), who, names), dataset.tensors, strict=True))
     try:
+        # By number: an iterable data set may never end.
         rows: list[Any] = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         raise DataError(
@@ -311,8 +313,10 @@ def split_rows(
     parts_of = {}
     for who, (a, b) in ends.items():
         order = np.arange(counts[who])
+        # With a stream per person, leaving somebody out changes nobody else's split.
         if shuffle is not None:
             order = RandomStream("split", shuffle, who).numpy().permutation(counts[who])
+        # A shuffle decides which part a sample is in; within a part the samples keep their order.
         train, val, test = (torch.from_numpy(np.sort(part)) for part in np.split(order, [a, b]))
         parts_of[who] = (train, val, test)
     return parts_of
@@ -449,6 +453,7 @@ def by_person(
     ]
     as_text(frame[person].drop_duplicates().tolist(), "people")
     people = {}
+    # `observed`: a category that no row has is no person.
     for who, rows in frame.groupby(person, sort=False, observed=True):
         whose = f"person {str(who)!r}"
         for name in dict.fromkeys(used):

@@ -36,6 +36,7 @@ class ClassificationTask(Task):
 
     def imitation(self, output: Scores, teacher: Scores, temperature: float = 1.0) -> Tensor:
         """Return KL(softmax(teacher / temperature) || softmax(output / temperature)), in nats."""
+        # Both as logarithms: a probability that rounds to 0 would lose its logarithm.
         target, log_probabilities = ((x / temperature).log_softmax(1) for x in (teacher, output))
         return functional.kl_div(log_probabilities, target, reduction="batchmean", log_target=True)
 
@@ -45,6 +46,7 @@ class ClassificationTask(Task):
 
     def output_of(self, prediction: Scores) -> Scores:
         """Return log-probabilities."""
+        # The logarithm of a probability of 0 is infinite, and so is its gradient.
         return prediction.clamp(min=1e-12).log()
 
     def predicted_class(self, output: Scores) -> Tensor:
@@ -52,5 +54,5 @@ class ClassificationTask(Task):
         return output.argmax(1)
 
     def restrict_to_known(self, output: Scores, known: Tensor) -> Scores:
-        """Return the scores, of classes that are not known less than any other."""
+        """Return the scores, with minus infinity for classes that are not known."""
         return output.masked_fill(known == 0, -torch.inf)

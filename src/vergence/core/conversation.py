@@ -46,7 +46,10 @@ Conversation = Generator[Any, Any, T]
 def release(
     verb: str, to: Sequence[ClientId], like: Mapping[str, Params]
 ) -> Conversation[Aggregate]:
-    """Ask clients for trees shaped `like` these, sending none; learn only their weighted sum."""
+    """Ask clients for trees shaped as those in `like`, and learn only their weighted sum.
+
+    The clients are sent no tree.
+    """
     return (yield Request(verb, {c: Message(verb) for c in to}, "aggregate", like))
 
 
@@ -71,10 +74,10 @@ def aggregate(
     like: Mapping[str, Params] | None = None,
     **trees: Params,
 ) -> Conversation[Aggregate]:
-    """Ask a cohort for a turn and learn only the weighted sum of what it replies.
+    """Ask a cohort for a turn and learn only the weighted sum of its replies.
 
-    A cohort is sent what the method's `offer` gives, or the trees and facts named here; `like` as
-    in `Request`.
+    The cohort receives what the method's `offer` returns, or the trees and facts named here; `like`
+    is as in `Request`.
     """
     return (yield _request(verb, to, "aggregate", facts, trees, like))
 
@@ -86,7 +89,7 @@ def collect(
     like: Mapping[str, Params] | None = None,
     **trees: Params,
 ) -> Conversation[dict[ClientId, SealedReply]]:
-    """Ask a cohort for a turn and learn every single reply; `like` as in `Request`."""
+    """Ask a cohort for a turn and learn every single reply; `like` is as in `Request`."""
     return (yield _request(verb, to, "each", facts, trees, like))
 
 
@@ -96,10 +99,10 @@ def proxies() -> Conversation[PublicData]:
 
 
 def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
-    """Return the mean `[d]` of rows `[n, d]`, one of each training sample, cut to length `bound`.
+    """Return the mean `[d]` of rows `[n, d]`, one per training sample, each cut to length `bound`.
 
-    Besides the results of training it is all that a client may send of its samples: a run with
-    privacy for samples adds noise to it, and counts it in the budget.
+    Apart from the results of training it is the only thing that a client may send of its samples:
+    a run with privacy for samples adds noise to it, and counts it in the budget.
     """
     return (yield Mean(values, bound))
 
@@ -128,8 +131,8 @@ def ask(
 ) -> Conversation[dict[str, Params]]:
     """Send trees to a client that is being served, and return the trees of its reply.
 
-    None sends what `offer` gives, which the server's copy itself does not see. `like` gives the
-    shapes that trees of the reply must have, where trees of these names are not sent.
+    If `trees` is None, the client receives what `offer` returns, which the server's copy does not
+    see. `like` gives the shapes of the reply's trees that have no namesake among those sent.
 
     Raises:
         NoReplyCounted: the client was quarantined for its reply.
@@ -144,7 +147,7 @@ def ask_several(
 ) -> Conversation[list[dict[str, Params]]]:
     """Send several messages at once, as `ask` sends one; return the trees of every reply.
 
-    Over a network this is one exchange, which costs more than a batch.
+    Over a network they make one exchange, which takes longer than the work on a batch.
 
     Raises:
         NoReplyCounted: the client was quarantined for one of its replies.
@@ -231,6 +234,7 @@ def compute(params: Params, data: Samples, want: Wanted) -> Conversation[Any]:
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:
     """Run a conversation to its end, answering all requests; a plain value is returned as it is."""
+    # A method that has nothing to ask may return its result instead of a generator.
     if not isinstance(conversation, Generator):
         return conversation
     reply: Any = None

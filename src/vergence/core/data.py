@@ -14,7 +14,7 @@ Batch = dict[str, Tensor]
 PICTURES = ("image", "eyes", "frames")
 """Names that readers give to columns and banks of pictures."""
 FEWEST, LOOKED_AT = 8, 17
-"""Fewest and most first samples that are compared with their successors to find windows."""
+"""Windows are looked for among more than so many samples, and only in the first of them."""
 
 
 def copy_of(batch: Mapping[str, Tensor]) -> Batch:
@@ -69,6 +69,7 @@ class Samples:
         if isinstance(rows, slice):
             batch = {name: column[rows].clone() for name, column in self.columns.items()}
         else:
+            # `index_select` copies, as `clone` does above.
             batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
         for name, bank in self.banks.items():
             batch[name] = bank.rows[batch[bank.by]]
@@ -112,11 +113,13 @@ class Samples:
         most = [1]
         for bank in self.banks.values():
             rows = self.columns[bank.by].unsqueeze(-1).flatten(1).sort(1).values.unique(dim=0)
+            # A sample that names a row twice counts once for it.
             again = rows.diff(dim=1, prepend=rows[:, :1] - 1) == 0
             most += rows[~again].bincount().tolist()
         for column in self.columns.values():
             most.append(_windows_of_a_step(column))
-            if column.dim() == 3:  # steps may come last
+            # Data sets differ in whether steps or channels come last.
+            if column.dim() == 3:
                 most.append(_windows_of_a_step(column.transpose(1, 2)))
         return max(most)
 
@@ -134,6 +137,7 @@ class Samples:
             rows = [p.banks[name].rows for p in parts]
             if any(r is not rows[0] for r in rows):
                 starts = torch.tensor([0, *map(len, rows)]).cumsum(0)
+                # Several banks may be looked up by one column, whose numbers move only once.
                 if bank.by not in moved:
                     shifted = zip(columns[bank.by], starts, strict=False)
                     columns[bank.by] = [column + start for column, start in shifted]
@@ -166,7 +170,7 @@ class Splits:
 
 
 def _windows_of_a_step(column: Tensor) -> int:
-    """Return the number of windows, rows of `[samples, steps, ...]`, that share a step.
+    """Return how many windows, the rows of `[samples, steps, ...]`, contain the same step.
 
     Windows overlap if most of them repeat the one before, shifted by the same number of steps.
     Constant columns, and columns that are alike by chance, do not count.

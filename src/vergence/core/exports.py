@@ -77,6 +77,7 @@ def of_kind(package: str, kind: str) -> frozenset[str]:
     abstract = set()
     for inside, text in (*_modules("vergence.core"), *_modules(package)):
         for name, above, body in WHOLE.findall(text):
+            # Innermost brackets first: `Base[Box[int]]` takes two passes.
             while PARAMETERS.search(above):
                 above = PARAMETERS.sub("", above)
             bases[name] = {base.strip().rpartition(".")[2] for base in above.split(",")}

@@ -60,6 +60,8 @@ class NumberedIds(Sequence[str]):
 
     def number(self, client: str) -> int | None:
         """Return the number of a client's id; None if there is no such client."""
+        # The id may come from another machine: `int` would fail on thousands of digits, and read
+        # the digits of other scripts.
         digits = client[1:]
         if not (len(digits) < 20 and digits.isascii() and digits.isdigit()):
             return None

@@ -31,6 +31,7 @@ def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises:
         OSError: it is a link (ELOOP), or cannot be opened.
     """
+    # Windows has no such flag: there a link is looked for, which leaves a moment to make one.
     if not NOFOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     return os.open(path, flags | NOFOLLOW | BINARY, mode)
@@ -107,6 +108,7 @@ def write_whole(
                 file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
+        # The new name is an entry of the folder, which the system writes at another time.
         if lasting:
             settle(path.parent)
     except OSError:
@@ -125,6 +127,7 @@ def _open_part(part: Path, secret: bool) -> int:
         # it there would redirect the write, or read a secret.
         part.unlink()
     mode = 0o600 if secret else 0o666
+    # O_EXCL refuses whatever somebody else put there since the look above.
     return open_in_place(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
@@ -164,6 +167,7 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     Raises:
         PartialRun: the file cannot be written (disk full, no permission); `path` is as before.
     """
+    # Two processes that write the same file need a scratch file each.
     scratch = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,6 +245,7 @@ def parse_json(text: str | bytes) -> Any:
     """
     try:
         return json.loads(text)
+    # A few kilobytes of brackets exhaust Python's stack; the text is at fault, not the program.
     except RecursionError:
         raise ValueError("brackets within brackets, too deep to be read") from None
 

@@ -30,9 +30,9 @@ class LocalTraining(NamedOptions, label="local"):
             counts.
         optimizer: `sgd`, `adam` or `adamw`.
         lr: learning rate.
-        momentum: of `sgd`.
-        nesterov: of `sgd`.
-        weight_decay: of the optimiser.
+        momentum: momentum of `sgd`.
+        nesterov: Nesterov's form of that momentum.
+        weight_decay: weight decay of the optimiser.
         clip: largest L2 norm of a gradient; 0: no limit.
         schedule: the rate over the share of rounds done: `constant`, `cosine` (to 1 % of `lr`) or
             `step` (a tenth after half of the rounds, a hundredth after three quarters).

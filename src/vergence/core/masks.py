@@ -15,8 +15,9 @@ from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
 
 Bits = NDArray[np.bool_]
+# A block of each operand stays in the cache of one core.
 BLOCK = 1 << 16
-"""Entries worked on at a time: a block of each operand stays in the core's own cache."""
+"""Entries worked on at a time."""
 SAMPLE = 1 << 14
 """Entries looked at to bracket a k-th value; shorter vectors are searched whole."""
 
@@ -24,7 +25,7 @@ SAMPLE = 1 << 14
 class Mask:
     """One truth value per parameter entry; true = personal. Same order as a flat vector.
 
-    Lies in main memory and is never changed in place: every operation returns a new mask.
+    It lies in main memory and is never changed in place: every operation returns a new mask.
 
     Examples:
         >>> layout = Layout(("w",), ((4,),))
@@ -218,6 +219,7 @@ def highest(values: NDArray, k: int, inside: Bits) -> Bits:
         between &= among
         between ^= above
         near.append(np.flatnonzero(between) + part.start)
+        # NaN is neither above nor within the bracket, and would be missed.
         unordered = unordered or bool(np.isnan(here.max()))
     where, room = np.concatenate(near), k - int(np.count_nonzero(bits))
     if unordered or not 0 < room <= len(where):
@@ -226,6 +228,7 @@ def highest(values: NDArray, k: int, inside: Bits) -> Bits:
     last = np.partition(rest, len(rest) - room)[len(rest) - room]
     more = where[rest > last]
     bits[more] = True
+    # Of equal values the first ones, so that every machine chooses the same mask.
     bits[where[rest == last][: room - len(more)]] = True
     return bits
 

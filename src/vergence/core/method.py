@@ -77,13 +77,21 @@ class Tree:
 class Exposure:
     """What one verb exposes: who sees the replies, and the trees, weights and metrics in them.
 
-    A weight `mask` may come with one number, the weight wherever the mask is true. `raw`: the trees
-    are not updates of parameters but computed from single samples. `down` names the trees that a
-    client receives in all messages of the verb; None: what `offer` gives. `numbered` names the
-    facts that distinguish several requests of a round. `joining`: a round asks this verb only of
-    clients that are new, as setup does, and it takes no virtual time. In a `blind` verb's turn the
-    client has its state and the message, but none of its samples. `beyond` describes what a reply
-    contains of samples outside the budget of `privacy.solver`; who asks for both sees this text.
+    Attributes:
+        reveal: `aggregate`: the server sees only the weighted sum; `each`: it sees every reply.
+        trees: names of the trees in a reply.
+        weight: kind of a reply's weight. A `mask` may come with one number, the weight wherever
+            the mask is true.
+        metrics: names of the metrics in a reply.
+        raw: the trees are computed from single samples and are not updates of parameters.
+        down: names of the trees that a client receives in all messages of the verb; None: the trees
+            that `offer` returns.
+        numbered: names of the facts that distinguish several requests of a round.
+        joining: a round asks this verb only of clients that are new, as setup does, and it takes no
+            virtual time.
+        blind: in a turn of this verb the client has its state and the message, but no samples.
+        beyond: text on what a reply reveals of samples outside the budget of `privacy.solver`;
+            empty: nothing. Whoever combines the two sees this text.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -129,7 +137,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         "hands_on": "passes_layers_on",
     }
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
-    """What leaves a client, by verb. The conformance tests look for more in transcripts."""
+    """What leaves a client, by verb. Conformance tests check that nothing else leaves it."""
     trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
     """Descriptions of the trees for reports, by name."""
     keeps: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
@@ -161,6 +169,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
                 "vergence.personalize_batch_norm is for fedbn (at_home = 'statistics' averages "
                 "scales and shifts) and local_only; use one of these, or vergence.freeze_batch_norm"
             )
+        # Both refuse what does not fit, such as a head that cannot be split from its network.
         self.server(task)
         self.client(task)
 
@@ -189,7 +198,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return {}
 
     def prediction_trees(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Return the trees that `model_on` takes: a client's download, and the server's part."""
+        """Return the trees that `model_on` reads: a client's download, and the server's part."""
         return {**self.offer(s, client), **self.server_part(s)}
 
     def serve(
@@ -203,6 +212,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
             the copy's updates, in the form of a client's reply.
         """
         raise NotImplementedError(f"{type(self).__name__} attends to nobody")
+        # Never reached: it makes this function a generator, as overrides are.
         yield
 
     @abstractmethod
@@ -212,11 +222,13 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def setup(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
         """Exchange messages with the clients once, before the first round; default: do nothing."""
         return s
+        # Never reached: it makes this function a generator, as overrides are.
         yield
 
     def finish(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
         """Exchange messages with the clients once, after the last round; default: do nothing."""
         return s
+        # Never reached: it makes this function a generator, as overrides are.
         yield
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
@@ -228,7 +240,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return None
 
     def personal(self, c: C) -> Mask | None:
-        """Return the mask of a client's personal entries, for reports; default: none kept."""
+        """Return the mask of a client's personal entries, for reports; default: the state's own."""
         return getattr(c, "mask", None)
 
     def state_records(self, task: Task) -> tuple[type, ...]:
@@ -272,6 +284,7 @@ class ServerOptimizer(UpdateMethod[S, NoState]):
     def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
         """Let the cohort train and take the server's step; without replies, take none."""
         got = yield from aggregate("train", to=cohort)
+        # A mean of no replies is 0, and the optimiser's moments would still move the model.
         return self.step(s, got.mean("model")) if got.count else s
 
 
@@ -288,7 +301,7 @@ class AveragingMethod(Method[Global, C]):
         return tree
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update of those who sent the entry."""
+        """Let the cohort train, and add to every entry the mean update of those who sent it."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean(self.shared))
 

@@ -48,6 +48,7 @@ def loss_per_sample(task: Task, output: Any, batch: Batch) -> Tensor:
 
     Entries of an output that have no row for each sample are used for all samples.
     """
+    # The loss of a task that names no labels may read any column.
     labels = {name: batch[name] for name in task.labels or batch}
 
     def loss_of_one(output: Tensor, labels: Batch) -> Tensor:

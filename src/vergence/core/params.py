@@ -14,8 +14,9 @@ from torch.nn.parameter import is_lazy
 from vergence.core.tags import tagged
 from vergence.errors import ConfigError
 
+# In NHWC order a training step of LeNet takes two thirds of the time.
 CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
-"""Storage order of convolution weights by rank; NHWC storage makes a LeNet step 1.5x faster."""
+"""Storage order of convolution weights by rank."""
 
 
 @tagged("Layout")
@@ -179,7 +180,7 @@ class Params(Mapping[str, Tensor]):
         return Params(torch.cat(parts) if parts else self.flat[:0], layout)
 
     def put(self, part: Params) -> Params:
-        """Return these parameters with the tensors of `part` in place of their namesakes."""
+        """Return these parameters with the tensors of `part` replacing those of the same names."""
         flat = self.flat.clone()
         for name, at in part.layout.slices.items():
             flat[self.layout.slices[name]] = part.flat[at]

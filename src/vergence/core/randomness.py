@@ -30,6 +30,7 @@ class RandomStream:
 
     def number(self) -> int:
         """Return this stream's 63-bit number."""
+        # Python's own `hash` of a text differs from process to process.
         digest = hashlib.blake2b(repr(self.key).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 

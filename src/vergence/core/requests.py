@@ -22,14 +22,14 @@ Wanted = Literal[
     "loss", "outputs", "score", "features", "gradient", "statistics", "sequences", "classes"
 ]
 Network = Callable[[Task], Task]
-"""Returns the task whose network is meant, a piece of it maybe, given the run's task."""
+"""Function from the run's task to the task whose network is meant, which may be a piece of it."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Ask clients for a turn. `to` maps each to its message; None sends what `offer` gives.
+    """Ask clients for a turn; `to` maps each to its message, None to what `offer` returns.
 
-    `like` gives the shapes of trees in replies, where trees of these names are not sent.
+    `like` gives the shapes of the replies' trees that have no namesake among the trees sent.
     """
 
     verb: str
@@ -42,7 +42,7 @@ class Request:
 class Requests:
     """Ask one client that is being served for several turns in one exchange.
 
-    A message None sends what `offer` gives; `like` as in `Request`.
+    A message of None sends what `offer` returns; `like` is as in `Request`.
     """
 
     verb: str
@@ -68,6 +68,7 @@ class Mean:
 
     def shortened(self) -> Tensor:
         """Return the rows, scaled down to length `bound` where they are longer."""
+        # A row of zeros has no length to divide by.
         length = self.values.norm(dim=1, keepdim=True).clamp(min=1e-12)
         return self.values * (self.bound / length).clamp(max=1)
 
@@ -118,7 +119,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Compute:
-    """Ask for `want`, computed with parameters on data without training."""
+    """Ask for the quantity `want`, computed with parameters on data without training."""
 
     params: Params
     data: Samples
@@ -127,9 +128,9 @@ class Compute:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Result of training. `examples` is the task's weight of the data.
+    """Result of training; `examples` is the weight that the task gives to the data.
 
-    `optimiser` is None unless the request brought one, as copying its state takes time.
+    `optimiser` is None unless the request had one, as copying its state takes time.
     """
 
     params: Params

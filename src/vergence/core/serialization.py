@@ -48,12 +48,10 @@ HEAD = 1 << 16
 """Bytes that an untrusted header may have, in addition to a sixteenth of the whole limit."""
 SIZE = 1 << 48
 """Entries that a tensor may claim to have."""
+# Parts that share an array get a copy each, such as a model that a hundred clients train. Without a
+# limit a small untrusted file could name one array again and again, and fill the memory.
 SHARED, TIMES = 1 << 30, 64
-"""Memory that a state may take besides its arrays: a fixed number of bytes, and file sizes.
-
-Parts that share an array get a copy each, such as a model that a hundred clients train. Without a
-limit a small untrusted file could name one array again and again, and fill the memory.
-"""
+"""Memory that a state may take besides its arrays: so many bytes, and so many times its file."""
 LONGEST = 200
 UNREADABLE = (
     SafetensorError,
@@ -99,6 +97,7 @@ class Packed:
             parts.append(part)
             at = end
         head = json.dumps(about, separators=(",", ":")).encode()
+        # Spaces after the JSON text keep the arrays behind it aligned to eight bytes.
         head += b" " * (-len(head) % 8)
         return [memoryview(len(head).to_bytes(8, "little") + head), *parts]
 
@@ -175,6 +174,7 @@ def read_layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout
     """
     layout = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
     sizes = [size for shape in layout.shapes for size in shape]
+    # `type` and not `isinstance`: True is an int. A size of 0 must not hide a huge one beside it.
     fits = len(set(layout.names)) == len(layout.names) == len(layout.shapes)
     if not (
         fits
@@ -199,6 +199,7 @@ def read_mask(packed: Tensor, layout: Layout) -> Mask:
 
 def printable(untrusted: object) -> str:
     """Shorten untrusted text to one printable line for messages and tables."""
+    # Control characters of another machine's text could rewrite the lines of a terminal.
     text = str(untrusted)[:LONGEST]
     return "".join(c if c.isprintable() else " " for c in text)
 
@@ -346,6 +347,7 @@ class _StateReader:
         if "params" in node:
             return Params(self.array(node["params"]), self.layouts[node["layout"]])
         if "mask" in node:
+            # Unpacked bits take eight times the bytes of the array that the limit knows.
             mask = read_mask(self.arrays[node["mask"]], self.layouts[node["layout"]])
             self.fill(mask.bits.nbytes)
             return mask
@@ -369,7 +371,8 @@ def equal_states(a: object, b: object) -> bool:
 
 
 def is_finite(array: Tensor) -> bool:
-    """True if no entry is NaN or infinite; the extremes pass NaN on."""
+    """True if no entry is NaN or infinite."""
     if not array.is_floating_point() or not array.numel():
         return True
+    # The extremes are NaN if any entry is, and need no mask as large as the array.
     return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(array))

@@ -22,8 +22,8 @@ SMASHED, PULL = "smashed", "pull"
 class Staged(nn.Module):
     """A network that is a sequence of stages, each from one tensor to one tensor.
 
-    `stages` names them in order, each with the submodules whose parameters it uses. `reads` are
-    those that also take the side inputs of the task (a head pose).
+    `stages` names them in order, each with the submodules whose parameters it uses. `reads` names
+    the stages that also take the side inputs of the task (a head pose).
     """
 
     stages: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class Staged(nn.Module):
 
 @dataclass(frozen=True)
 class CutPoint(Model):
-    """The stages `of` of another network, with its initial parameters under their own names."""
+    """A network of some stages, `of`, of another network, with its initial parameters and names."""
 
     whole: Model
     of: tuple[str, ...]
@@ -56,9 +56,10 @@ class CutPoint(Model):
         """Return the network with these stages alone.
 
         Raises:
-            ConfigError: the network is not a row of stages.
+            ConfigError: the network is not a sequence of stages.
         """
         network = build_staged(self.whole)
+        # A submodule that this piece shares with another one stays.
         own_paths = {path for name in self.of for path in network.stages[name]}
         for name, paths in network.stages.items():
             for path in () if name in self.of else paths:
@@ -70,7 +71,7 @@ class CutPoint(Model):
 
 @dataclass(frozen=True)
 class WrappedTask(Task):
-    """Base of objectives that stand in for a run's task, `whole`, during a part of training."""
+    """Base of tasks that replace a run's task, `whole`, during a part of training."""
 
     whole: Task | None = None
 
@@ -102,6 +103,7 @@ class Piece(WrappedTask):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss, or the product of output and `pull`."""
+        # The gradient of sum(output * pull) is pull^T d(output): the chain rule across the cut.
         return (output * batch[PULL]).sum() if PULL in batch else self.task.loss(output, batch)
 
 
@@ -109,7 +111,7 @@ def build_staged(model: Model) -> Staged:
     """Return a network that can be cut, initialised from torch's global generator.
 
     Raises:
-        ConfigError: it is no row of stages.
+        ConfigError: it is not a sequence of stages.
     """
     network = model.initial()
     if not isinstance(network, Staged):
@@ -124,7 +126,7 @@ def build_staged(model: Model) -> Staged:
 
 @lru_cache(maxsize=64)
 def _network(model: Model) -> Staged:
-    """Return a network whose structure is read, not its parameters."""
+    """Return a network to read its structure; callers share it and do not use its parameters."""
     with isolated_randomness():
         return build_staged(model)
 
@@ -133,7 +135,7 @@ def stages_of(model: Model) -> tuple[str, ...]:
     """Return the names of a network's stages, in order.
 
     Raises:
-        ConfigError: the network is no row of stages.
+        ConfigError: the network is not a sequence of stages.
     """
     return tuple(_network(model).stages)
 
@@ -180,6 +182,7 @@ def _check(model: Model, network: Staged, parts: Sequence[Piece]) -> None:
         ConfigError: layers are not registered in the order of use, or there is dropout.
     """
     name = registry_name(model)
+    # The machines' parameters, one piece after the other, are read as the whole network's vector.
     joined = [n for piece in parts for n, _ in _network(piece.network).named_parameters()]
     if joined != [n for n, _ in network.named_parameters()]:
         raise ConfigError(f"model '{name}' must register its layers in the order of its stages")

@@ -33,6 +33,7 @@ def tagged(name: str, **renamed: str) -> Callable[[T], T]:
 
 def tag(kind: type) -> str:
     """Return a record's name in bytes: its literal tag, or the class's name if it has none."""
+    # A subclass must not inherit the tag: two records would have one name.
     return vars(kind).get(_TAG, kind.__name__)
 
 

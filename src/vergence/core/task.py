@@ -26,6 +26,8 @@ from vergence.errors import ConfigError
 Names = tuple[str, ...]
 LOGITS = "logits"
 """Name of the scores in outputs of transformers, torchvision and other libraries."""
+# Layers draw their first weights from torch's one global generator: two threads that built networks
+# at once would mix their numbers.
 BUILDING = threading.RLock()
 NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, PersonalBatchNorm)
 """Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
@@ -141,7 +143,7 @@ class Task(NamedOptions, ABC):
     classes: ClassVar[int] = 0
     """Number of classes that `class_of` distinguishes; 0: the task has no classes."""
     unseen_classes: ClassVar[tuple[int, ...]] = ()
-    """Numbers of the classes of which no client has samples, by the task's definition."""
+    """Numbers of the classes that the task defines as unseen: no client has samples of them."""
     input_columns: ClassVar[tuple[str, ...]] = ()
     """The columns that the network reads; empty: `x`."""
     labels: ClassVar[tuple[str, ...]] = ()
@@ -151,14 +153,14 @@ class Task(NamedOptions, ABC):
     side_inputs: ClassVar[tuple[str, ...]] = ()
     """The columns that enter the network at a later stage than its main input."""
     public: ClassVar[tuple[str, ...]] = ()
-    """Those of `side_inputs` that say nothing of a person: the owner of a row, where all rows are
-    one person's."""
+    """The `side_inputs` that reveal nothing about a person, such as the owner of a row where all
+    rows are one person's."""
     never_sent: ClassVar[tuple[str, ...]] = ()
-    """The columns that no method may send, such as pictures that are their own labels."""
+    """The columns that no method may send, such as pictures that also serve as labels."""
     headline: ClassVar[str]
     """The main metric of tables and plots."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
-    """Metrics of which lower values are better; of all others higher ones are."""
+    """Names of the metrics whose lower values are better; for all others higher is better."""
     pools: ClassVar[bool] = False
     """Whether models are also scored on everybody's pooled test samples."""
 
@@ -175,7 +177,11 @@ class Task(NamedOptions, ABC):
         return False
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Return new samples with what `prepare` computed for their owner; None: no owner.
+        """Return new samples prepared as their owner's are, with the owner's prior for example.
+
+        Args:
+            samples: samples that `prepare` has not seen.
+            owner: the owner's prepared data; None: a person on whom nobody trained.
 
         Default: the samples as they are.
         """
@@ -183,14 +189,15 @@ class Task(NamedOptions, ABC):
 
     @property
     def tunes_prior(self) -> bool:
-        """True if `tune_prior` fits what `prepare` computed to a person's validation data."""
+        """True if `tune_prior` adjusts a person's prior to the person's validation data."""
         return False
 
     def tune_prior(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """Return a person's prepared data, fitted to a model on the person's validation data.
+        """Return a person's prepared data with the prior that suits a model best.
 
-        `outputs` computes the model's outputs for samples. Called before predictions with a model,
-        never in training. Default: the data as they are.
+        The person's validation data choose it. `outputs` computes the model's outputs for samples.
+        The engine calls this before a model predicts, never in training. Default: the data as they
+        are.
         """
         return splits
 
@@ -265,11 +272,14 @@ class Task(NamedOptions, ABC):
         """
         owner = module.get_submodule(_parts(self.network)[3])
         head_inputs: list[Tensor] = []
+        # A network's forward returns only its output. The hook also sees a head that is applied to
+        # one frame after the other.
         hook = owner.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0]))
         try:
             output = self.forward(module, batch)
         finally:
             hook.remove()
+        # A convolution has its channels second; the features of a place must come last.
         if isinstance(owner, nn.Conv2d):
             head_inputs = [inputs.movedim(1, -1) for inputs in head_inputs]
         n, d = len(next(iter(batch.values()))), head_inputs[0].shape[-1]
@@ -294,8 +304,8 @@ class Task(NamedOptions, ABC):
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the columns `labels` for generated samples of these classes, int64 `[batch]`.
 
-        Of the labels in a class it takes the middle one, or the one that `noise`, `[batch, 2 or
-        more]` in [0, 1), determines.
+        The label is the one in the middle of its class; with `noise`, `[batch, 2 or more]` in
+        [0, 1), it is the one at that place of the class.
 
         Raises:
             ConfigError: classes of this task have no labels.
@@ -312,7 +322,7 @@ class Task(NamedOptions, ABC):
         return (output - teacher.reshape(output.shape)).square().mean()
 
     def prediction(self, output: Tensor) -> Tensor:
-        """Return what others may see of an output: the probabilities, where it is a classifier's.
+        """Return the prediction that others may see: a classifier's probabilities.
 
         Default: the output itself.
         """
@@ -327,7 +337,7 @@ class Task(NamedOptions, ABC):
         return self.class_of({self.labels[0]: output})
 
     def restrict_to_known(self, output: Tensor, known: Tensor) -> Tensor:
-        """Restrict an output to the known classes, 0 or 1 `[classes]`.
+        """Restrict an output to some classes, where `known` `[classes]` is 1 and not 0.
 
         Default: the output as it is, for outputs that are not scores of classes.
         """
@@ -349,7 +359,7 @@ class Task(NamedOptions, ABC):
         )
 
     def sequences(self, samples: Samples) -> list[Tensor]:
-        """Return every sample as a sequence `[frames, d]`, with which people are compared.
+        """Return every sample as a sequence `[frames, d]`, by which methods compare people.
 
         Raises:
             ConfigError: samples of this task are not sequences.
@@ -357,7 +367,7 @@ class Task(NamedOptions, ABC):
         raise ConfigError(f"task '{registry_name(self)}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
-        """Return synthetic sequences `[frames, d]`, with which people may be compared.
+        """Return synthetic sequences `[frames, d]`, with which methods compare people's own.
 
         Raises:
             ConfigError: this task has no such sequences.
@@ -375,7 +385,7 @@ class Task(NamedOptions, ABC):
         return float(len(samples))
 
     def per_sample(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Return for every sample a sum and a count whose ratio is its headline, `[samples, 2]`.
+        """Return the headline of every sample as a sum and a count to divide it by, `[samples, 2]`.
 
         Raises:
             ConfigError: the headline of this task is not a mean over samples.
@@ -405,7 +415,7 @@ class Task(NamedOptions, ABC):
     def evaluate(
         self, outputs: Tensor, samples: Samples, val_outputs: Tensor, val_samples: Samples
     ) -> dict[str, float]:
-        """Score test outputs; thresholds and the like are chosen on validation data.
+        """Score test outputs, with thresholds and the like chosen on validation data.
 
         Default: `metrics` of the test outputs.
         """
@@ -433,9 +443,11 @@ class Task(NamedOptions, ABC):
         return {}
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Return the name of the prior made of each person's own data, and its test outputs.
+        """Return the baseline that predicts from each person's own data without learning.
 
-        The name is one of `priors`, the outputs are by person; default: no such prior.
+        Returns:
+            its name, which is one of `priors`, and its test outputs by person; default: an empty
+            name and no outputs.
         """
         return "", {}
 
@@ -448,6 +460,7 @@ def isolated_randomness() -> Iterator[None]:
         yield
 
 
+# `features` asks for every batch, and building a network takes longer than a small batch.
 @lru_cache(maxsize=16)
 def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
     """Return names of all parameters, head, norms, the head's first module, and statistics."""
@@ -460,6 +473,7 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
     if network.head:
         head = tuple(n for n in names if any(fnmatch(n, glob) for glob in network.head))
     else:
+        # Registration is the only order of layers that every network has.
         order = list(layers)
         last = max(owners.values(), key=order.index, default="")
         head = tuple(n for n in names if owners[n] == last)
@@ -493,6 +507,7 @@ def map_outputs(change: Callable[..., Tensor], *outputs: Any) -> Any:
     if isinstance(first, tuple | list):
         kind: Any = type(first)
         return kind(*made.values()) if hasattr(first, "_fields") else kind(made.values())
+    # A copy, since nothing is known of how to construct another library's output.
     whole = copy.copy(first)
     for name, part in made.items():
         if isinstance(whole, dict):
@@ -507,6 +522,7 @@ def join_outputs(parts: Sequence[Any]) -> Any:
     """Concatenate the outputs of batches; tensors become float32."""
     if isinstance(parts[0], Tensor):
         return torch.cat([part.float() for part in parts])
+    # torch concatenates no scalars, such as a loss that a network returns beside its scores.
     return map_outputs(lambda *each: torch.cat([torch.atleast_1d(part) for part in each]), *parts)
 
 

@@ -20,22 +20,18 @@ def to_vector(angles: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 3"]:
 
 
 def to_angles(vectors: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 2"]:
-    """Return (pitch, yaw) in radians of vectors of any positive length.
-
-    Pitch is atan2(-y, |(x, z)|), which equals asin(-y) on unit vectors and needs no clipping.
-    """
+    """Return (pitch, yaw) in radians of vectors of any positive length."""
     x, y, z = vectors.unbind(-1)
+    # On unit vectors the pitch is asin(-y); this form needs no clipping where rounding exceeds 1.
     return torch.stack([torch.atan2(-y, torch.hypot(x, z)), torch.atan2(-x, -z)], -1)
 
 
 def between_rad(
     one: Float[Tensor, "*batch 3"], other: Float[Tensor, "*batch 3"]
 ) -> Float[Tensor, "*batch"]:
-    """Return the angle between vectors, in radians.
-
-    atan2(|a x b|, a . b) is the arccos of the normalised dot product without its two faults:
-    arccos has no finite slope at equal vectors and loses angles below 0.02 degrees in float32.
-    """
+    """Return the angle between vectors, in radians: atan2(|a x b|, a . b)."""
+    # The arccos of the normalised dot product is the same angle, but has no finite slope at equal
+    # vectors and loses angles below 0.02 degrees in float32.
     cross = torch.linalg.vector_norm(torch.linalg.cross(one, other, dim=-1), dim=-1)
     return torch.atan2(cross, (one * other).sum(-1))
 

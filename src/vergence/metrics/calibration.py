@@ -25,9 +25,10 @@ COUNTS = (0, 1, 5, 9, 20, 50, 100)
 
 @dataclass(frozen=True)
 class Correction:
-    """q -> q + offset + (q - centre) slope; centre and offset `[*, 2]`, slope `[*, 2, 2]`.
+    """Correction of angles q to q + offset + (q - centre) slope.
 
-    `eye` `[2]`, where there is one, is added for right eyes (side 1) and taken from left ones.
+    Shapes are `[*, 2]` for centre and offset, `[*, 2, 2]` for the slope. `eye` `[2]`, where there
+    is one, is added for right eyes (side 1) and subtracted for left ones.
     """
 
     centre: Tensor
@@ -51,8 +52,8 @@ class AngleCorrection(NamedOptions, label="correction"):
     Attributes:
         centre: prediction that the slope leaves alone.
         offset: added to every prediction.
-        slope: 2 x 2, row by row, by which (prediction - centre) is multiplied and added.
-        eye: added for right eyes, taken from left ones; needs a column `side`.
+        slope: 2 x 2 matrix, row by row; (prediction - centre) times it is added.
+        eye: added for right eyes, subtracted for left ones; needs a column `side`.
     """
 
     centre: tuple[float, float] = (0.0, 0.0)
@@ -65,7 +66,7 @@ class AngleCorrection(NamedOptions, label="correction"):
 
     @classmethod
     def of(cls, correction: Correction) -> AngleCorrection:
-        """Settings of a correction of one person, centre and offset `[2]`."""
+        """Return one person's correction, whose centre and offset are `[2]`, as settings."""
         eye = torch.zeros(2) if correction.eye is None else correction.eye
         parts = (correction.centre, correction.offset, correction.slope.flatten(), eye)
         return cls(*(tuple(part.tolist()) for part in parts))
@@ -112,9 +113,10 @@ class Calibration(NamedOptions):
         true: Float[Tensor, "*batch k 2"],
         weight: Float[Tensor, "*batch k"] | None = None,
     ) -> Correction:
-        """Fit to k samples; a weight of 0 leaves a sample out, without any nothing is changed."""
+        """Fit to k samples; a weight of 0 leaves a sample out. No samples give no correction."""
         w = torch.ones_like(predicted[..., 0]) if weight is None else weight
         count = w.sum(-1, keepdim=True)
+        # Without samples these are sums of nothing divided by 1: no correction, and no NaN.
         among = w.unsqueeze(-1) / count.clamp(min=1).unsqueeze(-1)
         residual = true - predicted
         centre, mean = (among * predicted).sum(-2), (among * residual).sum(-2)
@@ -122,6 +124,7 @@ class Calibration(NamedOptions):
         if math.isinf(self.slope_prior):
             return Correction(centre, offset, torch.zeros(*mean.shape, 2, dtype=mean.dtype))
         x = (predicted - centre.unsqueeze(-2)) * w.unsqueeze(-1)
+        # Above 0 (see `__post_init__`), so that even one sample gives a matrix with an inverse.
         penalty = (self.slope_prior + self.ridge * count.clamp(min=1)).unsqueeze(-1)
         gram = x.mT @ x + penalty * torch.eye(2, dtype=x.dtype)
         slope = torch.linalg.solve(gram, x.mT @ (residual - mean.unsqueeze(-2)))
@@ -157,26 +160,29 @@ class FittedCalibration:
 
         Args:
             others: of each person predictions and true angles `[n, 2]`, and sides `[n]`.
-            terms: what is fitted beside the offset.
+            terms: the coefficients that are fitted in addition to the offset.
 
         Raises:
-            ConfigError: fewer than two people, who would say nothing of how people differ.
+            ConfigError: fewer than two people, who cannot show how people differ.
         """
         if len(others) < 2:
             raise ConfigError(
                 f"calibration: priors are fitted to two other people or more; got {len(others)}"
             )
+        # A mean of means: everybody counts once, however many samples they have.
         centre = torch.stack([predicted.mean(0) for predicted, _, _ in others]).mean(0)
         used = [0, *([1] if "eye" in terms else []), *([2, 3] if "slopes" in terms else [])]
         squares, noises = [], []
         for predicted, true, side in others:
             x, residual = _design(predicted - centre, side)[:, used], true - predicted
+            # Samples of one eye alone do not separate its coefficient from the offset: no inverse.
             inverse = torch.linalg.pinv(x.mT @ x)
             own = inverse @ x.mT @ residual
             noise = ((residual - x @ own) ** 2).sum(0) / max(len(x) - len(used), 1)
             # What sampling adds to the square of a coefficient is no difference between people.
             squares.append(own**2 - inverse.diagonal()[:, None] * noise)
             noises.append(noise)
+        # A variance that is a difference may come out below 0.
         spread = centre.new_zeros(4, 2)
         spread[used] = torch.stack(squares).mean(0).clamp(min=0)
         return cls(centre, torch.stack(noises).mean(0), spread)
@@ -191,7 +197,8 @@ class FittedCalibration:
         x, residual = _design(predicted - self.centre, side), true - predicted
         found = []
         for angle in range(2):
-            scale = self.spread[:, angle].sqrt()  # of a coefficient: spread 0 leaves it at 0
+            # In units of the prior's deviation a spread of 0 needs no division, and fits 0.
+            scale = self.spread[:, angle].sqrt()
             scaled = x * scale
             gram = scaled.mT @ scaled + self.noise[angle] * torch.eye(4, dtype=x.dtype)
             found.append(scale * torch.linalg.solve(gram, scaled.mT @ residual[:, angle]))
@@ -269,8 +276,9 @@ def errors_deg(
         fixed = predicted.expand(len(order), -1, -1).clone()
         for name in names:
             member = groups == name
-            got = calibration.fit(predicted[rows], true[rows], member[rows].to(predicted.dtype))
-            fixed[:, member] = got(fixed[:, member])
+            # Draws differ in how many samples are of an eye: weights of 0 keep one shape for all.
+            eye = member[rows].to(predicted.dtype)
+            fixed[:, member] = calibration.fit(predicted[rows], true[rows], eye)(fixed[:, member])
         left = torch.ones(order.shape, dtype=predicted.dtype).scatter_(1, rows, 0.0)
         found.append((angular_error_deg(fixed, true[None]) * left).sum(1) / left.sum(1))
     return torch.stack(found)

@@ -20,7 +20,7 @@ def kmeans(points: NDArray, k: int, rng: np.random.Generator) -> NDArray:
     Args:
         points: `[points, d]`.
         k: how many groups.
-        rng: of the starts.
+        rng: randomness of the starts.
 
     Source: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
     """
@@ -29,6 +29,7 @@ def kmeans(points: NDArray, k: int, rng: np.random.Generator) -> NDArray:
     if len(different) <= k:
         return same.reshape(-1)
     best, least = same, np.inf
+    # Every start of a series may leave a group empty.
     while not np.isfinite(least):
         for _ in range(RESTARTS):
             try:
@@ -47,14 +48,15 @@ def inertia(points: NDArray, labels: NDArray) -> float:
 
 
 def silhouette(distances: NDArray, labels: NDArray) -> float:
-    """Silhouette score: nearness of things to their own group against the next, -1 to 1.
+    """Return the silhouette score, -1 to 1: 1 where things lie far nearer to their own group.
 
-    The mean of (b - a) / max(a, b), a the mean distance to the others of one's group and b the
-    least mean distance to those of another; 0 for who is alone, and where there is one group.
+    It is the mean of (b - a) / max(a, b), with a the mean distance to the other things of the group
+    and b the smallest mean distance to another group. A group of one thing has 0, and so has a
+    single group.
 
     Args:
         distances: `[things, things]`.
-        labels: the group of each.
+        labels: the group of each thing.
 
     Source: Rousseeuw, "Silhouettes", Journal of Computational and Applied Mathematics 20, 1987.
     """
@@ -63,6 +65,7 @@ def silhouette(distances: NDArray, labels: NDArray) -> float:
         return 0.0
     sums = np.stack([distances[:, labels == group].sum(1) for group in groups], 1)
     own, sizes = labels[:, None] == groups, np.array([(labels == g).sum() for g in groups])
+    # Rousseeuw defines 0 for a group of one: there is no distance within it.
     alone = sizes[own.argmax(1)] == 1
     near = sums[own] / np.maximum(sizes[own.argmax(1)] - 1, 1)
     far = np.where(own, np.inf, sums / sizes).min(1)
@@ -72,11 +75,14 @@ def silhouette(distances: NDArray, labels: NDArray) -> float:
 
 
 def adjusted_rand(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
-    """Agreement of two groupings of the same things: 1 if identical, about 0 by chance.
+    """Return the adjusted Rand index of two groupings: 1 if identical, about 0 by chance.
+
+    Two groupings that both leave all things alone, or put all of them together, agree.
 
     Source: Hubert and Arabie, "Comparing partitions", Journal of Classification 2, 1985,
-    Equation 5. Two groupings that cannot differ (all alone, all together) agree.
+    Equation 5.
     """
+    # As text, since numpy cannot sort labels of several types.
     rows, columns = (np.unique(list(map(str, x)), return_inverse=True)[1] for x in (one, other))
     table = np.zeros((rows.max() + 1, columns.max() + 1))
     np.add.at(table, (rows, columns), 1)

@@ -1,4 +1,4 @@
-"""Dynamic time warping: a distance of two sequences, whatever their pace."""
+"""Dynamic time warping: a distance between two sequences that ignores their pace."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ def dtw(
     """Return the least sum of distances between frames over all alignments of two sequences.
 
     D[i, j] = min(D[i-1, j] + c, D[i, j-1] + c, D[i-1, j-1] + w c), c = |x_i - y_j|, w = 1, from
-    D[0, 0] = 0 and infinity along the borders; the last entry is returned. Entries of an
-    antidiagonal are found at once.
+    D[0, 0] = 0 and infinity along the borders; the last entry is returned.
 
     Args:
         x: `[frames, d]`.
         y: `[frames', d]`.
-        per_frame: w = 2, divided by frames + frames': a mean, as all alignments then have that
-            weight. Else longer sequences are farther from everything; with w = 1 so divided they
-            still are.
+        per_frame: take w = 2 and divide by frames + frames', the total weight of every alignment,
+            which gives a mean. Otherwise longer sequences are farther from everything, and would be
+            so even if sums with w = 1 were divided.
         metric: distance between two frames.
 
     Raises:
@@ -41,7 +40,9 @@ def dtw(
     cost = cdist(x, y, metric)
     n, m = cost.shape
     twice = 2.0 if per_frame else 1.0
-    last = np.full(n + 1, np.inf)  # D[i, k - i] along the antidiagonal k, by i
+    # D[i, k - i] by i: entries of an antidiagonal k do not depend on each other, and are computed
+    # by one operation on vectors.
+    last = np.full(n + 1, np.inf)
     before = last.copy()
     before[0] = 0.0
     for k in range(2, n + m + 1):

@@ -47,7 +47,8 @@ def fairness(
 ) -> Fairness:
     """Return the block for person -> value; `alone` has the values of local-only.
 
-    People whose value is NaN are left out; those whose value alone is not finite, of harm.
+    People whose value is NaN are left out; people whose value alone is not finite do not count in
+    `harmed` and `worst_harm`.
 
     Raises:
         DataError: there is nobody, or nobody in common with `alone`.
@@ -58,7 +59,8 @@ def fairness(
     good, bad = (min, max) if lower_is_better else (max, min)
     best, worst = (pick(scores, key=scores.__getitem__) for pick in (good, bad))
     values = np.array(list(scores.values()))
-    with np.errstate(invalid="ignore"):  # a value may be infinite
+    # A value may be infinite, and numpy warns of the difference of two such.
+    with np.errstate(invalid="ignore"):
         p10, p90 = np.percentile(values, [10, 90])
         std = float(values.std(ddof=1)) if values.size > 1 else 0.0
     whole = (scores[best], best, scores[worst], worst, float(p10), float(p90), std)

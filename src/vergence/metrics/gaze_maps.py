@@ -29,7 +29,7 @@ def pixels(
 def fixation_counts(
     points: Float[Tensor, "*batch fixations 2"], height: int, width: int
 ) -> Float[Tensor, "*batch height width"]:
-    """Number of points that fall into each pixel."""
+    """Return the number of points that fall into each pixel."""
     index, valid = pixels(points, height, width)
     counts = points.new_zeros((*index.shape[:-1], height * width))
     return counts.scatter_add(-1, index, valid.to(points.dtype)).unflatten(-1, (height, width))
@@ -51,7 +51,9 @@ def label_maps(
     reach = max(1, round(REACH * sigma * width))
     down = _gaussian(height, sigma * width, reach, points)[index // width]
     across = _gaussian(width, sigma * width, reach, points)[index % width]
+    # A Gaussian that is round in pixels is the product of one down and one across.
     heat = (down * valid[..., None]).transpose(-1, -2) @ across
+    # Maps of frames without gaze stay 0, and become no NaN.
     return heat / heat.sum((-1, -2), keepdim=True).clamp(min=torch.finfo(heat.dtype).tiny)
 
 

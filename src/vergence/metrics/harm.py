@@ -24,9 +24,12 @@ Blocks = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of one person as a share of what a reference gives, and the least it is likely to be.
+    """Loss of one person against a reference.
 
-    The loss is that of the test samples, `bound` the lower end of its interval.
+    Attributes:
+        against: name of the reference.
+        loss: loss on the test samples, as a share of the reference's metric.
+        bound: lower end of the loss's confidence interval.
     """
 
     against: str
@@ -40,17 +43,20 @@ class Loss:
 
 
 def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: bool) -> Loss | None:
-    """The loss against the reference that shows most harm; None for too few blocks or references.
+    """Return the loss against the reference that shows most harm.
 
     Blocks are drawn with replacement, the same ones for both sides of a pair. The bound is the
-    `ALPHA / 2` quantile of the loss, shared out over the references (Bonferroni): the best of
-    several noisy references would be better than anybody by chance. A reference whose scores are
-    no finite numbers is none; a person whose own are none loses without end.
+    `ALPHA / 2` quantile of the loss, divided by the number of references (Bonferroni). References
+    with scores that are not finite are left out; a person whose own scores are not finite has an
+    infinite loss.
 
     Args:
         mine: blocks of the person under one method.
         references: blocks of the same samples under every reference.
         lower_is_better: direction of the metric.
+
+    Returns:
+        the loss with the largest bound; None for fewer than `LEAST` blocks, or no reference.
 
     Source: Efron 1979, percentile bootstrap of blocks; Dunn 1961 for several references.
     """
@@ -58,11 +64,13 @@ def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: boo
     if len(mine) < LEAST or not references:
         return None
     draws, sign = bootstrap_counts(len(mine)), -1 if lower_is_better else 1
+    # The best of several noisy references is better than anybody by chance.
     share = ALPHA / 2 / len(references)
     found = []
     for name, blocks in references.items():
         there = _share(_mean(mine.sum(0)), _mean(blocks.sum(0)), sign)
         lost = _share(_mean(draws @ mine), _mean(draws @ blocks), sign)
+        # One of the draws itself: interpolation between infinite losses gives NaN.
         bound = float(np.quantile(lost, share, method="lower"))
         found.append(Loss(name, float(there), bound))
     return max(found, key=lambda each: each.bound)
@@ -71,6 +79,7 @@ def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: boo
 @lru_cache(maxsize=8)
 def bootstrap_counts(blocks: int) -> Blocks:
     """Number of times that each bootstrap sample has each block, `[draws, blocks]`."""
+    # As counts, so that one product of matrices gives the sums of all bootstrap samples.
     rng = np.random.default_rng(SEED)
     return rng.multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS).astype(np.float64)
 
@@ -80,7 +89,7 @@ def _mean(sums: Blocks) -> Blocks:
 
 
 def _share(mine: Blocks, reference: Blocks, sign: int) -> Blocks:
-    """Loss as a share of the reference; where that is 0, without end unless both are."""
+    """Return the loss as a share of the reference; infinite where only the reference is 0."""
     lost, size = sign * (reference - mine), np.abs(reference)
     without = np.where(lost == 0, 0.0, np.copysign(math.inf, lost))
     lost, without = (np.where(np.isnan(mine), math.inf, each) for each in (lost, without))

@@ -1,4 +1,4 @@
-"""Choice between candidates on held-out data: in doubt the first one, which is the simplest."""
+"""Choice between candidates on held-out data; in doubt the first, simplest one is chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from vergence.core.data import Samples
 
 BLOCKS = 12
-"""Held-out samples are judged in so many runs of neighbours, from which errors are counted."""
+"""Number of runs of neighbours into which held-out samples are cut, to estimate errors."""
 
 
 def cut(samples: Samples, blocks: int) -> list[Samples]:
@@ -22,22 +22,24 @@ def cut(samples: Samples, blocks: int) -> list[Samples]:
 def smallest(losses: Sequence[Sequence[float]], counts: Sequence[int], errors: float) -> int:
     """Return the first candidate whose loss is within so many standard errors of the lowest.
 
-    A block whose loss is no number under any candidate says nothing. Another loss that is no number
-    is infinite, and of such alone the first candidate is taken.
+    A block whose losses are all NaN is left out. Other losses that are NaN count as infinite; where
+    no candidate has finite losses, the first one is returned.
 
     Args:
         losses: mean losses by block and candidate.
         counts: samples of every block.
-        errors: standard errors, of the mean difference between a candidate and the best one.
+        errors: number of standard errors of the mean difference between a candidate and the best.
     """
     table, weight = (torch.tensor(each, dtype=torch.float64) for each in (losses, counts))
     known = ~table.isnan().all(1)
+    # Without a single number all blocks stay, and the first candidate is returned below.
     known |= ~known.any()
     table, weight = table[known].nan_to_num(nan=math.inf, posinf=math.inf), weight[known]
     weight = (weight / weight.sum())[:, None]
     best = int((weight * table).sum(0).argmin())
     if not table[:, best].isfinite().all():
         return 0
+    # Differences within a block: how hard its samples are for everybody cancels out.
     apart = table - table[:, best : best + 1]
     mean = (weight * apart).sum(0)
     spread = ((weight * (apart - mean)) ** 2).sum(0) * len(table) / max(len(table) - 1, 1)

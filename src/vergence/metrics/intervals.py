@@ -12,10 +12,10 @@ from vergence.errors import DataError
 
 
 def with_number(values: Iterable[float]) -> list[float]:
-    """Return the values that are numbers; all of them where none is.
+    """Return the values that are not NaN; all values where each of them is NaN.
 
-    NaN says that a metric is not defined for a person's data: it is left out of everything over
-    people. A model that broke has the worst number there is, which is infinite.
+    NaN means that a metric is not defined for a person's data, and statistics over people leave the
+    person out. A model that diverged has an infinite value instead, the worst there is.
     """
     listed = list(values)
     return [value for value in listed if not math.isnan(value)] or listed

@@ -16,15 +16,15 @@ from vergence.metrics.personal_priors import width_for, width_within
 
 Map = Float[Tensor, "height width"]
 
+# On scenes the likeliest blur is wider, and lowers NSS: a weaker reference flatters methods.
 SHARED_SIGMA = 0.03
-"""Blur of many people's gaze on one scene, in widths, and of a global prior of one person.
-
-On scenes the likeliest blur is wider, and lowers NSS: a weaker reference flatters methods.
-"""
+"""Blur of many people's gaze on one scene, in widths, and of a global prior of one person."""
+# Chosen on the training clips of one split of GazeCom.
 MOTION_SIGMA = 0.04
-"""Blur of motion, in widths; chosen on the training clips of one split of GazeCom."""
+"""Blur of motion, in widths."""
+# It keeps KLD finite, and of the other scores moves only SIM.
 FLOOR = 0.01
-"""Share of a uniform map mixed in: moves KLD and SIM only, and keeps KLD finite."""
+"""Share of a uniform map that is mixed into every map."""
 
 
 class SeenPriors(NamedTuple):
@@ -39,8 +39,9 @@ def static_priors(
 ) -> dict[str, Callable[[str], Map]]:
     """Return prior name -> (person -> one map for all frames), from everybody's training gaze.
 
-    Blurs are those under which gaze that a map has not seen is likeliest: of others for the global
-    prior (each person left out), of other samples of one's own for the personal prior (five folds).
+    The blur of a map is the one under which held-out gaze is likeliest: for the global prior each
+    person's gaze in a map of the others, for the personal prior a fold of a person's gaze in a map
+    of the other four folds.
     """
     counts = {
         person: fixation_counts(_points(splits.train), height, width).sum((0, 1))
@@ -83,9 +84,10 @@ def seen_by_others(
 ) -> Iterator[tuple[str, SeenPriors]]:
     """Yield, for each person whose scenes others saw too, the others' blurred gaze on them.
 
-    Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
-    samples without any such frame are left out, so that only comparable frames are scored; a
-    person without any such sample is not yielded, and nobody where data have no column `scene`.
+    Frames are the same if scene and frame number are. Frames on which nobody else has gaze lose
+    their own points, and samples without any other frame are left out, so that only comparable
+    frames are scored. A person without such samples is not yielded, and nobody is if the data have
+    no column `scene`.
     """
     if any("scene" not in samples.columns for samples in people.values()):
         return
@@ -100,6 +102,7 @@ def seen_by_others(
         place = torch.searchsorted(scenes, samples.columns["scene"][rows])
         others = (total - own[person])[place].double()
         seen = ~samples.columns["points"][rows].isnan().any(-1)
+        # The same frames as in `GazeMap.metrics`: where samples may hold several fixations, two.
         enough = seen.sum(-1) >= min(2, seen.shape[-1])
         shown = (others.sum((-1, -2)) > 0) & enough
         kept = shown.any(1)

@@ -10,12 +10,13 @@ from torch import Tensor
 def nearest(
     x: Float[Tensor, "n d"], others: Float[Tensor, "m d"] | None = None
 ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-    """Distance and index of the nearest other sample; the first of equally near ones.
+    """Return distance and index of the nearest other sample; the first of equally near ones.
 
     Args:
         x: the samples.
-        others: among which the nearest is looked for; none: the rest of `x`.
+        others: the samples to search; None: the rest of `x`.
     """
+    # The faster computation by a matrix product loses small distances to rounding.
     far = torch.cdist(
         x, x if others is None else others, compute_mode="donot_use_mm_for_euclid_dist"
     )
@@ -36,8 +37,8 @@ def among_own(
 
     Args:
         x: the samples.
-        kind: of each.
-        others: the samples among which the nearest is looked for, and their kinds; none: the rest.
+        kind: the kind of each.
+        others: the samples to search, and their kinds; None: the rest of `x`.
 
     Source: Lopez-Paz, Oquab, "Revisiting classifier two-sample tests", ICLR 2017.
 

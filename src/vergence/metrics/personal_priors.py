@@ -23,10 +23,10 @@ from vergence.metrics.held_out import BLOCKS, cut, smallest
 WIDTHS = (0.03, 0.045, 0.07, 0.1, 0.15, 0.2)
 """Blurs that cross-validation chooses from, in widths."""
 SHARES = (0.02, 0.1, 0.3, 0.6, 1.0)
-"""Shares of the common map that it chooses from; 1: nothing personal, as for few data."""
+"""Shares of the common map that cross-validation chooses from; 1: nothing personal."""
 FOLDS = 5
 PSEUDO = 5
-"""So many samples' worth of the common offset is in everybody's."""
+"""Number of samples with the common offset that are added to everybody's own."""
 BANK, ROW = "prior", "prior_row"
 """Names of the bank that holds a person's maps, and of the column that points into it."""
 
@@ -35,6 +35,7 @@ Maps = Float[Tensor, "folds height width"]
 
 def fold_numbers(count: int) -> Int[Tensor, " samples"]:
     """Return the fold of every sample: neighbours in a recording are in one."""
+    # Neighbours are alike: a map that saw one would know the answer for the other.
     return torch.arange(count) * FOLDS // max(count, 1)
 
 
@@ -83,8 +84,9 @@ def width_for(
 ) -> float:
     """Return the blur of `seen` under which the gaze counts `counts` are likeliest, over parts.
 
-    A 0.01 of a uniform map is mixed in, so that gaze where nobody looked is unlikely, not absurd.
+    0.01 of a uniform map is mixed in.
     """
+    # Without it gaze where nobody looked would be impossible, and decide between all blurs alone.
     even = 1 / counts[0].numel()
 
     def fit(width: float) -> float:
@@ -121,14 +123,15 @@ def offsets(gaze: Float[Tensor, "samples 2"], centre: Tensor, spread: Tensor) ->
 def attached_to_all(
     federation: Federation, made: Callable[[Splits], Tensor], common: Tensor, through: bool
 ) -> Federation:
-    """Return the federation with a bank of priors beside everybody's samples.
+    """Return the federation with a bank of priors added to everybody's samples.
 
     Args:
-        federation: the people, and what is nobody's.
-        made: a person's priors, `[folds + 1, ...]`: without each fold of the training samples, then
-            of all of them. More such rows may follow, to choose from: of higher exponents.
-        common: the prior of somebody unknown.
-        through: whether training samples get a prior of their own; else the common one.
+        federation: the people, and public samples.
+        made: function that returns a person's priors `[folds + 1, ...]`: one without each fold of
+            the training samples, then one of all of them. More such blocks may follow, one for each
+            higher exponent that validation data may choose.
+        common: the prior of a person of whom nothing is known.
+        through: whether training samples get their owner's prior; else they get the common one.
     """
     federation.refuse_many("the personal prior")
     people = {}
@@ -137,6 +140,7 @@ def attached_to_all(
         bank, unknown = SharedRows(rows, ROW), len(rows) - 1
         count = len(splits.train)
         own = fold_numbers(count) if through else torch.full((count,), unknown)
+        # Validation and test samples are in no fold: their prior uses all training samples.
         rest = [_attached(p, bank, torch.full((len(p),), FOLDS)) for p in (splits.val, splits.test)]
         people[person] = Splits(_attached(splits.train, bank, own), *rest)
     held = federation.proxies
@@ -148,9 +152,10 @@ def attached_to_all(
 
 
 def powers(samples: Samples) -> list[Samples]:
-    """Samples with their priors to every exponent that there is, the lowest first."""
+    """Return the samples once for every exponent of their priors, the lowest first."""
     bank, rows = samples.banks[BANK], samples.columns[ROW]
-    each = FOLDS + 1  # priors of one exponent; somebody unknown has the common one alone
+    # Every exponent has so many priors; a bank of one has the common prior alone.
+    each = FOLDS + 1
     own = rows if len(bank.rows) == 1 else rows % each
     return [
         replace(samples, columns={**samples.columns, ROW: own + exponent * each})
@@ -159,7 +164,8 @@ def powers(samples: Samples) -> list[Samples]:
 
 
 def prior_batches(samples: Samples, device: torch.device) -> list[Batch]:
-    """Columns and priors of samples to every exponent, without their other banks."""
+    """Return all samples as a batch for every exponent of their priors, the lowest first."""
+    # A batch of all samples would copy all their pictures, which no prior needs.
     bare = replace(samples, banks={BANK: samples.banks[BANK]})
     return [
         {name: column.to(device) for name, column in each.take(slice(None)).items()}
@@ -170,7 +176,7 @@ def prior_batches(samples: Samples, device: torch.device) -> list[Batch]:
 def losses(
     loss: Callable[[Tensor, Batch], Tensor], outputs: Tensor, samples: Samples
 ) -> list[float]:
-    """Losses of outputs under every exponent, the lowest first."""
+    """Return the loss of the outputs for every exponent of the prior, the lowest first."""
     return [float(loss(outputs, batch)) for batch in prior_batches(samples, outputs.device)]
 
 
@@ -222,7 +228,7 @@ def whole_prior(samples: Samples) -> Tensor:
 
 
 def common_prior(samples: Samples) -> Tensor:
-    """Return the prior of somebody unknown, which stands last in everybody's bank."""
+    """Return the prior of a person of whom nothing is known, the last in everybody's bank."""
     return samples.banks[BANK].rows[-1]
 
 

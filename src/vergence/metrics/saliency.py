@@ -58,12 +58,12 @@ def aucs(maps: Maps, points: Points) -> tuple[PerFrame, PerFrame]:
     """Return AUC-Judd and shuffled AUC, which take little more together than one alone.
 
     Each is the share of negative weight below a fixation's value, ties one half; 0.5 without any.
-    Pixels are dealt to the few fixations by value, as sorting them takes longer. Weights are whole
-    numbers, so that sums of them are exact in any order. Nothing is above NaN.
+    Nothing is above NaN.
     """
     index, valid = pixels(points, *maps.shape[-2:])
     flat = maps.flatten(1)
     value, order = flat.gather(1, index).sort(1)
+    # Each pixel is placed among the few fixations' values; sorting the pixels would take longer.
     sides = (value.contiguous(), flat.contiguous())
     places = [torch.searchsorted(*sides, right=right) for right in (True, False)]
 
@@ -72,6 +72,7 @@ def aucs(maps: Maps, points: Points) -> tuple[PerFrame, PerFrame]:
         total = weight.sum(1, keepdim=True)
         half = torch.zeros_like(value)
         for place in places:
+            # Weights are whole numbers: their sums are exact, whatever the order of additions.
             bins = weight.new_zeros(len(flat), value.shape[1] + 1).scatter_add_(1, place, weight)
             half += torch.where(value.isnan(), total, bins.cumsum(1)[:, :-1])
         share = torch.where(total > 0, half / 2 / total.clamp(min=1.0), 0.5)
@@ -144,5 +145,6 @@ def _over_fixations(
 
 
 def _structureless(flat: Float[Tensor, "frames pixels"]) -> Bool[Tensor, "frames 1"]:
+    # Relative to the values: a softmax over equal logits is equal only up to rounding.
     low, high = flat.aminmax(dim=1, keepdim=True)
     return high - low <= 1e-12 * high

@@ -73,6 +73,7 @@ def pixel_f1(maps: Maps, labels: Maps, thresholds: tuple[float, ...] = OFFICIAL_
     """
     grid = torch.tensor(thresholds, dtype=maps.dtype)
     frames, bins = len(maps), len(thresholds) + 1
+    # Counting pixels between thresholds, summed up from the top, takes one pass for all thresholds.
     above = torch.bucketize(min_max(maps).flatten(1), grid)
     slot = above + torch.arange(frames)[:, None] * bins
     marked = region(labels).flatten(1)
@@ -94,10 +95,11 @@ def pixel_f1(maps: Maps, labels: Maps, thresholds: tuple[float, ...] = OFFICIAL_
 def hits(
     maps: Maps, labels: Maps, points: Points, threshold: float = 0.7, components: bool = True
 ) -> Hits:
-    """Say per frame how many fixations lie in the salient area A = [M > threshold], how precisely.
+    """Return the share of each frame's fixations in the salient area A = [M > threshold].
 
-    `area` is |A and B| / |A|. `component` is the share of A's 8-connected parts that hold a
-    fixation; it is left out unless `components`, being the slow one.
+    Of the two precisions, `area` is |A and B| / |A|, and `component` is the share of A's
+    8-connected parts that contain a fixation. The latter takes long: it is computed only with
+    `components`.
 
     Source: FedCPF, section 4, which leaves normalisation and precision open; made unambiguous here.
     """
@@ -132,6 +134,7 @@ def _component_share(
     index: Int[Tensor, "frames fixations"],
     inside: Bool[Tensor, "frames fixations"],
 ) -> Float[Tensor, " frames"]:
+    # Neighbours in the plane of one frame: areas of successive frames are not connected.
     within_a_frame = np.zeros((3, 3, 3), int)
     within_a_frame[1] = 1
     numbered = np.zeros(salient.shape, np.int32)

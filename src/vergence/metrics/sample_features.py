@@ -102,12 +102,14 @@ def _pictures(samples: Samples, rows: Tensor) -> Tensor | None:
     names += [n for n, b in samples.banks.items() if b.rows.dtype == torch.uint8]
     if not names:
         return None
+    # In chunks, as `take` copies whole pictures before they are averaged down.
     parts = [_grey(samples.take(chunk)[names[0]]) for chunk in rows.split(CHUNK)]
     return torch.cat(parts) if parts else None
 
 
 def _grey(pictures: Tensor) -> Tensor:
-    if pictures.shape[-1] == 3:  # colours come last in frames, channels first in eye patches
+    # Frames have their colours last, eye patches their channels first.
+    if pictures.shape[-1] == 3:
         pictures = pictures.float().mean(-1)
     pictures = pictures.flatten(1, -3) if pictures.ndim > 3 else pictures[:, None]
     middle = pictures[:, pictures.shape[1] // 2].float() / 255

@@ -51,6 +51,7 @@ def people_needed(mean: float, deviation: float, limit: float = 0.0) -> int | No
         if limit
         else (lambda n: power(mean, deviation, n))
     )
+    # Without any spread two people are enough, or no number is.
     if deviation == 0:
         return 2 if (abs(mean) < limit if limit else mean) else None
     if chance(MOST) < POWER:

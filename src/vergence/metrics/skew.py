@@ -30,8 +30,9 @@ MEASURES = ("covariate", "label", "x_given_y", "y_given_x", "dependence", "quant
 RUNS = 20
 """A client's samples are cut into so many runs of neighbours, or fewer where they are few."""
 FEWEST = 8
+# Every client has six measures: at 95 % one of them would often be above chance by chance.
 CHANCE = 0.99
-"""Shares above this quantile of chance count: six measures each, so 95 % would often be wrong."""
+"""Quantile of chance above which a share counts."""
 FOLDS, RIDGE, RELUS = 5, 0.02, 300
 COMPONENTS, SHOWN = 40, 8
 """Principal components that predict labels, and those P(x) is compared on."""
@@ -78,9 +79,9 @@ def measure(
 
     Args:
         people: each client's training samples, in order of recording.
-        samples: how many samples each has in all, the other parts included.
-        draws: permutations that say what chance would do.
-        seed: of the permutations.
+        samples: number of samples of each client, validation and test included.
+        draws: number of permutations from which the level of chance is estimated.
+        seed: seed of the permutations.
 
     Raises:
         DataError: fewer than two clients, or one with fewer than 8 samples.
@@ -150,6 +151,7 @@ def _views(parts: Sequence[Compact], runs: Runs) -> tuple[list[Array], Array]:
     if pictures.size:
         flat = pictures.reshape(len(y), -1)
         centred = flat - flat.mean(0)
+        # The small matrix of pixels by pixels has the same axes as the long one of all samples.
         axes = np.linalg.svd(centred.T @ centred)[0][:, :COMPONENTS]
         components = centred @ axes
         looks = np.stack([flat.mean(1), flat.std(1)], 1)
@@ -180,6 +182,7 @@ def _standard(columns: Array) -> Array:
 
 def _random_features(inputs: Array) -> Array:
     """Return the inputs and fixed random ReLU features of them."""
+    # A seed of its own: the measures must not change with that of the permutations.
     rng, width = np.random.default_rng(0), inputs.shape[1]
     weights = rng.normal(size=(width, RELUS)) / np.sqrt(max(width, 1))
     return np.hstack([inputs, np.maximum(inputs @ weights + rng.normal(size=RELUS), 0)])
@@ -206,6 +209,7 @@ def _distribution(
     gaps = cdist(view, view)
     gaps = np.add.reduceat(np.add.reduceat(gaps, runs.starts, 0), runs.starts, 1)
     share = energy_coefficients(gaps, runs.sizes, runs.owner)
+    # Whole runs change owners: single neighbours are alike, and would make chance look too small.
     dealt = [
         energy_coefficients(gaps, runs.sizes, rng.permutation(runs.owner)) for _ in range(draws)
     ]
@@ -216,7 +220,8 @@ def _distribution(
         each = [wasserstein_distance(column[mine], column[~mine]) for column in view.T]
         found.append(np.linalg.norm(each))
     value = np.array(found)
-    if unit == "SD":  # of a typical column, not growing with the number of columns
+    # Per column: the length of a vector would grow with the number of columns.
+    if unit == "SD":
         value /= np.sqrt(max(view.shape[1], 1))
     return value, share, np.quantile(dealt, CHANCE, 0)
 
@@ -250,6 +255,8 @@ def _dependence(
         own, sizes = columns[runs.rows == client], runs.sizes[runs.owner == client]
         share = intraclass(own, sizes)
         dealt = [intraclass(rng.permutation(own), sizes) for _ in range(draws)]
+        # Kish's design effect: in runs of m samples with correlation r, n are worth
+        # n / (1 + (m - 1) r) independent ones.
         values.append(total / (1 + (total / len(sizes) - 1) * max(share, 0.0)))
         shares.append(share)
         chances.append(np.quantile(dealt, CHANCE))

@@ -24,7 +24,7 @@ DECIMALS = 12
 DRAWS = 10_000
 """Bootstrap samples of people."""
 SEED = 20
-"""Of the bootstrap: the same numbers give the same interval."""
+"""Seed of the bootstrap: the same numbers give the same interval."""
 EXACT = 500
 """Up to so many people who differ, Wilcoxon's distribution is counted; above, it is the normal."""
 Floats = NDArray[np.float64]
@@ -46,6 +46,7 @@ def wilcoxon(differences: ArrayLike) -> float:
     if d.size > EXACT:
         found: Any = scipy.stats.wilcoxon(d, method="asymptotic")
         return float(found.pvalue)
+    # Doubled, as the mean ranks of ties are halves, and sums of ranks are places in a table.
     halves = (2 * scipy.stats.rankdata(np.abs(d))).astype(np.int64)
     chance = np.zeros(int(halves.sum()) + 1)
     chance[0] = 1.0
@@ -135,6 +136,7 @@ def bootstrap(
     d = _sample(differences)
     if d.size == 1:
         return math.nan, math.nan
+    # Resamples of equal numbers have no spread, and SciPy's BCa returns NaN.
     if np.ptp(d) == 0:
         return float(d[0]), float(d[0])
     found = scipy.stats.bootstrap(
@@ -143,6 +145,7 @@ def bootstrap(
         n_resamples=draws,
         confidence_level=level,
         method="BCa",
+        # A million numbers at a time bound the memory.
         batch=max(1, 1_000_000 // d.size),
         rng=np.random.default_rng(seed),
     ).confidence_interval
@@ -195,6 +198,7 @@ def friedman(scores: ArrayLike, lower_is_better: bool = False) -> Ranking:
         )
     ranks = scipy.stats.rankdata(table if lower_is_better else -table, axis=1)
     statistic, p = 0.0, 1.0
+    # Where everybody ranks all methods alike, SciPy's correction for ties divides by 0.
     if np.ptp(ranks) > 0:
         found = scipy.stats.friedmanchisquare(*ranks.T)
         statistic, p = float(found.statistic), float(found.pvalue)

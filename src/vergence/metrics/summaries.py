@@ -18,9 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from vergence.errors import ConfigError, DataError
 
 SHARE = 0.15
-"""Of a video's frames, in every published number."""
+"""Share of a video's frames that a summary may have, in every published number."""
+# Comparing all pairs of steps at once would need too much memory for long videos.
 BLOCK = 64
-"""Rows of comparisons at a time: bounds Kendall's memory for long videos."""
+"""Rows of Kendall's comparisons at a time."""
 Floats = NDArray[np.float64]
 
 
@@ -52,7 +53,7 @@ class Agreement(NamedTuple):
 
 
 def capacity(frames: int, share: float = SHARE) -> int:
-    """Number of frames that a summary may have: `int(share * frames)`, as in the protocol.
+    """Return the number of frames that a summary may have, `int(share * frames)` as published.
 
     Raises:
         ConfigError: the share is not in (0, 1].
@@ -82,8 +83,8 @@ def knapsack(
 ) -> Bool[np.ndarray, " items"]:
     """Return the items of greatest total value whose weights sum to at most `room`: exact.
 
-    Of equal totals the one without the later item wins, as in the published programs. Takes items x
-    room steps and bits.
+    Of equal totals the one without the later item wins. It takes items x room steps, and as many
+    bits of memory.
 
     Raises:
         DataError: a weight is not positive.
@@ -97,6 +98,7 @@ def knapsack(
     for value, weight in zip(values, weights, strict=True):
         with_it = np.full(room + 1, -np.inf)
         with_it[weight:] = best[: max(0, room + 1 - weight)] + value
+        # Strictly greater, so that ties go as in the published programs.
         taken.append(np.packbits(with_it > best))
         best = np.maximum(best, with_it)
     selection = np.zeros(len(weights), bool)
@@ -112,7 +114,7 @@ def summary(
     shots: Int[np.ndarray, "shots 2"],
     share: float = SHARE,
 ) -> Bool[np.ndarray, " frames"]:
-    """True where a frame is in the summary: the best shots that fit into the share."""
+    """Return for every frame whether it is in the summary, the best shots that fit the share."""
     lengths = shots[:, 1] - shots[:, 0] + 1
     selection = knapsack(shot_values(per_frame, shots), lengths, capacity(len(per_frame), share))
     kept = np.zeros(len(per_frame), bool)
@@ -192,25 +194,25 @@ def human_f(users: Bool[np.ndarray, "users frames"], over: Literal["max", "mean"
 
 
 def agreement(scores: ArrayLike, people: Float[np.ndarray, "people steps"]) -> Agreement:
-    """Rank agreement of scores with people over steps: against each person, then averaged.
+    """Return the rank agreement of scores with each person over steps, averaged over people.
 
-    Averaging people first inflates both numbers three- to four-fold on TVSum. For SumMe give the
-    mean of the user summaries as the only row.
+    For SumMe give the mean of the user summaries as the only row.
 
     Source: Otani et al., "Rethinking the evaluation of video summaries", CVPR 2019.
     """
+    # Ranks against the mean of all people would be three to four times as high on TVSum.
     rows = np.vstack([np.asarray(scores, np.float64), np.asarray(people, np.float64)])
     return Agreement(float(kendall(rows)[0, 1:].mean()), float(spearman(rows)[0, 1:].mean()))
 
 
 def human_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
-    """Rank agreement between people over steps: the mean over all pairs of people."""
+    """Return the rank agreement between people over steps, a mean over all pairs of people."""
     pairs = np.triu_indices(len(people), 1)
     return Agreement(float(kendall(people)[pairs].mean()), float(spearman(people)[pairs].mean()))
 
 
 def rest_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
-    """Rank agreement of people with the mean of the others over steps, averaged over people."""
+    """Return the rank agreement of people with the mean of the others, averaged over people."""
     rest = (people.sum(0) - people) / (len(people) - 1)
     each = [agreement(own, others[None]) for own, others in zip(people, rest, strict=True)]
     tau, rho = np.mean(each, 0)
@@ -225,6 +227,7 @@ def kendall(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows ro
 
     Source: Kendall 1945.
     """
+    # Ranks, and sums of up to 2^24 signs, are exact in float32, whose products are faster.
     values = np.ascontiguousarray(scipy.stats.rankdata(rows, axis=1), np.float32)
     met = np.zeros((len(values), len(values)))
     for start in range(0, values.shape[1], BLOCK):
@@ -242,7 +245,7 @@ def spearman(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows r
 
 
 def _cosines(products: Floats) -> Floats:
-    """Return a Gram matrix scaled to a diagonal of 1; rows of length 0 meet nobody."""
+    """Return a Gram matrix scaled to a diagonal of 1, with 0 in rows of length 0."""
     length = np.sqrt(np.diag(products))
     scale = np.outer(length, length)
     return np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)

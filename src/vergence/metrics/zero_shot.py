@@ -14,15 +14,15 @@ def class_accuracy(
     label: Int[Tensor, " n"],
     among: Sequence[int] | None = None,
 ) -> Float[Tensor, " classes"]:
-    """Return the share of every class's samples that are told right; NaN where it has none.
+    """Return the accuracy of every class; NaN for a class without samples.
 
     The answer is the highest score, of equal ones the lowest class. A score of minus infinity is no
     answer: a network that does not know a class cannot guess it.
 
     Args:
-        scores: of every sample and class.
+        scores: score of every sample and class.
         label: the right class, from 0.
-        among: the classes that may be answered; none: all.
+        among: the classes that may be answered; None: all.
     """
     classes = scores.shape[1]
     allowed = torch.arange(classes) if among is None else torch.tensor(list(among))
@@ -30,7 +30,8 @@ def class_accuracy(
     answer = torch.where(best > -torch.inf, allowed[at], -1)
     every = label.bincount(minlength=classes)
     right = label[answer == label].bincount(minlength=classes)
-    return right.double() / every  # 0 / 0 is NaN
+    # A class without samples has 0 / 0, which is NaN.
+    return right.double() / every
 
 
 def harmonic(u: float, s: float) -> float:
@@ -48,7 +49,7 @@ def harmonic(u: float, s: float) -> float:
 def zero_shot_scores(
     scores: Float[Tensor, "n classes"], label: Int[Tensor, " n"], unseen: Sequence[int]
 ) -> dict[str, float]:
-    """Return `T1`, `u`, `s` and `H` of a classifier, those of them that the samples tell.
+    """Return `T1`, `u`, `s` and `H` of a classifier, as far as the samples determine them.
 
     `u` and `s` are the mean accuracies of unseen and of seen classes where every class may be
     answered, `H` is their harmonic mean, and `T1` is that of unseen classes where only those may be
@@ -65,10 +66,10 @@ def zero_shot_scores(
         "u": free[hidden].nanmean(),
         "s": free[~hidden].nanmean(),
     }
-    told = {name: float(value) for name, value in found.items() if not value.isnan()}
-    if "u" in told and "s" in told:
-        told["H"] = harmonic(told["u"], told["s"])
-    return told
+    known = {name: float(value) for name, value in found.items() if not value.isnan()}
+    if "u" in known and "s" in known:
+        known["H"] = harmonic(known["u"], known["s"])
+    return known
 
 
 def eszsl(
@@ -88,8 +89,8 @@ def eszsl(
         x: features of the samples to learn from.
         label: their classes, from 0, rows of `meaning`.
         meaning: one row per class, learned or not.
-        lamda: regularises the side of meanings.
-        gamma: regularises the side of features; none: as `lamda`.
+        lamda: regularisation of the meanings.
+        gamma: regularisation of the features; None: as `lamda`.
 
     Source: Romera-Paredes, Torr, "An embarrassingly simple approach to zero-shot learning", ICML
     2015, equation 6.

@@ -33,8 +33,10 @@ BLOCK = 1024
 PARTS = ("values", "scale", "where")
 """The names of the arrays that codecs make."""
 HALF_MAX = 65504.0
+"""The largest finite number of half precision."""
+# Smaller scales are not normal numbers in float32; 127 times a larger one would be infinite.
 SCALE_MIN, SCALE_MAX = 2.0**-126, 2.0**120
-"""Scales of `Int8`: normal in float32, and 127 of them are finite."""
+"""Smallest and largest scale of `Int8`."""
 
 
 class Codec(ABC):
@@ -141,6 +143,7 @@ class TopK(Codec):
 
     def count(self, n: int) -> int:
         """Return how many of n values are sent."""
+        # 1e-9 undoes the rounding of products such as 0.29 * 100, which is below 29.
         return min(max(math.floor(self.share * n + 1e-9), 1), n)
 
     def encode(self, values: Tensor) -> dict[str, Tensor]:
@@ -166,6 +169,7 @@ class TopK(Codec):
             where = unpack_indices(packed, n)[:k]
         else:
             where = np.flatnonzero(np.unpackbits(packed, count=n).view(bool))
+        # Positions come from another machine: one named twice would stand for two values.
         if len(where) != k or (k and where.max() >= n) or (np.diff(where) <= 0).any():
             raise DataError(f"a sparse update must name {k} of {n} entries, in order, each once")
         values = self.values_codec.decode(coded, k, dtype)
@@ -176,16 +180,16 @@ class TopK(Codec):
 
 @dataclass(frozen=True)
 class Compression(NamedOptions, label="wire"):
-    """Compression of uploaded updates: a codec, and whether its errors are sent later.
+    """Compression of uploaded updates: a codec, and whether later rounds send its errors.
 
     With `feedback` a client adds to its update the residual that earlier rounds did not send, and
     stores the new residual: over the rounds nothing is lost, only late.
 
     Args:
-        codec: `fp32` as is, `fp16`, `int8`, or `topk`.
-        share: share of entries that `topk` keeps.
-        value_codec: codec of the values that `topk` keeps.
-        feedback: send in later rounds what was not sent.
+        codec: `fp32` (no compression), `fp16`, `int8`, or `topk`.
+        share: share of entries that `topk` sends.
+        value_codec: codec of the values that `topk` sends.
+        feedback: add the error of one round to the update of the next.
 
     Source: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
     distributed training of speech DNNs", Interspeech 2014 (error feedback); Stich, Cordonnier and
@@ -231,6 +235,7 @@ class Compression(NamedOptions, label="wire"):
         if len(update) and not all(bool(x.isfinite()) for x in torch.aminmax(update)):
             raise DataError("an update that holds NaN or infinity cannot be compressed")
         arrays = self.coder.encode(update)
+        # What the server will decode: the residual must be exactly the error that it sees.
         decoded = self.coder.decode(arrays, len(update), update.dtype)
         return arrays, decoded, update - decoded if self.feedback else None
 
@@ -271,11 +276,9 @@ def index_bytes(k: int, n: int) -> int:
 
 
 def pack_indices(indices: NDArray, n: int) -> NDArray[np.uint8]:
-    """Return indices below n, bit-packed, most significant bit first.
-
-    The last byte is filled with the last index again, so that reading it twice does no harm.
-    """
+    """Return indices below n, bit-packed, most significant bit first."""
     width = index_width(n)
+    # The last byte is filled with the last index again: a reader may read it twice without harm.
     filled = np.append(indices, np.repeat(indices[-1:], -(-8 // width)))
     octets = filled.astype(">u8").view(np.uint8).reshape(-1, 8)
     bits = np.unpackbits(octets[:, 8 - -(-width // 8) :], axis=1)

@@ -29,6 +29,7 @@ def packed_mask(mask: Mask, known: Mask | None) -> dict[str, Tensor]:
     if mask == known:
         return {}
     bitmap = mask.packed()
+    # A list can only name entries that leave the mask; a new entry needs the bitmap.
     gone = np.flatnonzero((known & ~mask).bits.numpy())
     if not (mask & ~known).count and index_bytes(len(gone), mask.layout.n) < len(bitmap):
         return {"index": torch.from_numpy(pack_indices(gone, mask.layout.n))}
@@ -101,6 +102,7 @@ def decode(data: bytes, known: Mapping[str, Mask], room: float = math.inf) -> Se
     for name, about in head["trees"].items():
         layout = read_layout(*about["layout"])
         whole = about["kind"] == "float" and about["level"] and "codec" not in about
+        # A masked tree of few bytes may claim any number of entries, and fill the memory.
         room_left -= 0 if whole else layout.n * KINDS[about["dtype"]].itemsize
         if room_left < 0:
             raise ValueError(f"'{name}' claims {layout.n:,} entries, more than may come")

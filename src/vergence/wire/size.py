@@ -16,7 +16,7 @@ from vergence.wire.codecs import index_bytes
 def travelled(tree: SealedTree, known: Mask | None) -> int:
     """Return the bytes of a tree on the wire, as in `payload`, without encoding it.
 
-    Of a tree whose weights have another layout all values are counted.
+    All values are counted where the weights have another layout than the tree.
     """
     total, weight = tree.total.flat, tree.weight
     each = total.element_size()

@@ -31,6 +31,7 @@ class FrozenBatchNorm(nn.Module):
         super().__init__()
         mean, variance = _running(norm, "freeze")
         self.eps, self.weight, self.bias = norm.eps, norm.weight, norm.bias
+        # Not in the state: `Layout.of` refuses buffers there, which an average would mix.
         self.register_buffer("mean", mean.detach().clone(), persistent=False)
         self.register_buffer("variance", variance.detach().clone(), persistent=False)
 
@@ -76,8 +77,10 @@ class PersonalBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised `x`, `[n, channels, ...]`."""
+        # One value per channel has no variance.
         count, share = self.training and x.numel() > x.shape[1], 0.0
         if count:
+            # As in torch: without a momentum the statistics are the mean over all batches so far.
             batches = self.batches.detach().add_(1)
             share = 1 / float(batches) if self.momentum is None else self.momentum
         mean, variance = self.mean.detach(), self.variance.detach()
@@ -121,10 +124,10 @@ def _running(norm: nn.modules.batchnorm._BatchNorm, verb: str) -> tuple[Tensor, 
 
 
 def freeze_batch_norm(module: nn.Module) -> nn.Module:
-    """A network whose BatchNorm layers are replaced by `FrozenBatchNorm`, in place.
+    """Replace the BatchNorm layers of a network by `FrozenBatchNorm`, in place.
 
-    It predicts as the network did in evaluation. A pretrained network keeps the statistics of what
-    it was trained on; in one that starts anew they are 0 and 1, and nothing is normalised.
+    The network then predicts as it did in evaluation. A pretrained network keeps the statistics of
+    its training data; in a new one they are 0 and 1, and nothing is normalised.
 
     Args:
         module: the network, or a BatchNorm layer alone.
@@ -146,10 +149,10 @@ def freeze_batch_norm(module: nn.Module) -> nn.Module:
 
 
 def personalize_batch_norm(module: nn.Module) -> nn.Module:
-    """A network whose BatchNorm layers are replaced by `PersonalBatchNorm`, in place.
+    """Replace the BatchNorm layers of a network by `PersonalBatchNorm`, in place.
 
-    For the method FedBN, which leaves their running statistics with each client; training alone
-    takes it, too. Other methods refuse it, as they would send the statistics.
+    Such a network is for the method FedBN, which leaves running statistics with each client, and
+    for clients that train alone. Other methods refuse it, as they would send the statistics.
 
     Args:
         module: the network, or a BatchNorm layer alone.
