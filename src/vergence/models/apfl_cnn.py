@@ -9,8 +9,9 @@ from vergence.errors import ConfigError
 from vergence.models.small_cnn import SmallCnnNet
 
 CHANNELS, HIDDEN = (32, 64), 512
+# Without padding two convolutions and two poolings leave one pixel of 16 and none of fewer.
 LEAST = 16
-"""Rows and columns of the smallest images of which something is left."""
+"""Rows and columns of the smallest images."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class ApflCnn(Model):
 
     Attributes:
         image: (channels, height, width) of the images.
-        classes: how many.
+        classes: number of classes.
 
     Source: the AP-FL chapter, section 3.4.1, "Implement Details": two 5 x 5 convolutions of 32 and
     64 channels and "two fully connected layers each with 1600, 512 units".
-    Differs: the text says 1600 and 512 units; 1600 is what the convolutions leave.
+    Differs: the text says 1600 and 512 units; 1600 is the number of outputs of the convolutions.
     """
 
     image: tuple[int, int, int] = (1, 32, 32)

@@ -1,4 +1,4 @@
-"""The Cross-Encoder: an eye image to an eye code and a gaze code, and codes back to an image."""
+"""The Cross-Encoder, which turns an eye image into an eye code and a gaze code, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vergence.models.unlabelled_eyes import glance_rows
 
 Size = Literal["36x60", "9x15"]
 STRIDES = {"36x60": (2, 2, 2, 2), "9x15": (1, 2, 2, 1)}
-"""Of the compact encoder's convolutions; both sizes end in maps of 3 x 4."""
+"""Strides of the compact encoder's convolutions; both sizes end in maps of 3 x 4."""
 GROWN = {"36x60": ((5, 8), (9, 15), (18, 30), (36, 60)), "9x15": ((5, 8), (9, 15))}
 """Sizes of the decoder's maps, which begin at 3 x 4."""
 START = (3, 4)
@@ -34,16 +34,17 @@ class CrossEncoder(Model):
     """Encoder and decoder of eye images, with the swap of codes between them.
 
     Attributes:
-        size: of the images.
+        size: size of the images.
         encoder: four convolutions (`compact`), or ResNet-18 with GroupNorm; neither is pretrained.
         width: channels of the first convolution, a multiple of 4; ResNet-18's own are 64.
         eye: values of the eye code (appearance), which is not normalised.
-        gaze: values of the gaze code, points in space laid end to end and so a multiple of 3,
-            normalised to length 1 together.
+        gaze: values of the gaze code, a multiple of 3: points in space, one after the other, which
+            together are normalised to length 1.
 
-    BatchNorm of the original encoder is GroupNorm here, whose statistics are those of one image:
-    nothing but parameters is averaged over clients. The decoder's instance norm has neither
-    parameters nor running statistics, as in the original; its dense blocks are single ones here.
+    The original encoder's BatchNorm is GroupNorm here, whose statistics are those of one image, so
+    that only parameters are averaged over clients. The decoder's instance norm has neither
+    parameters nor running statistics, as in the original; its dense blocks are single convolutions
+    here.
 
     Source: Sun, Zeng, Shan, Chen, "Cross-Encoder for unsupervised gaze representation learning",
     ICCV 2021; eyeimages design note, section 2.
@@ -70,12 +71,12 @@ class CrossEncoder(Model):
         return CrossEncoderNet(self)
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return rows with `eyes` and `whose`; see `eye_rows.glance_rows`."""
+        """Return rows with `eyes` and `whose`; see `unlabelled_eyes.glance_rows`."""
         return glance_rows(federation)
 
 
 def encoder(options: CrossEncoder) -> nn.ModuleDict:
-    """Return the encoder's stages by name, the last of which gives both codes of an image."""
+    """Return the encoder's stages by name; the last one returns both codes of an image."""
     compact = options.encoder == "compact"
     blocks = list(_compact(options) if compact else _resnet(options))
     codes = options.eye + options.gaze
@@ -130,6 +131,7 @@ def decoder(options: CrossEncoder) -> nn.ModuleDict:
         stages[f"up{number}"] = nn.Sequential(
             nn.Upsample(size),
             nn.Conv2d(channels, after, 3, padding=1, bias=False),
+            # Without parameters and running statistics, as torch's default: nothing to average.
             nn.InstanceNorm2d(after),
             nn.LeakyReLU(0.1),
         )
@@ -146,7 +148,7 @@ class Sphere(nn.Module):
         self.gaze = gaze
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Return the codes."""
+        """Return the codes, with a gaze code of length 1."""
         eye, gaze = codes[:, : -self.gaze], codes[:, -self.gaze :]
         return torch.cat([eye, functional.normalize(gaze, dim=1)], 1)
 
@@ -154,8 +156,8 @@ class Sphere(nn.Module):
 class CrossEncoderNet(Staged):
     """Eyes `[rows, eyes, 1, H, W]` in [0, 1] and `whose` `[rows]` to images of the same shape.
 
-    A row of stages, each from `[rows, eyes, ...]` to the same: it can be cut in the encoder and in
-    the decoder, so that a client keeps images at both ends and a server has what lies between.
+    Its stages all map `[rows, eyes, ...]` to `[rows, eyes, ...]`. It can be cut in the encoder and
+    in the decoder, so that a client keeps both ends, which have images, and a server the middle.
     """
 
     reads = frozenset({"swap"})
@@ -173,7 +175,7 @@ class CrossEncoderNet(Staged):
         }
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of a stage for its input; only `swap` uses `whose`.
+        """Return the output of a stage for its input; only `swap` uses `whose`.
 
         Raises:
             ConfigError: images of another size.
@@ -217,7 +219,8 @@ class Roles:
     """Roles of the rows of a batch.
 
     Attributes:
-        giver: the row whose eye code a row is drawn with, int64 `[rows]`; itself without a partner.
+        giver: number of the row whose eye code each row gets, int64 `[rows]`; without a partner a
+            row keeps its own.
         consistent: rows of eye-consistent pairs (same eye, other moment), bool `[rows]`.
         similar: rows whose two eyes are a gaze-similar pair (same moment, other eye).
     """
@@ -228,25 +231,30 @@ class Roles:
 
 
 def roles(whose: Tensor, eyes: int) -> Roles:
-    """Deal the roles of a batch, by the numbers `whose` `[rows]` of the people in its rows.
+    """Return the roles of a batch's rows, by the numbers `whose` `[rows]` of their owners.
 
-    The first and second row of the same eyes are a pair, the third and fourth the next, whoever
-    stands between; batches are shuffled in every epoch, and so pairs are, too. The first half of
-    the pairs is eye-consistent. All other rows, also one without a partner, are gaze-similar. With
-    one eye per row nothing is gaze-similar, and all pairs are eye-consistent.
+    The first and second row of the same eyes are a pair, the third and fourth the next, also if
+    rows of others lie between them. The first half of the pairs is eye-consistent. All other rows,
+    also one without a partner, are gaze-similar. With one eye per row nothing is gaze-similar, and
+    all pairs are eye-consistent.
     """
+    # Stable, so that the rows of an owner stay in the batch's order; every epoch shuffles it, and
+    # so makes other pairs.
     order = torch.argsort(whose, stable=True)
     sort, place = whose[order], torch.arange(len(whose), device=whose.device)
     fresh = torch.ones_like(sort, dtype=torch.bool)
     fresh[1:] = sort[1:] != sort[:-1]
+    # Everything below is arithmetic on whole vectors: a loop over owners would wait for a GPU.
     rank = place - torch.cummax(torch.where(fresh, place, 0), 0).values
     neighbour = (place + 1 - 2 * (rank % 2)).clamp(max=len(place) - 1)
     partner = torch.empty_like(order)
     partner[order] = order[neighbour]
+    # The last row of an odd number has its neighbour among another owner's rows, or is its own.
     paired = (whose[partner] == whose) & (partner != place)
     closing = paired & (partner < place)
     number = closing.cumsum(0)
     number = torch.where(closing, number, number[partner])
+    # Of an odd number of pairs the larger half, so that a single pair is eye-consistent.
     half = closing.sum() if eyes == 1 else (closing.sum() + 1) // 2
     consistent = paired & (number <= half)
     similar = torch.zeros_like(paired) if eyes == 1 else ~consistent

@@ -13,7 +13,7 @@ from vergence.errors import DataError
 
 WEIGHTS = Path(__file__).with_name("efficientnet_lite0.safetensors")
 SHA256 = "7dacf022537c9f9f8d7a5e37f94ee600ac3e4edaf86e9a9c72c4775d34d0c8b9"
-"""Of the packaged weights, which benchmarks/make_frozen_weights.py wrote."""
+"""SHA-256 of the packaged weights, which benchmarks/make_frozen_weights.py wrote."""
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -28,7 +28,7 @@ STEM, HEAD = 32, 1280
 
 
 class EfficientNetLite0(nn.Module):
-    """The network less its classifier; inputs `[n, 3, H, W]` have sides that are multiples of 32.
+    """The network without its classifier, for inputs `[n, 3, H, W]` of sides divisible by 32.
 
     Source: Tan & Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks",
     ICML 2019, in the variant "lite" of the authors: no squeeze-and-excitation, ReLU6 for swish.
@@ -47,7 +47,7 @@ class EfficientNetLite0(nn.Module):
         self.head = _layer(width, HEAD, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last feature map, `[n, 1280, H / 32, W / 32]`."""
+        """Return the last feature map, `[n, 1280, H / 32, W / 32]`."""
         x = self.stem(x)
         for block in self.blocks:
             x = block(x)
@@ -65,17 +65,18 @@ class InvertedResidual(nn.Module):
         inner = width * expansion
         widen = [_layer(width, inner, 1, 1)] if expansion > 1 else []
         filters = _layer(inner, inner, kernel, stride, groups=inner)
+        # The narrow output is linear: an activation would lose part of what few channels say.
         self.layers = nn.Sequential(*widen, filters, _layer(inner, out, 1, 1)[:-1])
         self.residual = stride == 1 and width == out
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, `[n, out, H / stride, W / stride]`."""
+        """Return the block's output, `[n, out, H / stride, W / stride]`."""
         made = self.layers(x)
         return made + x if self.residual else made
 
 
 def load() -> EfficientNetLite0:
-    """The network with its ImageNet weights, in evaluation mode.
+    """Return the network with its ImageNet weights, in evaluation mode.
 
     Raises:
         DataError: the packaged file was changed.
@@ -84,8 +85,10 @@ def load() -> EfficientNetLite0:
     found = hashlib.sha256(raw).hexdigest()
     if found != SHA256:
         raise DataError(f"{WEIGHTS} has SHA-256 {found} instead of {SHA256}: install vergence anew")
-    with torch.device("meta"):  # no random numbers are drawn for what is replaced at once
+    # On this device no random numbers are drawn for weights that are replaced at once.
+    with torch.device("meta"):
         network = EfficientNetLite0()
+    # `assign` takes the arrays themselves: parameters of the meta device have no memory to fill.
     network.load_state_dict(load_arrays(raw), assign=True)
     # Channels-last storage halves the time on a CPU and changes no bit of the result.
     network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -93,9 +96,10 @@ def load() -> EfficientNetLite0:
 
 
 def _layer(width: int, out: int, kernel: int, stride: int, groups: int = 1) -> nn.Sequential:
-    """Convolution, normalisation and ReLU6, padded as TensorFlow pads sides that are even."""
+    """Return convolution, normalisation and ReLU6, padded as TensorFlow pads even sides."""
     convolution = nn.Conv2d(width, out, kernel, stride, groups=groups, bias=False)
     norm = nn.BatchNorm2d(out, eps=1e-3)
+    # With a stride TensorFlow pads one row more behind than before; torch's own padding is even.
     before = (kernel - stride) // 2
     after = kernel - stride - before
     padded = [nn.ZeroPad2d((before, after, before, after))] if after else []

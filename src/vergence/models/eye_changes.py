@@ -20,13 +20,13 @@ BLACK = -2.0
 
 @dataclass(frozen=True)
 class EyeChanges(NamedOptions, label="augment"):
-    """Deviations of what each training crop is changed by, anew in every batch; 0: not at all.
+    """Standard deviations of random changes of training crops, drawn in every batch; 0: no change.
 
     Attributes:
-        shift: of the place across and down, in pixels; what comes in is the border's value.
-        contrast: of the logarithm of the factor that pixels lie above black by.
-        brightness: of what is added to all pixels, whose values have deviation 1.
-        shade: of the slope of a shade across and down, from the middle to the border.
+        shift: deviation of the shift across and down, in pixels; the border's values fill the gap.
+        contrast: deviation of the logarithm of a factor on each pixel's distance from black.
+        brightness: deviation of a number added to all pixels, whose values have deviation 1.
+        shade: deviation of the slope of a shade across and down, from the middle to the border.
     """
 
     shift: Strength = 0.0
@@ -46,6 +46,7 @@ class EyeChanges(NamedOptions, label="augment"):
 
         if self.shift:
             place = torch.eye(2, 3, device=crops.device, dtype=crops.dtype).repeat(count, 1, 1)
+            # The grid's coordinates run from -1 to 1, so that a pixel is 2 / width of them.
             place[:, :, 2] += self.shift * normal(2) * 2 / place.new_tensor([width, height])
             grid = functional.affine_grid(place, list(crops.shape), align_corners=False)
             crops = functional.grid_sample(crops, grid, padding_mode="border", align_corners=False)

@@ -1,4 +1,4 @@
-"""A small conditional generator: a class and noise in, a row of numbers out."""
+"""A small conditional generator, which turns a class and noise into a row of numbers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ class ConditionalNet(nn.Module):
 
 
 def conditional(weights: Mapping[str, Tensor], classes: Tensor, noise: Tensor) -> Tensor:
-    """Output of a `ConditionalNet` with these parameters for classes and noise.
-
-    No module is touched: several threads may make things at once.
-    """
+    """Return the output of a `ConditionalNet` with these parameters for classes and noise."""
+    # Without a module, whose parameters would have to be replaced: threads may call this at once.
     w = weights
     named = functional.one_hot(classes, w["inner.weight"].shape[1] - noise.shape[1])
     x = torch.cat([noise, named.to(noise.dtype)], 1)

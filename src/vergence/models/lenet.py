@@ -26,8 +26,8 @@ class LeNet(Model):
     Args:
         channels: filters of its two convolutions; (20, 80) is the thesis's second model with
             2,922,106 parameters, 520 of them in the first convolution, which its clients keep.
-        pose: the head pose goes in before the last layer; without it that layer has four weights
-            fewer, and head pose need not leave a client.
+        pose: whether the last layer also takes the head pose; without it that layer has four
+            weights fewer, and head pose need not leave a client.
 
     Source: eyeimages design note, sections 1.1 and 1.3; the thesis's section 4.6.1 for `pose`.
     """
@@ -51,6 +51,7 @@ class LeNetNet(SmallCnnNet):
     def __init__(self, first: int, second: int, pose: bool = True) -> None:
         sizes = (1, HEIGHT, WIDTH), 2, (first, second), HIDDEN
         super().__init__(*sizes, pad=False, side_inputs=2 * pose)
+        # The initial weights of hysts/pytorch_mpiigaze.
         nn.init.normal_(self.conv1.weight, std=0.1)
         nn.init.normal_(self.conv2.weight, std=0.01)
         for layer in (self.fc1, self.fc2):
@@ -60,7 +61,7 @@ class LeNetNet(SmallCnnNet):
                 nn.init.zeros_(parameter)
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of a layer for its input.
+        """Return the output of a layer for its input.
 
         Raises:
             ConfigError: patches of another size.

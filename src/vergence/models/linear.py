@@ -20,6 +20,7 @@ class Linear(Model):
 
     inputs: Annotated[int, Ge(1)] = 4
 
+    # There is one layer: without a name the head would be all of it, and no body left.
     head: ClassVar[tuple[str, ...]] = ("bias",)
 
     def build(self) -> nn.Module:

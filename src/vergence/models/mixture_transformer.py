@@ -23,15 +23,16 @@ class MixtureTransformer(Model):
 
     Attributes:
         features: numbers per frame.
-        width: d, of queries, keys and values.
-        blocks: how many.
-        mixture: of attention maps. `maps`: P(Q) P(Q^)^T, rows scaled to sum 1. `values`: (P(Q) V)
-            (P(Q^) V)^T as Equation 4.5 is printed, divided by the number of frames. `none`: P(Q).
+        width: d, the length of queries, keys and values.
+        blocks: number of blocks.
+        mixture: how attention maps are mixed. `maps`: P(Q) P(Q^)^T, rows scaled to sum 1.
+            `values`: (P(Q) V) (P(Q^) V)^T as Equation 4.5 is printed, divided by the number of
+            frames. `none`: P(Q).
 
     Source: the Durham thesis, section 4.3.4, Equations 4.3 to 4.5.
-    Differs: Equation 4.5 as printed has rank d at most, against what the text wants of it; the
-    default takes maps without values, as their product has no such bound. What the text leaves
-    open is told on docs/how-to/summaries.md.
+    Differs: the matrix of Equation 4.5 as printed has rank d at most, which contradicts the text;
+    the default multiplies maps without values, whose product has no such bound.
+    docs/how-to/summaries.md lists the choices that the text leaves open.
     """
 
     features: Annotated[int, Ge(1)] = 1024
@@ -57,9 +58,10 @@ class MixtureNet(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, steps: Tensor) -> Tensor:
-        """Return the scores; beyond a clip's end they mean nothing, and change no others."""
+        """Return the scores; those beyond a clip's end have no meaning and no effect."""
         there = torch.arange(x.shape[1], device=x.device) < steps[:, None]
         h = self.embed(x)
+        # A^0 of Equation 4.4.
         attended = torch.zeros_like(h)
         for block in self.blocks:
             h, attended = block(h, attended, there)
@@ -86,7 +88,7 @@ class MixtureBlock(nn.Module):
         return self.mlp(self.norm(attended) + before) + h, attended
 
     def attention(self, h: Tensor, value: Tensor, there: Tensor) -> Tensor:
-        """Attention of every frame to every other, `[B, T, T]`, 0 to padding."""
+        """Return the attention of every frame to every other, `[B, T, T]`, 0 to padding."""
         query, key = self.query(h), self.key(h)
         first = attention_map(query, key, there)
         if self.mixture == "none":
@@ -95,11 +97,13 @@ class MixtureBlock(nn.Module):
         if self.mixture == "values":
             mixed = (first @ value) @ (second @ value).mT
             return mixed * there[:, None] / there.sum(1)[:, None, None]
+        # Both maps are positive, so that no row sums to 0.
         mixed = first @ second.mT * there[:, None]
         return mixed / mixed.sum(2, keepdim=True)
 
 
 def attention_map(query: Tensor, key: Tensor, there: Tensor) -> Tensor:
     """Return softmax(Q K^T / sqrt(d)) over the frames that are there, `[B, T, T]`."""
+    # Minus infinity, so that padding gets exactly 0 of a row's sum of 1.
     like = query @ key.mT / query.shape[2] ** 0.5
     return like.masked_fill(~there[:, None], -torch.inf).softmax(2)

@@ -17,12 +17,12 @@ from vergence.models.pretrained import in_place_of_images
 
 @dataclass(frozen=True)
 class Mlp(Model):
-    """Linear layers, LeakyReLU between them: features to a score per class.
+    """Linear layers with LeakyReLU between them, from features to a score per class.
 
     Attributes:
-        inputs: how many features.
+        inputs: number of features.
         hidden: width of every hidden layer.
-        classes: how many.
+        classes: number of classes.
 
     Source: the Durham thesis, sections 5.4 and 6.4.2: 1024 and 512 units.
     """
@@ -36,7 +36,7 @@ class Mlp(Model):
         return MlpNet((self.inputs, *self.hidden, self.classes))
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data with features in place of pictures, where it has these."""
+        """Return the data with features in place of pictures, if it has pictures."""
         return in_place_of_images(federation)
 
 
@@ -52,7 +52,7 @@ class MlpNet(Staged):
             self.add_module(name, nn.Linear(before, after))
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of a layer for `x`.
+        """Return the output of a layer for `x`.
 
         Raises:
             ConfigError: another number of features.

@@ -21,21 +21,21 @@ from vergence.models.pretrained import STRIDE
 
 BANK, ROW = "motion", "motion_row"
 """Names of the bank that holds the motion of frames, and of the column that points into it."""
+# The four quarters of a feature's place: motion is as fine as the gaze map.
 CHANNELS = 4
-"""The four quarters of a feature's place, so that motion is as fine as the gaze map."""
 PIXEL = 4
 """Side of a pixel of the small grey picture, in pixels of the frame."""
 RATE = 0.1
-"""Weight of the newest frame in the running mean, once that is of more than ten frames."""
+"""Weight of the newest frame in the running mean of more than ten frames."""
 STILL = 0.01
 """Mean difference, of 1 for black to white, below which a picture counts as still."""
 MOST = 10.0
-"""Largest motion told, in means of the frame."""
+"""Largest motion, in means of the frame; larger ones are clipped."""
 CHUNK = 16
 
 
 class Background(NamedTuple):
-    """Running mean of the frames so far, where the camera looked last, and their number."""
+    """Running mean of the frames so far, in the place of the last one, and their number."""
 
     mean: Float[Tensor, "streams height width"]
     seen: Float[Tensor, " streams"]
@@ -59,8 +59,10 @@ def observe(
     mean, known = aligned(background.mean, grey)
     known = known * (background.seen > 0)[:, None, None]
     change = functional.avg_pool2d(((grey - mean).abs() * known)[:, None], 2)
+    # `STILL` keeps the noise of a picture without motion from being scaled up to motion.
     scale = change.mean((2, 3), keepdim=True) + STILL
     motion = functional.pixel_unshuffle((change / scale).clamp(max=MOST), 2)
+    # At first the mean of all frames, then a running one that forgets; new places start anew.
     weight = (1 / (background.seen + 1)).clamp(min=RATE)[:, None, None]
     weight = torch.where(known > 0, weight, 1.0)
     return motion, Background(mean + weight * (grey - mean), background.seen + 1)
@@ -79,13 +81,13 @@ def small_grey(
 def aligned(
     mean: Float[Tensor, "streams rows columns"], grey: Float[Tensor, "streams rows columns"]
 ) -> tuple[Tensor, Tensor]:
-    """Return the background as the camera sees it now, and where that is known (1, else 0).
+    """Return the background as the camera sees it now, and 1 where it is known, else 0.
 
-    The move is the peak of the phase correlation. It is made only where it brings the two
-    pictures nearer, so that a still camera stays still, whatever moves before it.
+    It is moved to the peak of the phase correlation.
     Source: Kuglin, Hines, "The phase correlation image alignment method", 1975.
     """
     rows, columns = grey.shape[1:]
+    # The window fades the borders, which a Fourier transform would join as an edge.
     window = torch.outer(_hann(rows, grey), _hann(columns, grey))
     centred = ((x - x.mean((1, 2), keepdim=True)) * window for x in (grey, mean))
     now, before = (torch.fft.rfft2(x) for x in centred)
@@ -95,6 +97,8 @@ def aligned(
     moved, known = shifted(mean, place // columns, place % columns)
     still = (grey - mean).abs().mean((1, 2))
     after = ((grey - moved).abs() * known).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
+    # Only a move that brings the pictures nearer: a still camera stays still, whatever moves in
+    # front of it. An overlap of a quarter or less could agree by chance.
     nearer = ((after < still) & (known.mean((1, 2)) > 0.25))[:, None, None]
     return torch.where(nearer, moved, mean), torch.where(nearer, known, 1.0)
 
@@ -140,13 +144,13 @@ def motion_of(
 
 
 def with_motion(federation: Federation, raw: Federation) -> Federation:
-    """Return the federation with a bank `motion` beside everybody's samples.
+    """Return the federation with a bank `motion` added to everybody's samples.
 
-    Its rows are float16 `[steps, 4, H/16, W/16]`, one for each sequence of frames that somebody
-    has; people who share frames share it. Motion begins anew with every sample.
+    Its rows are float16 `[steps, 4, H/16, W/16]`, one for each different sequence of frames; people
+    who share frames share the bank. Motion begins anew with every sample.
 
     Args:
-        federation: samples of the same people, of whatever form.
+        federation: samples of the same people, in any form.
         raw: the same samples with a bank `frames`, uint8 `[n, H, W, 3]`.
 
     Raises:

@@ -26,12 +26,13 @@ CHANNELS = 432
 """112 channels of block 10 (stride 16) and 320 of the last block, brought to stride 16."""
 MIDDLE_BLOCK = 10
 STRIDE = 16
+# The last block has stride 32: a shorter side would vanish.
 SMALLEST = 32
-"""The last block has stride 32: a side below that would vanish."""
+# A scorer refuses features of another name than those it was trained on.
 VECTOR, CROP = "efficientnet-lite0 head, 128 px", 128
-"""What `vectors` gives, by name: a scorer trained on other features must refuse these."""
+"""Name of the features that `vectors` returns, and the side of their crops in pixels."""
 TOP = 6.0
-"""The most that the last activation, a ReLU6, gives."""
+"""Largest output of the last activation, a ReLU6."""
 BATCH = 20
 STATISTICS = Path(__file__).with_name("efficientnet_lite0_channels.safetensors")
 VERSION = 2
@@ -43,9 +44,9 @@ def features(
 ) -> Float16[Tensor, "frames 432 rows columns"]:
     """Return frozen features of RGB frames, one row and column per 16 pixels (rounded up).
 
-    They are read from the cache folder (VERGENCE_CACHE, default ~/.cache/vergence) when these
-    frames were seen before. A damaged cache file is rebuilt with one line on stderr; where the
-    folder cannot be written, the features are returned all the same.
+    Features of frames that were seen before are read from the cache folder (VERGENCE_CACHE, default
+    ~/.cache/vergence). A damaged cache file is rebuilt with one line on stderr; if the folder
+    cannot be written, the features are still returned.
 
     Raises:
         ConfigError: frames are not uint8 `[n, H, W, 3]`.
@@ -101,8 +102,8 @@ def _check_grid(frames: Tensor, model: str, grid: tuple[int, int]) -> None:
 def in_place_of_images(federation: Federation) -> Federation:
     """Replace the bank `image`, uint8 `[n, 3, side, side]`, by a column `x`, float32 `[n, 1280]`.
 
-    The features are those of `vectors`, cached like `features`, over the most that they can be; no
-    number is fitted to anybody's data. Data without this bank stays as it is.
+    The features are those of `vectors`, divided by the largest possible one and cached like
+    `features`. Data without this bank stays as it is.
 
     Raises:
         ConfigError: images of another form.
@@ -130,23 +131,25 @@ def _looked_at(images: Tensor) -> Tensor:
             "vectors of images need uint8 [n, 3, side, side], got "
             f"{str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
         )
+    # Scaled by a constant: a scale fitted to data would tell something of the people in them.
     return _cached(images.permute(0, 2, 3, 1).contiguous(), " head", _vectors) / TOP
 
 
 @torch.no_grad()
 def standardise(features: Float16[Tensor, "frames 432 rows columns"], chunk: int = 64) -> None:
-    """Scale in place: every channel to mean 0, deviation 1 on public pictures (plus 0.001).
+    """Scale every channel in place to mean 0 and deviation 1 on public pictures.
 
     The statistics are packaged; benchmarks/make_channel_statistics.py made them.
     """
     kept = load_arrays(STATISTICS.read_bytes())
     mean, deviation = (kept[name].view(1, -1, 1, 1) for name in ("mean", "deviation"))
     for part in features.split(chunk):
+        # A channel that is silent on the public pictures has a deviation of 0.
         part.copy_((part.float() - mean) / (deviation + 1e-3))
 
 
 class FrozenModel(nn.Module):
-    """The frozen features that a network gets before training, computed from frames as it goes."""
+    """Module that computes frozen features of frames, as they are cached for training."""
 
     def __init__(self, scaled: bool) -> None:
         super().__init__()
@@ -169,7 +172,8 @@ def _cached(
     kind: str,
     compute: Callable[[EfficientNetLite0, Tensor], Tensor],
 ) -> Tensor:
-    """Output of `compute` for frames, from the cache where these were seen before."""
+    """Return the output of `compute` for frames, from the cache if it is there."""
+    # The shape counts too: the same bytes may be frames of other sides.
     digest = hashlib.sha256(f"{list(frames.shape)}\n".encode())
     digest.update(frames.contiguous().flatten().numpy().data)
 
@@ -199,7 +203,7 @@ def _vectors(network: EfficientNetLite0, frames: Tensor) -> Tensor:
 
 
 def _shown(frames: Tensor) -> Iterator[slice]:
-    """Yield ranges of a few frames, with a progress bar once it takes long."""
+    """Yield ranges of a few frames, with a progress bar if they take long."""
     parts = [slice(start, start + BATCH) for start in range(0, len(frames), BATCH)]
     return with_progress(parts, "frozen features")
 
@@ -210,6 +214,7 @@ def extract(network: EfficientNetLite0, frames: Tensor) -> Tensor:
 
     Frames are extended to whole strides by repeating their last rows and columns.
     """
+    # ImageNet's means and deviations of red, green and blue.
     mean, std = (
         torch.tensor(v)[:, None, None] for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )
@@ -230,8 +235,9 @@ def extract(network: EfficientNetLite0, frames: Tensor) -> Tensor:
 def vectors(network: EfficientNetLite0, frames: UInt8[Tensor, "frames side side 3"]) -> Tensor:
     """Return one float vector per frame, `[n, 1280]`: the last feature map, averaged.
 
-    Frames are square crops, from the middle of a frame whose short side is 9/8 of theirs, scaled by
-    (x - 127) / 128; those of a scorer have `CROP` pixels.
+    Frames are square crops from the middle of a frame whose short side is 9/8 of theirs; a scorer's
+    crops have `CROP` pixels.
     """
+    # The scaling that the weights of EfficientNet-Lite were trained with.
     x = (frames.permute(0, 3, 1, 2).float() - 127) / 128
     return network(x).mean((2, 3))

@@ -29,9 +29,9 @@ class ResNet18(Model):
     here, as running statistics are not parameters. The thesis (Model 3) does not state its stem.
 
     Attributes:
-        channels: of the first stage; the others have 2, 4 and 8 times as many.
-        groups: into which GroupNorm puts the channels.
-        stride: of the stem: 2 for 36 x 60 patches, 1 for 9 x 15 crops.
+        channels: channels of the first stage; the others have 2, 4 and 8 times as many.
+        groups: number of groups into which GroupNorm divides the channels.
+        stride: stride of the stem: 2 for 36 x 60 patches, 1 for 9 x 15 crops.
         pose: whether head pose joins the last layer; without it the network has four weights
             fewer and head pose need not leave a client.
 
@@ -82,7 +82,7 @@ class ResNet18Net(Staged):
         initialise(self)
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of the stem, of a block, or of the mean and the last layer, for their input.
+        """Return the output of the stem, of a block, or of mean and last layer, for their input.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.
@@ -99,7 +99,7 @@ class ResNet18Net(Staged):
 
 
 class BasicBlock(nn.Module):
-    """3 x 3, norm, ReLU, 3 x 3, norm, plus what came in (projected where it changes), ReLU."""
+    """3 x 3, norm, ReLU, 3 x 3, norm, plus the block's input (projected to its shape), ReLU."""
 
     def __init__(self, before: int, after: int, stride: int, groups: int) -> None:
         super().__init__()

@@ -28,8 +28,9 @@ class ResNetPreact(Model):
     parameters and must not be averaged over people.
 
     Attributes:
-        channels: of the first stage; the others have twice and four times as many.
-        groups: into which GroupNorm puts the channels; 1 is LayerNorm over the whole picture.
+        channels: channels of the first stage; the others have twice and four times as many.
+        groups: number of groups into which GroupNorm divides the channels; 1 is LayerNorm over the
+            whole picture.
         pose: whether head pose joins the last layer; without it the network has four weights
             fewer and head pose need not leave a client.
 
@@ -73,7 +74,7 @@ class ResNetPreactNet(Staged):
         initialise(self)
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of a stage for its input; norm, ReLU and mean are part of the last stage.
+        """Return the output of a stage for its input; the last includes norm, ReLU and mean.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.
@@ -94,10 +95,7 @@ class ResNetPreactNet(Staged):
 
 
 class PreactBlock(nn.Module):
-    """Norm, ReLU, 3 x 3, norm, ReLU, 3 x 3, plus what came in.
-
-    As in the public code the shortcut starts behind the first ReLU, also where it is the identity.
-    """
+    """Norm, ReLU, 3 x 3, norm, ReLU, 3 x 3, plus the output of the first ReLU."""
 
     def __init__(self, before: int, after: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -111,19 +109,14 @@ class PreactBlock(nn.Module):
         self, x: Float[Tensor, "batch before h w"]
     ) -> Float[Tensor, "batch after rows cols"]:
         """Return the maps, of half the size where the stride is 2."""
+        # As in the public code the shortcut starts here, also where it is the identity.
         x = functional.relu(self.norm1(x))
         inner = functional.relu(self.norm2(self.conv1(x)))
         return self.conv2(inner) + self.project(x)
 
 
 class Shortcut(nn.Conv2d):
-    """A 1 x 1 convolution with a stride, without bias.
-
-    From fewer than 16 channels the stride is taken by indexing, not by the convolution. The result
-    is the same, but the backward pass of such a convolution in channels-last storage writes past
-    its workspace on x86 CPUs and ends the process.
-    Source: oneDNN issue 6035; torch 2.13 has it.
-    """
+    """A 1 x 1 convolution with a stride, without bias."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__(before, after, 1, stride, bias=False)
@@ -132,6 +125,9 @@ class Shortcut(nn.Conv2d):
         """Return the maps of every `stride`-th row and column."""
         if self.in_channels >= SAFE_CHANNELS:
             return super().forward(input)
+        # The stride by indexing gives the same result. With fewer than 16 channels the backward
+        # pass of a strided convolution in channels-last storage writes past its workspace on x86
+        # CPUs and ends the process (oneDNN issue 6035, in torch 2.13).
         rows, columns = self.stride
         return functional.conv2d(input[..., ::rows, ::columns], self.weight)
 

@@ -19,11 +19,9 @@ from vergence.errors import ConfigError
 from vergence.models.cross_encoder import CrossEncoder, check_size, encoder
 from vergence.models.unlabelled_eyes import glance_rows
 
+# Views are neither flipped nor rotated: that would change where the eye looks.
 SHIFT, ZOOM, GAIN, OFFSET, NOISE = 0.08, 0.1, 0.4, 0.2, 0.05
-"""Largest shift (of half the image), zoom, change of contrast and of brightness; noise added.
-
-Views are neither flipped nor rotated: that would change where the eye looks.
-"""
+"""Largest shift (of half the image), zoom, change of contrast and of brightness; noise added."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +29,16 @@ class Siamese(Model):
     """The Cross-Encoder's encoder and a projector, for two views of an image.
 
     Attributes:
-        options: of the encoder; see model `cross_encoder`.
+        options: options of the encoder; see model `cross_encoder`.
         hidden: width of the projector's (and predictor's) hidden layer.
-        out: length of what views are compared by.
+        out: length of the vectors by which views are compared.
         target: whether there are a predictor, and a target network that follows encoder and
             projector, as BYOL needs them.
-        decay: share of the target that is kept in a training step.
+        decay: share of the target that remains in a training step.
 
-    The target is part of the parameters: it travels and is averaged with them, so that nothing
-    is kept between clients. Every training pass moves it towards the network before it is used;
-    it gets no gradient. Train with weight_decay = 0, which would pull the target as well.
+    The target is part of the parameters: it is sent and averaged with them, so that a client stores
+    nothing between rounds. Every training pass moves it towards the network before it is used; it
+    gets no gradient. Train with weight_decay = 0, as weight decay would change the target too.
 
     Source: Chen et al., "A simple framework for contrastive learning of visual representations",
     ICML 2020; Grill et al., "Bootstrap your own latent", NeurIPS 2020.
@@ -64,7 +62,7 @@ class Siamese(Model):
         return SiameseNet(self)
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return rows with `eyes` and `whose`; see `eye_rows.glance_rows`."""
+        """Return rows with `eyes` and `whose`; see `unlabelled_eyes.glance_rows`."""
         return glance_rows(federation)
 
 
@@ -95,10 +93,12 @@ class SiameseNet(nn.Module):
         """Return queries and keys of two views."""
         check_size(eyes, self.size)
         images = eyes.flatten(0, 1)
+        # In evaluation the same views every time, so that scores do not depend on earlier draws.
         draws = None if self.training else torch.Generator(eyes.device).manual_seed(0)
         both = torch.cat([view(images, draws), view(images, draws)])
         queries = keys = self.projector(_through(self.encoder, both))
-        if hasattr(self, "target"):  # BYOL's network
+        # BYOL alone has a target; SimCLR compares the projections themselves.
+        if hasattr(self, "target"):
             with torch.no_grad():
                 if self.training:
                     self.follow()
@@ -111,8 +111,8 @@ class SiameseNet(nn.Module):
     @torch.no_grad()
     def follow(self) -> None:
         """Move the target a step towards the network: target <- decay target + (1 - decay) own."""
-        for kept, own in self._followed():
-            kept.lerp_(own, 1 - self.decay)
+        for target, own in self._followed():
+            target.lerp_(own, 1 - self.decay)
 
     def _followed(self) -> Iterator[tuple[Tensor, Tensor]]:
         own = [*self.encoder.parameters(), *self.projector.parameters()]

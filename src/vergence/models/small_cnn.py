@@ -14,8 +14,9 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 
 KERNEL = 5
+# Two poolings by 2 x 2 leave one pixel of 4 and none of fewer.
 LEAST = 4
-"""Rows and columns of the smallest images of which two poolings leave something."""
+"""Rows and columns of the smallest images."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class SmallCnn(Model):
 
     Attributes:
         image: (channels, height, width) of the images: (3, 32, 32) for CIFAR-10.
-        classes: how many.
+        classes: number of classes.
         channels: filters of the two convolutions.
         hidden: width of the first linear layer.
 
@@ -59,8 +60,8 @@ class SmallCnn(Model):
 class SmallCnnNet(Staged):
     """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities.
 
-    With `pad` a convolution keeps the size of what it gets, without it 4 rows and columns less.
-    The last layer also takes `side_inputs` numbers of each image, as a head pose.
+    With `pad` a convolution keeps the size of its input, without it it loses 4 rows and columns.
+    The last layer also takes `side_inputs` numbers for each image, such as a head pose.
     """
 
     cut = "pool1"
@@ -95,7 +96,7 @@ class SmallCnnNet(Staged):
         self.fc2 = nn.Linear(hidden + side_inputs, classes)
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of a layer for its input, rectified except for the last layer.
+        """Return the output of a layer for its input, rectified except for the last layer.
 
         Raises:
             ConfigError: images of another size.

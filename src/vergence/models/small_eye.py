@@ -16,8 +16,9 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 
 HEIGHT, WIDTH = 9, 15
+# Without it the noise of a crop without contrast would be scaled up.
 FAINT = 0.15
-"""Added to the deviation of a crop, in its units, so that noise in a flat one is not blown up."""
+"""Number that is added to the deviation of a crop, in its units."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class SmallEye(Model):
 
     Args:
         channels: filters of the first convolution, and of the two after it.
-        hidden: width of the layer that the pose joins.
-        pose: the head pose goes in before the last layer; without it that layer has four weights
-            fewer, and head pose need not leave a client. The data need the column `pose` all the
-            same: zeros will do.
+        hidden: width of the layer before the last one.
+        pose: whether the last layer also takes the head pose; without it that layer has four
+            weights fewer, and head pose need not leave a client. The data still need the column
+            `pose`, which may be zeros.
         kernel: width of the first convolution's filters.
         standardize: give each crop mean 0 and deviation 1 first, so that light and skin matter
             less.
@@ -83,7 +84,7 @@ class SmallEyeNet(Staged):
             self.drop = nn.Dropout(dropout)
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Output of a layer for its input, rectified except for the last layer.
+        """Return the output of a layer for its input, rectified except for the last layer.
 
         Raises:
             ConfigError: crops of another size.
@@ -112,6 +113,6 @@ class SmallEyeNet(Staged):
 
 
 def standardized(crops: Tensor) -> Tensor:
-    """Crops `[B, 1, 9, 15]` with mean 0 and deviation 1 each; flat ones stay flat."""
+    """Return crops `[B, 1, 9, 15]` scaled to mean 0 and deviation 1; flat ones stay flat."""
     deviation, mean = torch.std_mean(crops, (2, 3), keepdim=True)
     return (crops - mean) / (deviation + FAINT)

@@ -18,11 +18,11 @@ from vergence.errors import ConfigError
 class Softmax(Model):
     """One score per class, linear in the pixels; zeros at the start. 7,850 parameters by default.
 
-    The problem is convex, so every method can be told by how near it gets to the one optimum.
+    The problem is convex: methods can be compared by their distance to the one optimum.
 
     Attributes:
         image: (channels, height, width) of the images.
-        classes: how many.
+        classes: number of classes.
     """
 
     image: tuple[Positive, Positive, Positive] = (1, 28, 28)
@@ -41,6 +41,7 @@ class SoftmaxNet(Staged):
         self.stages = {"linear": ("linear",)}
         self.image = tuple(image)
         self.linear = nn.Linear(math.prod(image), classes)
+        # The loss is convex, and no hidden units must be made different: zeros are a good start.
         torch.nn.init.zeros_(self.linear.weight)
         torch.nn.init.zeros_(self.linear.bias)
 

@@ -12,24 +12,25 @@ from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
 
+# Networks read `whose`, up to twice this number, as float32, in which it is exact.
 NUMBERS = 2**21
-"""So many people can be told apart; twice as much is still exact in single precision."""
+"""Number of different numbers of people."""
 
 
 def glance_rows(federation: Federation) -> Federation:
     """Return everybody's data with `eyes` uint8 `[n, eyes, 1, H, W]` and `whose` int64 `[n]`.
 
-    Rows of glances (`eye_glances`, frames of `mpiigaze`) have both eyes already. Of mirrored
-    patches with a `side` (`mpiigaze_crops`, `eye_synthetic`, eyes of `mpiigaze`) each becomes a row
-    with one eye, right ones turned back with the yaw of `gaze` and `pose` `[n, 1, 2]`: which
-    patches were taken at the same moment is not recorded there, and is not guessed. Rows with the
-    same `whose` show the same eyes. The number is made from the person's name alone, so that it
-    does not depend on who else takes part.
+    Rows of glances (`eye_glances`, frames of `mpiigaze`) have both eyes already. Mirrored patches
+    with a `side` (`mpiigaze_crops`, `eye_synthetic`, eyes of `mpiigaze`) become rows of one eye
+    each, in which right eyes are flipped back, with the yaw of `gaze` and `pose` `[n, 1, 2]`: these
+    data do not record which patches were taken at the same moment. Rows with the same `whose` show
+    the same eyes.
 
     Raises:
-        ConfigError: data that says neither, or two people whose names give the same number.
+        ConfigError: the data have neither, or two people's names give the same number.
     """
     federation.refuse_many("learning without labels")
+    # From the name alone: a person's number must not depend on who else takes part.
     owners: dict[int, str] = {}
     people = {}
     for person, splits in federation.people.items():

@@ -1,4 +1,4 @@
-"""vsLSTM: a frame's importance from the frames before and after it, by two LSTMs."""
+"""vsLSTM: two LSTMs predict a frame's importance from the frames before and after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vergence.core.task import Model
 
 @dataclass(frozen=True)
 class VsLSTM(Model):
-    """One LSTM reads a clip forwards, one backwards; an MLP makes a score of both and the frame.
+    """Two LSTMs that read a clip forwards and backwards, and an MLP on both and the frame.
 
     2.9 million parameters as published.
 
@@ -47,14 +47,15 @@ class VsLSTMNet(nn.Module):
         self.score = nn.Linear(hidden, 1)
 
     def forward(self, x: Tensor, steps: Tensor) -> Tensor:
-        """Return the scores; beyond a clip's end they mean nothing, and change no others."""
+        """Return the scores; those beyond a clip's end have no meaning and no effect."""
+        # Turned clip by clip: read as a whole, the padding of a short clip would come first.
         after = self.backwards(turned(x, steps))[0]
         both = torch.cat([self.forwards(x)[0], turned(after, steps), x], 2)
         return self.score(torch.sigmoid(self.mix(both))).squeeze(2)
 
 
 def turned(x: Tensor, steps: Tensor) -> Tensor:
-    """Return `[B, T, d]` with the steps of every clip in reverse order, what is beyond unmoved."""
+    """Return `[B, T, d]` with every clip's steps reversed, and the padding after them unmoved."""
     at = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
     back = steps[:, None] - 1 - at
     return x.gather(1, torch.where(back >= 0, back, at)[..., None].expand_as(x))

@@ -1,4 +1,4 @@
-"""The auto-encoder beside the Cross-Encoder: every eye reconstruction_metrics from its own code."""
+"""Auto-encoder, the Cross-Encoder's baseline: it reconstructs every eye from its own codes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Flat = Float[Tensor, "rows eyes values"]
 
 @dataclass(frozen=True)
 class AutoEncoder(Task):
-    """Draw every eye from its own codes, with the network of the Cross-Encoder.
+    """Reconstruct every eye from its own codes, with the network of the Cross-Encoder.
 
     Attributes:
-        equal: weight of the equal-feature constraint, 0 for none: the L1 distance of the eye codes
-            of two glances of the same eye, and of the gaze codes of the two eyes of a glance, on
-            the pairs that the Cross-Encoder would swap. The source gives no weight.
+        equal: weight of the equal-feature constraint, 0 for none: the L1 distance between the eye
+            codes of two glances of the same eye, and between the gaze codes of the two eyes of a
+            glance, for the pairs whose codes the Cross-Encoder would swap. The source states no
+            weight.
 
     Source: Sun et al., "Cross-Encoder for unsupervised gaze representation learning", ICCV 2021,
     baselines "auto-encoder" and "auto-encoder with EFC"; the thesis's section 4.6.5.
@@ -43,6 +44,7 @@ class AutoEncoder(Task):
 
     def forward(self, module: nn.Module, batch: Batch) -> Flat:
         """Return the reconstructed pixels, then the codes, for each eye of every row."""
+        # One tensor for images and codes, as losses and metrics take a single output.
         codes = module.encode(pixels(batch))  # type: ignore[operator]
         image = module.decode(codes)  # type: ignore[operator]
         return torch.cat([image.flatten(2), codes], 2)
@@ -58,6 +60,7 @@ class AutoEncoder(Task):
         eye, look = codes[..., :-gaze], codes[..., -gaze:]
         eye_distance = (eye - eye[dealt.giver]).abs().mean((1, 2))
         look_distance = (look - look.flip(1)).abs().mean((1, 2))
+        # A batch without pairs of a kind adds 0 and not NaN.
         return sum(
             (
                 torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
@@ -78,7 +81,7 @@ class AutoEncoder(Task):
         check_rows("auto_encoder", federation)
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score one's own mean image."""
+        """Score the mean of each person's own training images."""
         return mean_eyes(federation)
 
 

@@ -37,7 +37,7 @@ class PriorTask(Task):
 
     @abstractmethod
     def with_prior(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return a network's outputs with the batch's priors applied, if the task has priors."""
+        """Return a network's outputs with the batch's priors applied, if the task uses priors."""
 
     def tune_prior(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
         """Return a person's data with the amount of prior that suits their validation data best."""

@@ -1,4 +1,4 @@
-"""Learning gaze without labels: an eye drawn again with part of its code from another picture."""
+"""Learning gaze without labels: reconstructing an eye with part of another picture's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vergence.models.cross_encoder import roles
 
 WHITE = 255
 GREY = 0.25
-"""Mean distance from 0.5 of pixels spread evenly over [0, 1], as histogram equalisation does."""
+"""Mean distance from 0.5 of pixels spread evenly over [0, 1], as histogram equalisation makes."""
 
 Eyes = Float[Tensor, "rows eyes 1 height width"]
 PerRow = Float[Tensor, " rows"]
@@ -27,10 +27,10 @@ PerRow = Float[Tensor, " rows"]
 
 @dataclass(frozen=True)
 class CrossEncoderTask(Task):
-    """Draw every eye with the eye code of another moment, or the gaze code of the other eye.
+    """Reconstruct every eye with the eye code of another moment, or the other eye's gaze code.
 
     Rows with the same `whose` show the same eyes; `eyes` are uint8 `[rows, eyes, 1, H, W]`, not
-    mirrored. No label is looked at. Which rows swap what: `models.cross_encoder.roles`.
+    mirrored. No label is used. `models.cross_encoder.roles` determines which rows swap codes.
 
     Source: Sun, Zeng, Shan, Chen, "Cross-Encoder for unsupervised gaze representation learning",
     ICCV 2021; eyeimages design note, section 2.
@@ -40,40 +40,41 @@ class CrossEncoderTask(Task):
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     side_inputs: ClassVar[tuple[str, ...]] = ("whose",)
     public: ClassVar[tuple[str, ...]] = ("whose",)
+    # The pictures are their own labels: a method that sends labels would send the pictures.
     never_sent: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
-        """Return eyes in [0, 1], and whose they are."""
+        """Return eyes in [0, 1], and the numbers of their owners."""
         return pixels(batch), (batch["whose"].float(),)
 
     def forward(self, module: nn.Module, batch: Batch) -> Eyes:
-        """Return the eyes as drawn from swapped codes, in the shape of `eyes`."""
-        eyes, beside = self.inputs(batch)
-        return module(eyes, *beside)
+        """Return the eyes reconstructed from swapped codes, in the shape of `eyes`."""
+        eyes, side_inputs = self.inputs(batch)
+        return module(eyes, *side_inputs)
 
     def loss(self, output: Eyes, batch: Batch) -> Float[Tensor, ""]:
-        """Return the sum of the reconstruction and residual terms, of pixels in [0, 1].
+        """Return the sum of reconstruction and residual terms, for pixels in [0, 1].
 
-        With e = drawn - given, and |.| a mean of absolute values over pixels and rows: |e| of left
-        and of right eyes, each of the eye-consistent and of the gaze-similar rows (four terms);
-        |e_a - e_b| of eye-consistent pairs (a, b), left and right, weight 1 each; |e_left -
-        e_right| of gaze-similar rows, which is the mean of the original's two terms of weight 0.5,
-        one for each frame of a pair. e_a - e_b is the error of the difference of two images.
-        A term without rows is 0.
+        With e = output - image, and |.| the mean of absolute values over pixels and rows, the terms
+        are: |e| of left and of right eyes, each for the eye-consistent and for the gaze-similar
+        rows (four terms); |e_a - e_b| of eye-consistent pairs (a, b), for left and for right eyes;
+        |e_left - e_right| of gaze-similar rows. e_a - e_b is the error of the difference of two
+        images. A term without rows is 0.
         """
         eyes = output.shape[1]
         dealt = roles(batch["whose"], eyes)
         e = output - pixels(batch)
         whole, across = _size(e), _size(e - e[dealt.giver])
         total = eyes * (_mean(whole + across, dealt.consistent) + _mean(whole, dealt.similar))
+        # The mean of the original's two terms of weight 0.5, one for each frame of a pair.
         if eyes > 1:
             total = total + _mean(_size(e - e.flip(1)), dealt.similar)
         return total
 
     def metrics(self, outputs: Eyes, samples: Samples) -> dict[str, float]:
-        """Quality of the drawn eyes; see `drawn`. Pairs are those of the rows in order."""
+        """Return the quality of the reconstructed eyes; pairs are those of the rows in order."""
         return reconstruction_metrics(outputs, samples)
 
     def check(self, federation: Federation) -> None:
@@ -81,7 +82,7 @@ class CrossEncoderTask(Task):
         check_rows("cross_encoder", federation)
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score one's own mean image, which no code is needed for."""
+        """Score the mean of each person's own training images, which needs no code."""
         return mean_eyes(federation)
 
 
@@ -119,7 +120,7 @@ def reconstruction_metrics(outputs: Eyes, samples: Samples) -> dict[str, float]:
 
 
 def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
-    """Return prior `mean image` -> person -> metrics: the mean of one's own training images."""
+    """Return the metrics of each person's mean training image, as the baseline `mean image`."""
     metrics = {}
     for person, splits in federation.people.items():
         mean = pixels(dict(splits.train.columns)).mean(0, keepdim=True)
@@ -130,10 +131,10 @@ def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def check_rows(task: str, federation: Federation) -> None:
-    """Accept people who have, for training, two rows or more of the same eyes.
+    """Check that every person has at least two training rows of the same eyes.
 
     Raises:
-        DataError: rows of another kind, or somebody with fewer than two.
+        DataError: a column is missing, or somebody has fewer than two such rows.
     """
     for person, splits in federation.people.items():
         columns = splits.train.columns

@@ -28,15 +28,16 @@ from vergence.models.eye_changes import EyeChanges
 from vergence.tasks.base import PriorTask
 
 MEAN, DEVIATION = 0.5, 0.25
-"""Of pixel values in [0, 1]."""
+"""Mean and deviation by which pixel values in [0, 1] are scaled."""
 EDGES = torch.deg2rad(torch.tensor([[-12.0, -8.7, -5.4], [-6.0, 0.0, 6.0]]))
 """Inner edges of a 4 x 4 grid of pitch and yaw: near the quartiles of MPIIGaze's labels."""
 CENTRE = EDGES[:, 1]
-"""Mean gaze of somebody unknown."""
+"""Mean gaze of a person of whom nothing is known."""
+# The quartiles of a normal distribution are 1.349 deviations apart.
 SPREAD = (EDGES[:, 2] - EDGES[:, 0]) / 1.349
-"""Deviation of somebody unknown, as of a normal distribution with these quartiles."""
+"""Deviation of the gaze of a person of whom nothing is known."""
 AMOUNTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How much of the own prior validation data choose from."""
+"""Amounts of the own prior from which a person's validation data choose."""
 
 Angles = Float[Tensor, "samples 2"]
 
@@ -51,14 +52,14 @@ class GazeAngle(PriorTask):
     Attributes:
         criterion: the loss. `l1` and `mse` are means over both angles, in radians; `angular` is
             the mean angle between the two directions, in radians.
-        hit_deg: a prediction within so many degrees counts as right in the score.
+        hit_deg: largest error in degrees of a prediction that counts as right in the score.
         personal_prior: how far the network's angles are moved and scaled from `CENTRE` and `SPREAD`
             to a person's own mean and spread, which stay with the person: 0 not at all, 1 wholly.
-            `auto` (formerly `chosen`): the network trains without them, and a person's validation
-            data choose one of `AMOUNTS` for each model that they predict with.
+            With `auto` (formerly `chosen`) the network trains without the prior, and a person's
+            validation data choose one of `AMOUNTS` for each model that predicts for the person.
         augment: random changes of the crops in training, see `EyeChanges`.
-        prior_in: `training`, where the loss sees the moved angles, or only `prediction`.
-        correction: of the network's angles for one person, as `vergence adapt` finds it.
+        prior_in: `training`: the loss sees the moved angles; `prediction`: only predictions do.
+        correction: correction of the network's angles for one person, as `vergence adapt` fits it.
 
     Source: Zhang et al. 2015 (MPIIGaze), whose public code uses `mse`.
     """
@@ -93,10 +94,10 @@ class GazeAngle(PriorTask):
         Raises:
             ConfigError: images of another type, or a network that returns another shape.
         """
-        image, beside = self._pixels(batch)
+        image, side_inputs = self._pixels(batch)
         if self.augment and module.training:
             image = self.augment.apply(image)
-        output = module(image, *beside)
+        output = module(image, *side_inputs)
         if tuple(output.shape) != (len(image), 2):
             raise ConfigError(
                 f"gaze_angle: {type(module).__name__} returned {list(output.shape)} for "
@@ -106,7 +107,7 @@ class GazeAngle(PriorTask):
         return self._corrected(moved, batch) if self.correction else moved
 
     def with_prior(self, output: Angles, batch: Batch) -> Angles:
-        """Return the network's angles, moved and scaled where that is wanted.
+        """Return the network's angles, moved and scaled as `personal_prior` says.
 
         Raises:
             ConfigError: samples without a prior.
@@ -115,8 +116,8 @@ class GazeAngle(PriorTask):
             return output
         prior = prior_of(batch, "gaze_angle").to(output.dtype)
         centre, spread = CENTRE.to(output), SPREAD.to(output)
-        amount = self.personal_prior
-        amount = 1.0 if isinstance(amount, str) else amount  # a chosen one is in the prior itself
+        # With `auto` the prior itself is scaled by the amount that validation data chose.
+        amount = 1.0 if isinstance(self.personal_prior, str) else self.personal_prior
         mean = centre + amount * (prior[:, 0] - centre)
         scale = (prior[:, 1] / spread) ** amount
         return mean + scale * (output - centre)
@@ -132,7 +133,7 @@ class GazeAngle(PriorTask):
         return self.correction.apply(output, batch["side"])
 
     def prepare(self, federation: Federation) -> Federation:
-        """Give everybody the mean and spread of their own gaze, as `personal_prior` says."""
+        """Add everybody's own mean and spread of gaze to their samples, if the task uses them."""
         if not self.personal_prior:
             return federation
 
@@ -146,7 +147,7 @@ class GazeAngle(PriorTask):
         return attached_to_all(federation, made, common, through)
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Give new samples the prior of their owner, or of somebody unknown."""
+        """Return new samples with the prior of their owner, or the common one if there is none."""
         if not self.personal_prior:
             return samples
         known = owner is not None
@@ -157,7 +158,7 @@ class GazeAngle(PriorTask):
         """Return the images with pixels of mean 0 and scale 1, and the head poses.
 
         Raises:
-            ConfigError: a personal prior stands behind the network, whose stages know none.
+            ConfigError: the task changes a whole network's inputs or outputs, and stages cannot.
         """
         if self.personal_prior:
             raise ConfigError(
@@ -196,13 +197,14 @@ class GazeAngle(PriorTask):
     def class_of(self, batch: Batch) -> Tensor:
         """Return the cell of a 4 x 4 grid of gaze angles, 0 to 15."""
         edges = EDGES.to(batch["gaze"].device)
+        # `bucketize` warns of columns that are not contiguous.
         pitch, yaw = (
             torch.bucketize(batch["gaze"][:, i].float().contiguous(), edges[i]) for i in (0, 1)
         )
         return 4 * pitch + yaw
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return the centres of the cells as gaze, or other places in them."""
+        """Return the centres of the cells as gaze, or with `noise` other places in the cells."""
         edges = EDGES.to(classes.device)
         place = (
             torch.stack([classes // 4, classes % 4], 1)
@@ -229,9 +231,9 @@ class GazeAngle(PriorTask):
         The share is named after its limit (`hit5`). The error is the angle between the two
         directions, never a difference of angles; those are given apart for pitch and yaw.
         """
-        found, gaze = outputs.double(), samples.columns["gaze"].double()
-        error = angular_error_deg(found, gaze)
-        pitch, yaw = torch.rad2deg((found - gaze).abs()).mean(0).tolist()
+        predicted, gaze = outputs.double(), samples.columns["gaze"].double()
+        error = angular_error_deg(predicted, gaze)
+        pitch, yaw = torch.rad2deg((predicted - gaze).abs()).mean(0).tolist()
         hit = float((error <= self.hit_deg).double().mean())
         return {
             "angle_error_deg": float(error.mean()),
@@ -247,7 +249,7 @@ class GazeAngle(PriorTask):
         return torch.stack([error, torch.ones_like(error)], 1)
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Return the mean direction of one's own training samples."""
+        """Return the mean direction of each person's own training samples."""
         return "personal mean", {
             p: mean_direction(s.train.columns["gaze"].double()).expand(len(s.test), 2)
             for p, s in federation.people.items()
@@ -257,7 +259,7 @@ class GazeAngle(PriorTask):
         """Score two constants on everybody's test samples.
 
         `mean gaze` is the mean direction of everybody's training samples, `personal mean` that of
-        one's own.
+        a person's own.
         """
         people = federation.people
         train = {p: s.train.columns["gaze"].double() for p, s in people.items()}
@@ -276,6 +278,6 @@ class GazeAngle(PriorTask):
 
 
 def part_of(own: Float[Tensor, "folds 2 2"], amount: float) -> Float[Tensor, "folds 2 2"]:
-    """Means and deviations moved and scaled only so far from those of somebody unknown."""
+    """Return means and deviations that lie between the common ones (amount 0) and `own` (1)."""
     mean = CENTRE + amount * (own[:, 0] - CENTRE)
     return torch.stack([mean, SPREAD * (own[:, 1] / SPREAD) ** amount], 1)

@@ -31,17 +31,17 @@ from vergence.models import motion
 from vergence.tasks.base import PriorTask
 
 EPS = 1e-10
-"""Inside the logarithms of the reverse KL, as in the official GLC code."""
+"""Number inside the logarithms of the reverse KL, as in the official GLC code."""
 MEAN, DEVIATION = 0.45, 0.225
-"""Of pixel values in [0, 1], all channels, as in GLC."""
+"""Mean and deviation of all channels' pixel values in [0, 1], as in GLC."""
 EXPONENTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
-"""Exponents of the own prior that validation data choose from."""
+"""Exponents of the own prior from which a person's validation data choose."""
 
 Logits = Float[Tensor, "samples frames height width"]
 
 
 class Scored(NamedTuple):
-    """The frames that count, one after the other, and the number of the sample each is from."""
+    """The frames that count, one after the other, and the number of each one's sample."""
 
     maps: Float[Tensor, "scored height width"]
     points: Float[Tensor, "scored fixations 2"]
@@ -65,19 +65,19 @@ class GazeMap(PriorTask):
         temperature: logits are divided by it before the softmax (2 in GLC).
         sigma: standard deviation of a training label's Gaussian, in widths. Scores always compare
             with labels of 0.05, so that this choice cannot move them.
-        field_of_view_deg: horizontal, assumed for angles.
+        field_of_view_deg: horizontal field of view that errors in degrees assume.
         hit_average: `clips` averages hit@0.7 inside clips first; `frames` pools a person's frames.
             Images (one frame per sample) are pooled in any case.
         score_from: the metric that is the score. On images with many fixations hit@0.7 ranks a
             good map no higher than a static one, whose peak is broad; `f1_best` tells them apart.
         personal_prior: exponent of a person's own prior, by which the network's map is multiplied:
-            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person. `auto` (formerly
-            `chosen`): the network trains without it, and a person's validation data choose one of
-            `EXPONENTS` for each model that they predict with.
-        prior_in: `training`, where the loss sees the product, or only `prediction`.
+            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person. With `auto`
+            (formerly `chosen`) the network trains without the prior, and a person's validation data
+            choose one of `EXPONENTS` for each model that predicts for the person.
+        prior_in: `training`: the loss sees the product; `prediction`: only predictions do.
         look_ahead: number of following frames of the sample whose gaze is mixed into the label of a
-            frame: half is the frame's own, half the mean of theirs. Losses alone look ahead, also
-            where validation losses choose something; no prediction and no score does.
+            frame: half is the frame's own, half the mean of theirs. Only losses look ahead, in
+            validation too; predictions and scores do not.
 
     Source: Lai et al. 2022 (GLC); FedCPF, section 4.
     Differs: frames without gaze are left out of the loss, where GLC gives them a uniform label.
@@ -102,16 +102,16 @@ class GazeMap(PriorTask):
     )
 
     def forward(self, module: nn.Module, batch: Batch) -> Logits:
-        """Return logits of every frame's map: the network's, and the prior's where one is wanted.
+        """Return logits of every frame's map: the network's, plus the prior's if the task uses it.
 
         Raises:
-            ConfigError: as of `likelihood`; samples without a prior.
+            ConfigError: as in `likelihood`; or samples without a prior.
         """
         output = self.likelihood(module, batch)
         return self.with_prior(output, batch)
 
     def with_prior(self, output: Logits, batch: Batch) -> Logits:
-        """Return logits of the network's maps times the prior, where one is wanted.
+        """Return logits of the network's maps times the prior, if the task uses one.
 
         Raises:
             ConfigError: samples without a prior.
@@ -119,7 +119,8 @@ class GazeMap(PriorTask):
         if not self.personal_prior:
             return output
         exponent = self.personal_prior
-        # A chosen one is in the prior itself.
+        # With `auto` the prior itself has the exponent that validation data chose. The softmax
+        # divides by the temperature, which must not weaken the prior.
         weight = self.temperature * (1.0 if isinstance(exponent, str) else exponent)
         return output + weight * prior_of(batch, "gaze_map")[:, None].to(output.dtype)
 
@@ -166,9 +167,11 @@ class GazeMap(PriorTask):
             frame = (heat * ((heat + EPS).log() - (label + EPS).log())).sum(-1)
         else:
             frame = -(label * log_map).sum(-1)
+            # `xlogy` is 0 where the label is 0, and not NaN.
             if self.criterion == "kl":
                 frame = frame + torch.xlogy(label, label).sum(-1)
         weight = (label.sum(-1) > 0).to(output.dtype)
+        # In units of a uniform map's entropy, so that a learning rate holds across resolutions.
         return (frame * weight).sum() / weight.sum().clamp(min=1) / math.log(label.shape[-1])
 
     def class_of(self, batch: Batch) -> Tensor:
@@ -179,16 +182,16 @@ class GazeMap(PriorTask):
 
     def imitation(self, output: Logits, teacher: Logits, temperature: float = 1.0) -> Tensor:
         """Return KL(teacher's map || map), in nats, a mean over frames."""
-        wanted, found = ((x / temperature).flatten(-2).log_softmax(-1) for x in (teacher, output))
-        return (wanted.exp() * (wanted - found)).sum(-1).mean()
+        target, log_map = ((x / temperature).flatten(-2).log_softmax(-1) for x in (teacher, output))
+        return (target.exp() * (target - log_map)).sum(-1).mean()
 
     def metrics(
         self, outputs: Logits, samples: Samples, threshold: float | None = None
     ) -> dict[str, float]:
         """Score one person's maps: per frame, then the mean over the frames that count.
 
-        Frames count that have gaze; where samples may hold several fixations (images), those with
-        two or more. `f1_glc` takes the best threshold of GLC's grid 0..0.02; `f1_best` is the F1
+        Frames with gaze count; where samples may have several fixations (images), frames with two
+        or more. `f1_glc` takes the best threshold of GLC's grid 0..0.02; `f1_best` is the F1
         at `threshold` or, without one, at the best of the grid 0..1 on these very samples.
         `angle_error_deg` is that of the map's centre of mass, `angle_error_peak_deg` of its
         maximum.
@@ -198,6 +201,7 @@ class GazeMap(PriorTask):
         """
         scored = self._scored(outputs, samples)
         maps, points = scored.maps, scored.points
+        # Of the default width, whatever the loss takes: no choice of training may move scores.
         labels = label_maps(points, *maps.shape[-2:])
         glc = pixel_f1(maps, labels)
         best = pixel_f1(maps, labels, FULL_GRID if threshold is None else (threshold,))
@@ -216,7 +220,7 @@ class GazeMap(PriorTask):
             "angle_error_peak_deg": saliency.angle_error_deg(saliency.peak(maps), points, *view),
         }
         hit = self._hit_scores(hits(maps, labels, points), scored, outputs.shape[1])
-        found = {
+        metrics = {
             **{name: float(values.mean()) for name, values in per_frame.items()},
             "f1_glc": glc.f1,
             "recall_glc": glc.recall,
@@ -225,7 +229,7 @@ class GazeMap(PriorTask):
             "threshold_best": best.threshold,
             **hit,
         }
-        return {**found, "score": found[self.score_from]}
+        return {**metrics, "score": metrics[self.score_from]}
 
     def evaluate(
         self,
@@ -249,9 +253,11 @@ class GazeMap(PriorTask):
         return rows.new_zeros(len(samples), 2).index_add(0, sample, rows)
 
     def score(self, outputs: Logits, samples: Samples) -> float:
-        """Return `metrics()["score"]` and compute nothing else: methods ask in every round."""
+        """Return `metrics()["score"]` and compute nothing else."""
+        # Methods ask in every round, and all metrics take several times as long.
         scored = self._scored(outputs, samples)
         labels = label_maps(scored.points, *scored.maps.shape[-2:])
+        # Two of the three need no search for connected parts, which takes longest.
         if self.score_from == "f1_glc":
             return pixel_f1(scored.maps, labels).f1
         if self.score_from == "f1_best":
@@ -275,12 +281,13 @@ class GazeMap(PriorTask):
                     )
 
     def prepare(self, federation: Federation) -> Federation:
-        """Give everybody the logarithm of their own prior, as `personal_prior` says."""
+        """Add the logarithm of everybody's own prior to their samples, if the task uses priors."""
         if not self.personal_prior:
             return federation
         grid = self.grid(next(iter(federation.people.values())).train)
 
         def made(splits: Splits) -> Tensor:
+            # As logarithms: a product of maps is a sum of logits, and a power a factor.
             prior = cross_fitted(splits.train.columns["points"], grid).log()
             return torch.cat([a * prior for a in EXPONENTS]) if self.tunes_prior else prior
 
@@ -289,10 +296,11 @@ class GazeMap(PriorTask):
 
     def _common(self, grid: tuple[int, int]) -> Tensor:
         common = common_map(*grid).log()
+        # Nothing is known by which to choose: the lowest exponent, 0, multiplies by 1.
         return torch.zeros_like(common) if self.tunes_prior else common
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Give new samples the prior of their owner, or of somebody unknown."""
+        """Return new samples with the prior of their owner, or the common one if there is none."""
         if not self.personal_prior:
             return samples
         if owner is not None:
@@ -302,9 +310,9 @@ class GazeMap(PriorTask):
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score maps that need no learning on everybody's test samples, at the network's grid.
 
-        `uniform`, `centre`, `global prior` (everybody's training gaze), `personal prior` (one's
-        own), `motion` (in the middle, where a network is given it) and, for samples that others saw
-        too, `other people`: the others' gaze on that frame.
+        The maps are `uniform`, `centre`, `global prior` (everybody's training gaze), `personal
+        prior` (a person's own), `motion` (weighted towards the middle, if the network takes motion)
+        and, for samples that others saw too, `other people`: the others' gaze on that frame.
         The federation must be as `network.prepare` returned it.
         """
         height, width = self.grid(next(iter(federation.people.values())).test)
@@ -355,6 +363,7 @@ class GazeMap(PriorTask):
 
     def grid(self, samples: Samples) -> tuple[int, int]:
         """Return rows and columns of the network's maps, by running it on the first sample."""
+        # Every network has its own resolution, and need not state it.
         with torch.no_grad():
             output = self.likelihood(self.module().eval(), samples.take(torch.tensor([0])))
         return output.shape[-2], output.shape[-1]
@@ -397,9 +406,10 @@ class GazeMap(PriorTask):
 def with_next(
     labels: Float[Tensor, "samples frames pixels"], frames: int
 ) -> Float[Tensor, "samples frames pixels"]:
-    """Return label maps mixed half and half with the mean of those of the next few frames.
+    """Return label maps mixed half and half with the mean of the next few frames' maps.
 
-    Frames without gaze (maps of 0) stay so and count nothing; where none follows, a map stays.
+    Frames without gaze (maps of 0) stay so and do not count in means; a map without a following one
+    stays as it is.
     """
     later = torch.zeros_like(labels)
     for step in range(1, min(frames, labels.shape[1] - 1) + 1):
@@ -410,5 +420,6 @@ def with_next(
 
 
 def _counted(points: Tensor) -> Tensor:
-    """Mask of frames `[samples, frames]` that have enough gaze to be scored."""
+    """Return which frames, `[samples, frames]`, have enough gaze to be scored."""
+    # Where samples may have several fixations, a single one says too little about a map.
     return (~points.isnan().any(-1)).sum(-1) >= min(2, points.shape[2])

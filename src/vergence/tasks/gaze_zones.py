@@ -1,4 +1,4 @@
-"""Zero-shot task of gaze zones, some of which nobody was seen to look into."""
+"""Zero-shot task on gaze zones, some of which no client has samples of."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from vergence.metrics.angles import angular_error_deg
 from vergence.tasks.zero_shot import ZeroShot
 
 PLACES = torch.deg2rad(torch.tensor(gaze_zones.PLACES))
-"""The middles of the zones, (pitch, yaw) in radians."""
+"""Centres of the zones, (pitch, yaw) in radians."""
 
 
 @dataclass(frozen=True)
 class GazeZonesTask(ZeroShot):
-    """`zero_shot` of the zones of data `gaze_zones`, scored in degrees too.
+    """The task `zero_shot` on the zones of data `gaze_zones`, also scored in degrees.
 
-    To answer a zone is to say that the person looks at its middle; `gaze` float32 `[n, 2]`,
-    (pitch, yaw) in radians, tells how far off that is.
+    The error of a predicted zone is the angle between its centre and the true gaze, the column
+    `gaze` float32 `[n, 2]`, (pitch, yaw) in radians.
     """
 
     names: tuple[str, ...] | str = gaze_zones.NAMES
@@ -41,21 +41,22 @@ class GazeZonesTask(ZeroShot):
         return {**super().metrics(outputs, samples), **self.errors(errors, samples)}
 
     def errors(self, errors: Float[Tensor, " n"], samples: Samples) -> dict[str, float]:
-        """Return the means of errors `[n]` by where people looked, those that samples tell."""
+        """Return the mean of errors `[n]` in unseen and in seen zones, if there are samples."""
+        # By where people looked, not by the prediction: an error belongs to the true zone.
         hidden = torch.isin(samples.columns["y"], torch.tensor(self.unseen_classes))
         parts = {"unseen_error_deg": errors[hidden], "seen_error_deg": errors[~hidden]}
         return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score the zone looked into most, and any zone at random, in the mean over draws."""
-        found = super().priors(federation)
+        """Score the most frequent zone, and a zone at random in the mean over draws."""
+        priors = super().priors(federation)
         chance = {
             person: {**scores, **self.errors(_any(splits.test), splits.test)}
             for (person, scores), splits in zip(
-                found["chance"].items(), federation.people.values(), strict=True
+                priors["chance"].items(), federation.people.values(), strict=True
             )
         }
-        return {**found, "chance": chance}
+        return {**priors, "chance": chance}
 
 
 def _any(samples: Samples) -> Float[Tensor, " n"]:

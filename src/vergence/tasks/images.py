@@ -22,12 +22,12 @@ WHITE = 255
 class Images(ClassificationTask):
     """Predict `label` int64 `[n]` from `image` uint8 `[n, channels, H, W]`, by cross-entropy.
 
-    A model is scored on a person's own test images, and on everybody's put together (`pooled_`):
-    who has few classes tells them apart easily, and may know no others.
+    A model is scored on a person's own test images, and on everybody's together (`pooled_`): a
+    client with few classes tells them apart easily, and may know no others.
 
     Attributes:
-        names: what the classes are called, for methods that know them by name; none: "class 0"
-            and so on, as many as the network has.
+        names: names of the classes, for methods that use them; none: "class 0" and so on, as many
+            as the network has.
 
     Source: the classification workloads of McMahan et al., "Communication-efficient learning of
     deep networks from decentralized data", AISTATS 2017, section 3.
@@ -57,17 +57,19 @@ class Images(ClassificationTask):
         return output
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[()]]:
-        """Return the images with pixels in [0, 1]; nothing stands beside them."""
+        """Return the images with pixels in [0, 1]; there are no side inputs."""
         image = batch["image"]
+        # Other types are not scaled: pixels from 0 to 255 would pass for pixels in [0, 1].
         if image.dtype != torch.uint8:
             raise ConfigError(f"images: images are {image.dtype}; give uint8, 0 to {WHITE}")
+        # In place on the copy that `float` makes of bytes.
         return image.float().div_(WHITE), ()
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names given, or numbers in their place.
+        """Return the names of the classes, by default "class 0" and so on.
 
         Raises:
-            ConfigError: another number of names than the network has classes.
+            ConfigError: there are more or fewer names than the network has classes.
         """
         classes = int(getattr(self.network, "classes", len(self.names)))
         if self.names and len(self.names) != classes:
@@ -102,7 +104,7 @@ class Images(ClassificationTask):
         return torch.stack([right, torch.ones_like(right)], 1)
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Return one's own most frequent class as scores."""
+        """Return scores in which each person's own most frequent class is highest."""
         width = max(len(s.train.columns["label"].bincount()) for s in federation.people.values())
         return "own most frequent", {
             p: s.train.columns["label"]
@@ -113,27 +115,28 @@ class Images(ClassificationTask):
         }
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score two constants on everybody's test images, each person's and all of them.
+        """Score two constants on each person's test images and on all of them together.
 
         `most frequent class` is that of everybody's training images, `own most frequent` that of
-        one's own. Their log loss is that of predicting the shares of the classes, each counted
-        once more than it occurs (Laplace's rule of succession).
+        a person's own. Their log loss is that of predicting the classes' shares.
         """
         people = federation.people
-        found = {p: s.train.columns["label"].bincount() for p, s in people.items()}
+        own_counts = {p: s.train.columns["label"].bincount() for p, s in people.items()}
         classes = 1 + max(
             int(part.columns["label"].max()) for s in people.values() for part in (s.train, s.test)
         )
-        counts = {p: functional.pad(c, (0, classes - len(c))) for p, c in found.items()}
+        counts = {p: functional.pad(c, (0, classes - len(c))) for p, c in own_counts.items()}
         everybody = torch.stack(list(counts.values())).sum(0)
         constants = {
             "most frequent class": dict.fromkeys(people, everybody),
             "own most frequent": counts,
         }
         pool = Samples.concatenate([s.test for s in people.values()])
-        scored: dict[int, Mapping[str, float]] = {}  # everybody's constant is one object
+        # By identity: the constant of everybody is one object, and is scored on the pool once.
+        scored: dict[int, Mapping[str, float]] = {}
 
         def score(shares: Tensor, own: Samples) -> dict[str, float]:
+            # Laplace's rule of succession: no class that training lacks has probability 0.
             scores = shares.add(1).log()
             if id(shares) not in scored:
                 scored[id(shares)] = self.pooled(scores.expand(len(pool), classes), pool)

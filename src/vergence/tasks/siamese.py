@@ -1,4 +1,4 @@
-"""SimCLR and BYOL on eye images: two views of one picture agree."""
+"""SimCLR and BYOL on eye images, which learn that two views show one picture."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Views = Float[Tensor, "rows eyes 4 out"]
 
 @dataclass(frozen=True)
 class SiameseTask(Task):
-    """Recognise a picture in another view of it; no label is looked at.
+    """Recognise a picture in another view of it, without labels.
 
     Attributes:
         objective: `simclr` tells a picture's other view from the views of all other pictures of the
-            batch (NT-Xent). `byol` predicts what a target network makes of the other view, without
-            others to compare with; its model needs `target = true`.
-        temperature: of `simclr`.
+            batch (NT-Xent). `byol` predicts the target network's output for the other view, without
+            a comparison with other pictures; its model needs `target = true`.
+        temperature: temperature of the softmax of `simclr`.
 
     Source: Chen et al., ICML 2020 (SimCLR), equation 1; Grill et al., NeurIPS 2020 (BYOL),
     equation 2, symmetric.
@@ -43,6 +43,7 @@ class SiameseTask(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Only model `siamese` has this option: it tells that model from all others.
         has = getattr(self.network, "target", None)
         if has is None:
             name = registry_name(self.network)
@@ -60,25 +61,28 @@ class SiameseTask(Task):
     def loss(self, output: Views, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean loss over pictures and both directions."""
         one, other, key_one, key_other = functional.normalize(output, dim=3).flatten(0, 1).unbind(1)
+        # BYOL's target gets no gradient: it follows the network in `SiameseNet.follow`.
         if self.objective == "byol":
             same = (one * key_other.detach()).sum(1) + (other * key_one.detach()).sum(1)
             return (2 - same).mean()
         views = torch.cat([one, other])
         alike = views @ views.T / self.temperature
+        # A view is not a candidate for itself.
         own = torch.eye(len(views), dtype=torch.bool, device=views.device)
         partner = torch.arange(len(views), device=views.device).roll(len(one))
         return functional.cross_entropy(alike.masked_fill(own, -torch.inf), partner)
 
     def metrics(self, outputs: Views, samples: Samples) -> dict[str, float]:
-        """Return the share of pictures whose first view is nearest to their own second one.
+        """Return the share of pictures whose first view is nearest to their own second view.
 
-        Of all pictures of these samples, by the cosine of query and key; the score is the same. A
-        network that gives everything one code recognises nothing.
+        Views of all pictures of these samples are compared, by the cosine of query and key. The
+        share is also the score.
         """
         query, _, _, key = functional.normalize(outputs.float(), dim=3).flatten(0, 1).unbind(1)
         alike = query @ key.T
         own = alike.diagonal().clone()
         alike.fill_diagonal_(-torch.inf)
+        # Strictly nearer: a network that gives everything one code recognises nothing.
         match = float((own > alike.max(1).values).double().mean())
         return {"match": match, "score": match}
 

@@ -37,7 +37,7 @@ from vergence.metrics.summaries import (
 
 Logits = Float[Tensor, "clips longest"]
 DRAWS = 5
-"""Random rows per clip, whose mean is told."""
+"""Random rankings per clip, whose mean is reported."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class SummaryTask(Task):
     Attributes:
         criterion: the loss, a mean over a clip's steps and then over clips: the squared error of
             the importance, or its cross-entropy (`bce`).
-        judged: as which data set. `tvsum`: F is the mean over people, ranks are compared with each
-            person and averaged. `summe`: F is the largest, ranks are compared with people's mean.
-        counts: what clients count by in weighted means: `frames` (steps, frame-weighted FedAvg) or
-            `clips`.
-        proxy: h5 file of another data set, whose videos people are compared with; absolute, or
-            relative to the working directory, else to VERGENCE_DATA. None given: made-up clips.
+        judged: data set whose protocol scores summaries. `tvsum`: F is the mean over people, ranks
+            are compared with each person and averaged. `summe`: F is the largest, ranks are
+            compared with people's mean.
+        counts: weight of a client in weighted means: its number of `frames` (steps, frame-weighted
+            FedAvg) or of `clips`.
+        proxy: h5 file of another data set, with whose videos people are compared; absolute, or
+            relative to the working directory, else to VERGENCE_DATA. Empty: synthetic clips.
 
     Source: Zhang et al., "Video summarization with long short-term memory", ECCV 2016 (squared
     error); Otani et al., "Rethinking the evaluation of video summaries", CVPR 2019 (ranks); the
@@ -94,7 +95,8 @@ class SummaryTask(Task):
                 f"summary: clips have {x.shape[2]} features a frame, the model takes {wanted}; set "
                 f"model.features = {x.shape[2]}"
             )
-        # Clips differ tenfold in length. Reading a number would end a GPU's recording.
+        # Clips differ tenfold in length: padding that no clip of the batch needs costs time. On a
+        # GPU reading the longest would end the recording of a step.
         longest = width if x.is_cuda else int(steps.max())
         output = module(x[:, :longest], steps)
         if tuple(output.shape) != (len(x), longest):
@@ -127,7 +129,7 @@ class SummaryTask(Task):
         return [x[rows[:steps]] for rows, steps in pairs]
 
     def proxies(self, count: int) -> list[Tensor]:
-        """Draw videos of the file `proxy`, or clips of nobody's community.
+        """Return the features of videos of the file `proxy`, or of synthetic clips.
 
         Raises:
             ConfigError: the network does not say how many features a frame has.
@@ -144,8 +146,8 @@ class SummaryTask(Task):
             )
             return [torch.from_numpy(x).float() for x in made]
         path = Path(data_path(self.proxy))
-        found = [v.features for v in read_videos(path).values() if v.features is not None]
-        fitting = [x for x in found if x.shape[1] == width]
+        known = [v.features for v in read_videos(path).values() if v.features is not None]
+        fitting = [x for x in known if x.shape[1] == width]
         if len(fitting) < count:
             raise DataError(
                 f"{path} has {len(fitting)} videos with {width} features a frame, {count} are "
@@ -155,35 +157,32 @@ class SummaryTask(Task):
         return [torch.from_numpy(fitting[i]) for i in drawn_rows]
 
     def metrics(self, outputs: Logits, samples: Samples) -> dict[str, float]:
-        """Return F, Kendall's tau and Spearman's rho, means over clips.
-
-        The score is (1 + tau) / 2: F says more about the length of shots than about the choice.
-        """
-        found = outputs.sigmoid().double().numpy()
+        """Return F, Kendall's tau, Spearman's rho and the score, means over clips."""
+        importance = outputs.sigmoid().double().numpy()
         rows = [
             self.judge(clip, row[: len(clip.picks)])
-            for clip, row in zip(clips(samples), found, strict=True)
+            for clip, row in zip(clips(samples), importance, strict=True)
         ]
         return mean_metrics(rows)
 
     def judge(
         self, clip: JudgedSummary, importance: NDArray[np.float64]
     ) -> tuple[float, float, float]:
-        """Return F, tau and rho of a clip whose steps are said to be so important."""
+        """Return F, tau and rho of a clip for the predicted importance of its steps."""
         frames = int(clip.shots[-1, 1]) + 1
         values = shot_values(spread(importance, clip.picks, frames), clip.shots)
         lengths = clip.shots[:, 1] - clip.shots[:, 0] + 1
-        kept = knapsack(values, lengths, capacity(frames))
+        selection = knapsack(values, lengths, capacity(frames))
         ratings = clip.ratings.mean(0, keepdims=True) if self.over == "max" else clip.ratings
         tau, rho = agreement(importance, ratings)
-        return counted_f(kept, clip.shots, clip.selections, self.over), tau, rho
+        return counted_f(selection, clip.shots, clip.selections, self.over), tau, rho
 
     def check(self, federation: Federation) -> None:
-        """Refuse data that is judged otherwise, or whose steps no clips share.
+        """Refuse data of another protocol, or without the banks `pick` and `ratings`.
 
         Raises:
-            ConfigError: `judged` is not what the data set says.
-            DataError: ratings, or the frames that steps are of, lie in a column.
+            ConfigError: `judged` differs from the data set's protocol.
+            DataError: `pick` or `ratings` is missing, or is a column.
         """
         wanted = federation.about.get("judged", self.judged)
         if wanted != self.judged:
@@ -206,6 +205,7 @@ class SummaryTask(Task):
 
         `people` is every person's summary and ranking against the others', averaged.
         """
+        # A stream of its own, so that the table is the same whenever it is made.
         rng = RandomStream("summary", self.seed, "random").numpy()
 
         def random(clip: JudgedSummary) -> Any:
@@ -228,7 +228,7 @@ class SummaryTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class JudgedSummary:
-    """Data for judging a clip: its steps' frames, its shots, and what people said of both."""
+    """Data for judging a clip: its steps' frames, its shots, people's ratings and selections."""
 
     picks: NDArray[np.int32]
     shots: NDArray[np.int32]
@@ -244,6 +244,7 @@ def clips(samples: Samples) -> Iterator[JudgedSummary]:
     for steps, rows, shots, counts, both in zip(*columns, strict=True):
         at = rows[:steps]
         raters = ratings[at].T
+        # Negative numbers pad the shots of a clip; NaN stands where a person did not rate it.
         real = shots[:, 1] >= 0
         yield JudgedSummary(
             picks[at],
@@ -261,4 +262,5 @@ def inside(steps: Tensor, longest: int) -> Tensor:
 def mean_metrics(rows: list[Any]) -> dict[str, float]:
     """Return the means over clips of F, tau and rho, and the score."""
     f, tau, rho = map(float, np.mean(rows, 0))
+    # Not F, which depends more on the length of shots than on their choice.
     return {"f": f, "tau": tau, "rho": rho, "score": (1 + tau) / 2}

@@ -1,4 +1,4 @@
-"""Toy regression of y on x, which trains in a blink."""
+"""Toy regression of y on x, which trains within milliseconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ToyTask(Task):
         return 0.5 * (output.reshape(batch["y"].shape) - batch["y"]).square().mean()
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[()]]:
-        """Return x; nothing stands beside it."""
+        """Return x; there are no side inputs."""
         return batch["x"], ()
 
     def class_of(self, batch: Batch) -> Tensor:
@@ -46,7 +46,7 @@ class ToyTask(Task):
         return (output.reshape(len(output)) > 0).long()
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return -1 and 1, or what lies between them and 0, or 2 and -2."""
+        """Return y = -1 or 1, or with `noise` a y of that sign between 0 and 2 in size."""
         size = 1.0 if noise is None else 2.0 * noise[:, 0]
         return {"y": (2.0 * classes - 1.0) * size}
 
@@ -54,8 +54,9 @@ class ToyTask(Task):
         """Return the two signs of y."""
         return ("below zero", "above zero")
 
+    # A network without this option has four inputs, as model `linear` by default.
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
-        """Return the number of inputs, which are normal: three deviations to either side."""
+        """Return the number of inputs, and a range of three deviations, as inputs are normal."""
         return (getattr(self.network, "inputs", 4),), -3.0, 3.0
 
     def sequences(self, samples: Samples) -> list[Tensor]:
@@ -63,7 +64,7 @@ class ToyTask(Task):
         return list(samples.columns["x"].unsqueeze(2))
 
     def proxies(self, count: int) -> list[Tensor]:
-        """Draw inputs of nobody's."""
+        """Draw synthetic inputs."""
         return [torch.randn(4, 1, generator=RandomStream("proxy", i).torch()) for i in range(count)]
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Zero-shot classification of features: some classes are said to have been seen, others not."""
+"""Zero-shot classification of features, with seen and with unseen classes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ZeroShot(ClassificationTask):
     those may be answered. A network that does not know a class gives it minus infinity.
 
     Attributes:
-        names: of the classes, in the order of `y`; or a file that has them, an .npz with `names` or
-            an att_splits.mat. None: those of `zsl_synthetic`.
+        names: names of the classes, in the order of `y`; or a file with them, an .npz with `names`
+            or an att_splits.mat. None: those of `zsl_synthetic`.
         unseen: names or numbers of the classes that count as unseen; none: those of
-            `zsl_synthetic`, whose names these must be.
+            `zsl_synthetic`, if `names` is empty too.
 
     Source: Xian, Lampert, Schiele, Akata, "Zero-shot learning: a comprehensive evaluation of the
     good, the bad and the ugly", TPAMI 2019, section 4.
@@ -46,6 +46,7 @@ class ZeroShot(ClassificationTask):
     headline: ClassVar[str] = "H"
 
     def __post_init__(self) -> None:
+        # A frozen record can only set its fields this way.
         if not self.names and not self.unseen:
             object.__setattr__(self, "unseen", zsl_synthetic.UNSEEN)
 
@@ -53,7 +54,7 @@ class ZeroShot(ClassificationTask):
         """Return the names of all classes.
 
         Raises:
-            DataError: they are in a file that is not there, or is of another kind.
+            DataError: the file with the names is missing, or of another kind.
         """
         return self._names
 
@@ -68,24 +69,24 @@ class ZeroShot(ClassificationTask):
         """The numbers of the unseen classes, in order.
 
         Raises:
-            ConfigError: a name or number of no class, one twice, or none or all of them.
+            ConfigError: a name or number is no class or comes twice, or none or all are unseen.
         """
         names = self.class_names()
         known = {**{name: i for i, name in enumerate(names)}, **{i: i for i in range(len(names))}}
-        for given in self.unseen:
-            if given not in known:
-                close = nearest(given, names) if isinstance(given, str) else ""
+        for label in self.unseen:
+            if label not in known:
+                close = nearest(label, names) if isinstance(label, str) else ""
                 raise ConfigError(
-                    f"{registry_name(self)}: unseen has '{given}', which is no class{close}; give "
+                    f"{registry_name(self)}: unseen has '{label}', which is no class{close}; give "
                     f"names, or numbers from 0 to {len(names) - 1}"
                 )
-        found = tuple(sorted({known[given] for given in self.unseen}))
-        if len(found) != len(self.unseen) or len(found) in (0, len(names)):
+        numbers = tuple(sorted({known[label] for label in self.unseen}))
+        if len(numbers) != len(self.unseen) or len(numbers) in (0, len(names)):
             raise ConfigError(
                 f"{registry_name(self)}: unseen must name some of the {len(names)} classes but not "
                 f"all, each once; got {list(self.unseen)}"
             )
-        return found
+        return numbers
 
     @property
     def classes(self) -> int:  # type: ignore[override]
@@ -108,7 +109,7 @@ class ZeroShot(ClassificationTask):
         return output
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[()]]:
-        """Return the features; nothing stands beside them."""
+        """Return the features; there are no side inputs."""
         return batch["x"], ()
 
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
@@ -116,31 +117,33 @@ class ZeroShot(ClassificationTask):
         return (getattr(self.network, "inputs", 0),), 0.0, 1.0
 
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
-        """Return `T1`, `u`, `s` and `H`, those that the samples tell; the score is the last.
+        """Return `T1`, `u`, `s` and `H`, as far as the samples determine them; the score is H.
 
-        Samples of seen classes alone (a teacher's validation data, say) tell `s` and no more.
+        Samples of seen classes alone (a teacher's validation data, say) determine only `s`, which
+        is then the score.
         """
-        found = zero_shot_scores(outputs, samples.columns["y"], self.unseen_classes)
-        return {**found, "score": found.get("H", found.get("s", found.get("T1", 0.0)))}
+        scores = zero_shot_scores(outputs, samples.columns["y"], self.unseen_classes)
+        return {**scores, "score": scores.get("H", scores.get("s", scores.get("T1", 0.0)))}
 
     def per_class(self, outputs: Scores, samples: Samples) -> dict[str, float]:
-        """Return the accuracy of every class that the samples have, all classes being answers."""
-        found = class_accuracy(outputs, samples.columns["y"]).tolist()
+        """Return the accuracy of every class that has samples; every class may be predicted."""
+        accuracies = class_accuracy(outputs, samples.columns["y"]).tolist()
+        # Only NaN, of a class without samples, differs from itself.
         return {
             name: value
-            for name, value in zip(self.class_names(), found, strict=True)
+            for name, value in zip(self.class_names(), accuracies, strict=True)
             if value == value
         }
 
     def check(self, federation: Federation) -> None:
-        """Refuse data of other classes, and test samples that do not tell `u` and `s`.
+        """Refuse data of other classes, and test samples that determine not both `u` and `s`.
 
         Raises:
             DataError: names the person and what is wrong.
         """
         names, unseen = self.class_names(), set(self.unseen_classes)
-        told = {"classes": names, "unseen": tuple(names[i] for i in sorted(unseen))}
-        for what, own in told.items():
+        expected = {"classes": names, "unseen": tuple(names[i] for i in sorted(unseen))}
+        for what, own in expected.items():
             theirs = federation.about.get(what)
             if theirs is not None and theirs != ", ".join(own):
                 raise DataError(
@@ -158,14 +161,15 @@ class ZeroShot(ClassificationTask):
                 )
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score two answers that look at no features.
+        """Score two predictions that use no features.
 
-        `most frequent class` is that of everybody's training samples; `chance` gives every class
-        the same score at random, in the mean over draws: T1 is one in the number of unseen classes.
+        `most frequent class` is that of everybody's training samples; `chance` predicts classes at
+        random, in the mean over draws.
         """
         train = torch.cat([s.train.columns["y"] for s in federation.people.values()])
         counts = train.bincount(minlength=self.classes).float()
         hidden = len(self.unseen_classes)
+        # T1 chooses among the unseen classes alone.
         guess = 1 / self.classes
         chance = {"T1": 1 / hidden, "u": guess, "s": guess, "H": guess, "score": guess}
         frequent = {

@@ -15,14 +15,14 @@ from vergence.training.batches import batches
 
 
 class BufferPool:
-    """Named memory that is allocated once, grows when more is asked for, and is never cleared."""
+    """Named memory that is allocated once, grows when it is too small, and is never cleared."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.memory: dict[str, Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a contiguous tensor of this shape, with the numbers of its last use in it."""
+        """Return a contiguous tensor of this shape, which still has the numbers of its last use."""
         n = math.prod(shape)
         memory = self.memory.get(name)
         if memory is None or memory.numel() < n or memory.dtype != dtype:
@@ -33,8 +33,8 @@ class BufferPool:
 class BatchBuffer:
     """The batches `[clients, batch, ...]` of clients with equally many samples.
 
-    Every client's samples come in the order in which `training.batches` draws them. A batch is
-    overwritten by the next one.
+    Every client's samples come in the order in which `training.batches` draws them. The next batch
+    overwrites a batch.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class BatchBuffer:
     def _bank(self, name: str, rows: list[Tensor], numbers: Tensor) -> Tensor:
         shape = (*numbers.shape, *rows[0].shape[1:])
         out = self.room.take(f"bank {name}", shape, rows[0].dtype)
+        # One call for all clients where they share a bank, such as the frames of one video.
         tensors = rows[:1] if all(r is rows[0] for r in rows) else rows
         _gather(tensors, numbers.flatten(1), out.flatten(1, numbers.ndim - 1))
         return out
@@ -113,6 +114,7 @@ def _gather(tensors: list[Tensor], rows: Tensor, out: Tensor) -> None:
 def _select(tensor: Tensor, rows: Tensor, out: Tensor) -> None:
     if tensor.device == out.device:
         torch.index_select(tensor, 0, rows, out=out)
+    # The samples lie elsewhere: only the rows of the batch are moved to the device.
     else:
         out.copy_(tensor[rows.to(tensor.device)])
 
@@ -126,6 +128,7 @@ def _shared(columns: list[Tensor]) -> tuple[Tensor, list[int]] | None:
     width = first[0].numel()
     if not width or not all(column.is_contiguous() for column in columns):
         return None
+    # Rows of one storage can be read as one matrix if all columns start at the same place of a row.
     home = first.untyped_storage().data_ptr()
     if any(column.untyped_storage().data_ptr() != home for column in columns[1:]):
         return None

@@ -19,6 +19,7 @@ def batches(n: int, local: LocalTraining, stream: RandomStream) -> Iterator[Tens
         raise ConfigError("a client without training samples was asked to train")
     generator, steps_to_go, epoch = stream.torch(), local.steps, 0
     while steps_to_go is not None or epoch < local.epochs:
+        # The last batch may be smaller: a client with fewer samples than a batch counts, too.
         for rows in torch.randperm(n, generator=generator).split(local.batch):
             if steps_to_go is not None:
                 if steps_to_go == 0:

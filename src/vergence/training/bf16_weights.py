@@ -1,8 +1,8 @@
-"""Training with weights in bfloat16 beside the float32 parameters that an optimiser moves.
+"""Training with weights in bfloat16, rounded from float32 parameters that an optimiser moves.
 
 Products and convolutions read half the bytes and use a processor's bfloat16 instructions. Steps
-are often smaller than bfloat16's 8 bits can tell, so they are added up in float32 ("master"
-parameters) and rounded anew for every step.
+are often smaller than bfloat16's 8 bits can represent, so they are added up in float32 ("master"
+parameters), which are rounded for every step.
 Source: Micikevicius et al., "Mixed Precision Training", 2018, section 3.1.
 """
 
@@ -24,9 +24,10 @@ from vergence.training.gradients import take_gradients
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 FASTER = nn.Conv2d
 """Layer that bfloat16 makes faster on a CPU; networks without one take longer than in float32."""
+# On a CPU torch 2.13 returns NaN, or numbers up to 1e34, as gradients of some bfloat16 3-d
+# convolutions, such as over two time steps with 3 x 3 x 3 filters.
 FLOAT32_LAYERS = (*NORMS, nn.Conv3d)
-"""Layers that stay in float32. On a CPU torch 2.13 returns NaN, or numbers up to 1e34, as gradients
-of some bfloat16 3-d convolutions, such as over two time steps with 3 x 3 x 3 filters."""
+"""Layers that stay in float32."""
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 
 
@@ -38,9 +39,9 @@ class HalfNetwork:
     sums round only their results.
 
     Args:
-        module: a network of the layout's names, on the device of `vector`.
-        layout: names and places in `vector`.
-        vector: the float32 parameters, which somebody else moves.
+        module: a network with the layout's names, on the device of `vector`.
+        layout: names of the parameters, and their places in `vector`.
+        vector: the float32 parameters, which the caller's optimiser changes.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, vector: Tensor) -> None:
@@ -50,15 +51,15 @@ class HalfNetwork:
         sums, counted = torch.empty_like(vector), statistics_of(module)
         trained = [name for name in layout.names if name not in counted]
         self.sums = [layout.view(sums, name) for name in trained]
-        named, kept = dict(module.named_parameters()), float32_parameters(module)
+        named, float32_names = dict(module.named_parameters()), float32_parameters(module)
         self.parameters = [named[name] for name in trained]
         for name in layout.names:
-            named[name].data = layout.view(vector if name in kept else self.copy, name)
+            named[name].data = layout.view(vector if name in float32_names else self.copy, name)
         self.renew()
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Round the parameters anew, after somebody has changed them."""
+        """Round the parameters again, after they have changed."""
         self.copy.copy_(self.vector)
 
     @torch.no_grad()
@@ -73,16 +74,16 @@ def float32_parameters(module: nn.Module) -> set[str]:
     layers = module.named_modules()
     return {
         f"{layer}.{name}" if layer else name
-        for layer, found in layers
-        if isinstance(found, FLOAT32_LAYERS)
-        for name, _ in found.named_parameters(recurse=False)
+        for layer, part in layers
+        if isinstance(part, FLOAT32_LAYERS)
+        for name, _ in part.named_parameters(recurse=False)
     }
 
 
 def keep_types(module: nn.Module, kinds: tuple[type[nn.Module], ...] = (nn.Conv3d,)) -> None:
-    """Let convolutions of these kinds compute in the type of their weights, whatever autocast says.
+    """Let convolutions of these kinds compute in the type of their weights, also under autocast.
 
-    In float32 this moves no bit.
+    Without autocast this changes no bit of a result.
     """
     for layer in module.modules():
         if type(layer) in kinds:
@@ -99,5 +100,6 @@ def bf16_instructions(device: torch.device) -> str:
     if device.type == "cuda":
         known = torch.cuda.is_bf16_supported(including_emulation=False)
         return "bfloat16 of the GPU" if known else ""
-    there = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
+    # An older torch has no such function.
+    there = getattr(torch.cpu, "get_capabilities", dict)()
     return next((name for name in INSTRUCTIONS if there.get(name)), "")

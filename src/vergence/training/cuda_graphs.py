@@ -31,13 +31,14 @@ from vergence.training.graph_recorder import CudaGraphRecorder, Program
 from vergence.training.optimizers import SLOTS, stepper
 from vergence.training.sequential import FlatNetwork
 
+# Libraries choose algorithms and allocate workspaces in the first steps; torch advises three.
 WARM_UP = 3
-"""Steps before recording: libraries choose algorithms and allocate workspaces, as torch advises."""
+"""Steps before recording."""
 STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
+# A recording keeps the memory of one step. There is one for each batch size and kind of request.
 PROGRAMS = 32
-"""With more recordings than these (one for each batch size and kind of request) a lane starts anew:
-each keeps the memory of one step."""
+"""Number of recordings beyond which a lane drops them all."""
 
 
 class Uncapturable(ConfigError):
@@ -52,10 +53,10 @@ class RecordedStep(NamedTuple):
 
 
 class Graphed:
-    """Trains one task's network on a device: the interface of `Solver.fit`, for one or several.
+    """Trains one task's network on a device, for one client as `Solver.fit` or for several.
 
-    Results lie where the request's parameters lie. `streams` clients are trained side by side
-    where several are asked for, each in memory of its own.
+    Results lie where the request's parameters lie. Of several clients, `streams` are trained side
+    by side, each in memory of its own.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Graphed:
     def fit_all(
         self, asks: Sequence[Fit], streams: Sequence[RandomStream], progress: float = 0.0
     ) -> list[FitResult]:
-        """Answer several `Fit`s of any kind, dealt to the lanes in turn."""
+        """Answer several `Fit`s of any kind, assigned to the lanes in turn."""
         for lane in self.lanes:
             lane.replay.begin()
         trained = [
@@ -91,7 +92,7 @@ class Graphed:
         for number, lane in enumerate(self.lanes):
             mine = trained[number :: len(self.lanes)]
             lane.replay.end(made for flat, loss, slots, _ in mine for made in (flat, loss, *slots))
-        # The only place that waits for the device.
+        # Reading the losses waits for the device: once for all clients, after all work is queued.
         losses = torch.stack([loss for _, loss, _, _ in trained]).tolist() if trained else []
         return [
             self._fitted(ask, flat, slots, steps, loss)
@@ -105,11 +106,11 @@ class Graphed:
         params = ask.params.like(flat.to(home))
         state = None
         if ask.optimiser is not None:
-            kept: dict[str, Params] = {}
+            buffers: dict[str, Params] = {}
             if ask.local.buffers:
                 for name, slot in zip(SLOTS[ask.local.optimizer], slots, strict=True):
-                    kept[name] = ask.params.like(slot.to(home))
-            state = OptimizerState(kept, ask.optimiser.steps + steps)
+                    buffers[name] = ask.params.like(slot.to(home))
+            state = OptimizerState(buffers, ask.optimiser.steps + steps)
         metrics = {"loss": loss / steps}
         if ask.score_on is not None:
             metrics["score"] = self.score(params, ask.score_on)
@@ -120,11 +121,11 @@ class Graphed:
         lane = self.lanes[0]
         lane.replay.begin()
         with lane.replay.here():
-            found = lane.outputs(params, data, batch)
+            outputs = lane.outputs(params, data, batch)
         made: list[Tensor] = []
-        map_outputs(lambda part: made.append(part) or part, found)
+        map_outputs(lambda part: made.append(part) or part, outputs)
         lane.replay.end(made)
-        return map_outputs(Tensor.cpu, found)
+        return map_outputs(Tensor.cpu, outputs)
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data; scores are computed on the CPU."""
@@ -158,7 +159,7 @@ class GraphSlot(FlatNetwork):
     def train(
         self, ask: Fit, stream: RandomStream, progress: float
     ) -> tuple[Tensor, Tensor, list[Tensor], int]:
-        """Queue a fit; return parameters, sum of losses, optimiser buffers, steps; no waiting."""
+        """Queue a fit without waiting; return parameters, sum of losses, buffers, and steps."""
         if not len(ask.data):
             raise ConfigError("a client without training samples was asked to train")
         drawn = list(batches(len(ask.data), ask.local, stream))
@@ -181,22 +182,22 @@ class GraphSlot(FlatNetwork):
             return self.vector.clone(), self.loss.clone(), slots, len(sizes)
 
     def _load_data(self, data: Samples, rows: Tensor) -> None:
-        """Copy columns and order into static memory; grown memory drops all recordings."""
+        """Copy columns and order into static memory; growing it drops all recordings."""
         if len(rows) > len(self.order):
             self.order = torch.zeros(_rounded_up(len(rows)), dtype=torch.int64)
             self._forget()
         self.order[: len(rows)].copy_(rows)
         for name, column in data.columns.items():
-            held = self.columns.get(name)
-            like = held is not None and (held.dtype, held.shape[1:]) == (
+            memory = self.columns.get(name)
+            like = memory is not None and (memory.dtype, memory.shape[1:]) == (
                 column.dtype,
                 column.shape[1:],
             )
-            if held is None or not like or len(held) < len(column):
+            if memory is None or not like or len(memory) < len(column):
                 shape = (_rounded_up(len(column)), *column.shape[1:])
-                held = self.columns[name] = torch.zeros(shape, dtype=column.dtype)
+                memory = self.columns[name] = torch.zeros(shape, dtype=column.dtype)
                 self._forget()
-            held[: len(column)].copy_(column)
+            memory[: len(column)].copy_(column)
         for name in set(self.columns) - set(data.columns):
             del self.columns[name]
             self._forget()
@@ -210,7 +211,7 @@ class GraphSlot(FlatNetwork):
                 self.banks[name] = bank, bank.rows.to(self.device)
 
     def _load_start(self, ask: Fit, progress: float) -> None:
-        """Set everything that warm-up, recording or the last client has changed."""
+        """Set everything that warm-up, recording or the previous client has changed."""
         before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
         self.vector.copy_(ask.params.flat)
         self.network.renew()
@@ -230,11 +231,11 @@ class GraphSlot(FlatNetwork):
         self.loss.zero_()
 
     def _gather(self, rows: Mapping[str, Tensor], at: int) -> None:
-        """Copy what the batch that starts at a place of the order needs of the banks."""
+        """Copy the rows of banks that the batch starting at `at` in the order needs."""
         for name, out in rows.items():
-            bank, held = self.banks[name]
+            bank, source = self.banks[name]
             numbers = self.columns[bank.by].index_select(0, self.order[at : at + len(out)])
-            torch.index_select(held, 0, numbers.reshape(-1), out=out.flatten(0, numbers.ndim - 1))
+            torch.index_select(source, 0, numbers.reshape(-1), out=out.flatten(0, numbers.ndim - 1))
 
     def _program(self, ask: Fit, size: int) -> RecordedStep:
         """Return the recorded step for this batch size and kind of request."""
@@ -267,8 +268,8 @@ class GraphSlot(FlatNetwork):
     ) -> RecordedStep:
         within = torch.arange(size)
         rows = {
-            name: held.new_zeros(size, *self.columns[bank.by].shape[1:], *held.shape[1:])
-            for name, (bank, held) in self.banks.items()
+            name: source.new_zeros(size, *self.columns[bank.by].shape[1:], *source.shape[1:])
+            for name, (bank, source) in self.banks.items()
         }
         self._gather(rows, 0)
         names = SLOTS[local.optimizer] if local.buffers else ()
@@ -294,6 +295,7 @@ class GraphSlot(FlatNetwork):
                 if local.clip:
                     _clip(gradients, local.clip)
                 step(gradients)
+                # Weight decay and momentum reach entries whose gradient is 0.
                 if masked:
                     torch.where(self.keep, self.vector, self.start, out=self.vector)
                 self.network.renew()
@@ -306,6 +308,7 @@ class GraphSlot(FlatNetwork):
             work()
         try:
             return RecordedStep(self.replay.capture(work), rows)
+        # The network can be recorded: another solver would need the memory, too.
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -328,17 +331,18 @@ class GraphSlot(FlatNetwork):
 
 
 def _bank_kind(bank: SharedRows) -> tuple[object, ...]:
-    """Properties of a bank that a recording depends on: not its rows."""
+    """Return the properties of a bank on which a recording depends, not its rows."""
     return bank.by, bank.rows.dtype, bank.rows.shape[1:]
 
 
 def _rounded_up(n: int) -> int:
-    """Round up, so that clients of like sizes share one recording."""
+    """Round up to a power of two, so that clients of similar sizes share one recording."""
     return 1 << math.ceil(math.log2(n))
 
 
 def _clip(gradients: list[Tensor], limit: float) -> None:
-    """Scale to a norm of at most `limit`, in place, without asking whether it is needed."""
+    """Scale gradients in place to a norm of at most `limit`."""
+    # A branch on the norm would read it back, which a recording cannot.
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
     norm = torch.linalg.vector_norm(norms) + 1e-6
     scale = torch.where(norm > limit, limit / norm, 1.0)

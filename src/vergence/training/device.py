@@ -17,10 +17,10 @@ Part = Literal["train", "val", "test"]
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """Return the device `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is a GPU where there is one.
+    """Return the device `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is a GPU if there is one.
 
     Raises:
-        ConfigError: another name, or a GPU that is not there.
+        ConfigError: the name is another one, or there is no such GPU.
     """
     kind, _, number = wanted.partition(":")
     if wanted not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
@@ -51,11 +51,11 @@ def in_main_memory(samples: Samples) -> Samples:
 def move_to_device(
     federation: Federation, device: torch.device, parts: Sequence[Part] = ("train",)
 ) -> Federation:
-    """Move these parts of everybody's data to a device, once; banks shared by people stay shared.
+    """Move these parts of everybody's data to a device; banks shared by people stay shared.
 
-    Columns that look alike are laid out one behind the other in one tensor, so that the batches of
-    several clients are gathered by one call; this needs the room of one part twice for a moment.
-    People made on demand are left where they are made: the solvers move what they train on.
+    Columns of equal types and shapes become parts of one tensor, so that the batches of several
+    clients are gathered by one call; this needs the memory of one part twice for a moment. The data
+    of people made on demand are not moved here: solvers move what they train on.
     """
     if isinstance(federation.people, Population):
         return federation
@@ -75,13 +75,13 @@ def training_copies(
 ) -> dict[int, tuple[Samples, Samples]]:
     """Return everybody's training data in main memory and on a device, by the `id` of the former.
 
-    What a method itself reads of a client's data stays in main memory. Both are kept, so that no
-    other samples have that `id`.
+    A method that reads a client's data itself gets those in main memory.
     """
     if isinstance(federation.people, Population):
         return {}
     here = {person: splits.train for person, splits in federation.people.items()}
     moved = move_to_device(federation, device).people
+    # With a reference to both: other samples could get the `id` of samples that are gone.
     return {id(train): (train, moved[person].train) for person, train in here.items()}
 
 
@@ -92,12 +92,12 @@ def _moved(
     columns = {n: _laid_out([s.columns[n] for s in everybody], device) for n in names}
     moved = []
     for number, samples in enumerate(everybody):
-        found: dict[str, SharedRows] = {}
+        moved_banks: dict[str, SharedRows] = {}
         for name, bank in samples.banks.items():
             if id(bank.rows) not in banks:
                 banks[id(bank.rows)] = bank.rows.to(device)
-            found[name] = replace(bank, rows=banks[id(bank.rows)])
-        moved.append(Samples({name: columns[name][number] for name in names}, found))
+            moved_banks[name] = replace(bank, rows=banks[id(bank.rows)])
+        moved.append(Samples({name: columns[name][number] for name in names}, moved_banks))
     return moved
 
 

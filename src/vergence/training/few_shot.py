@@ -22,7 +22,7 @@ from vergence.training.optimizers import SLOTS, stepper
 Features = Float[Tensor, "draws shots d"]
 Gaze = Float[Tensor, "draws shots 2"]
 Reader = Callable[[Tensor], Tensor]
-"""Features `[n, d]` to gaze vectors `[draws, n, 3]` of length 1, one estimator for each draw."""
+"""Function from features `[n, d]` to gaze vectors `[draws, n, 3]` of length 1, for each draw."""
 STRENGTHS = tuple(10.0**power for power in range(-4, 4))
 
 
@@ -31,8 +31,8 @@ class Estimator(NamedOptions, label="estimator"):
     """A linear layer, tanh, and a linear layer to a gaze vector, trained on a few samples.
 
     The loss is L1 on the vector's three values, the optimiser Adam, whose rate is halved every
-    `halve` epochs; the last epoch's weights are taken, and no other data is looked at. Several
-    draws of samples are trained side by side, each as if it were alone.
+    `halve` epochs. The estimator has the weights of the last epoch, as there are no validation
+    data. Several draws of samples are trained side by side, each as if it were alone.
 
     Source: eyeimages design note, section 2 (few-shot head of the Cross-Encoder).
     """
@@ -47,7 +47,7 @@ class Estimator(NamedOptions, label="estimator"):
         """Return the estimators of all draws; `gaze` is (pitch, yaw) in radians.
 
         Raises:
-            ConfigError: features and gaze that do not belong together.
+            ConfigError: shapes of features and gaze do not fit.
         """
         _check(features, gaze)
         draws, shots, width = features.shape
@@ -70,7 +70,7 @@ class Estimator(NamedOptions, label="estimator"):
 
 
 def adam(weights: list[Tensor], rate: Tensor) -> Callable[[Tensor], None]:
-    """Return a step of Adam on leaf tensors, given the loss; the rate is read anew every time."""
+    """Return a function that takes a step of Adam on leaf tensors, with the current rate."""
     local = LocalTraining(optimizer="adam", weight_decay=0.0)
     buffers = [[torch.zeros_like(w) for w in weights] for _ in SLOTS["adam"]]
     descend = stepper(weights, buffers, local, rate, torch.zeros(()))
@@ -100,16 +100,16 @@ def _vectors(weights: list[Tensor], features: Tensor) -> Tensor:
 
 
 def ridge(features: Features, gaze: Gaze) -> Reader:
-    """Return linear estimators of the gaze vector, their strength chosen on the shots alone.
+    """Return linear estimators of the gaze vector, with a penalty chosen on the shots alone.
 
-    Features are brought to mean 0 and deviation 1 over the shots. Of eight penalties, from 1e-4 to
-    1e3 per sample, the one with the smallest squared error under leave-one-out is taken, which for
-    ridge is exact: residual / (1 - leverage).
+    Features are scaled to mean 0 and deviation 1 over the shots. Of eight penalties, from 1e-4 to
+    1e3 per sample, the one with the smallest squared leave-one-out error is chosen.
 
     Source: Hoerl & Kennard 1970; Allen 1974 (PRESS).
     """
     _check(features, gaze)
     x, y = features.double(), to_vector(gaze.double())
+    # A feature that is the same in all shots has no deviation to divide by.
     middle, spread = x.mean(1, keepdim=True), x.std(1, keepdim=True).clamp(min=1e-9)
     centre = y.mean(1, keepdim=True)
     left, values, right = torch.linalg.svd((x - middle) / spread, full_matrices=False)
@@ -117,6 +117,8 @@ def ridge(features: Features, gaze: Gaze) -> Reader:
     best, slopes = torch.full((len(x),), torch.inf, dtype=x.dtype), torch.zeros(())
     for strength in STRENGTHS:
         shrunk = values**2 / (values**2 + strength * shots)
+        # 1 / shots is the leverage of the mean. In ridge regression a residual over 1 - leverage
+        # is exactly the error of a fit without that sample.
         leverage = (left**2 * shrunk[:, None]).sum(2) + 1 / shots
         residual = y - centre - left @ (shrunk[..., None] * target)
         press = (residual / (1 - leverage)[..., None]).square().mean((1, 2))
@@ -135,7 +137,7 @@ def ridge(features: Features, gaze: Gaze) -> Reader:
 def error_deg(vectors: Float[Tensor, "draws n 3"], gaze: Float[Tensor, "n 2"]) -> Tensor:
     """Return the mean angle `[draws]` between gaze vectors and true (pitch, yaw), in degrees.
 
-    Of the vectors themselves, whatever their length: a predicted vector is never taken for angles.
+    Vectors may have any length, and are not converted to angles first.
     """
     true = to_vector(gaze.double()).expand_as(vectors)
     return torch.rad2deg(between_rad(vectors.double(), true)).mean(-1)

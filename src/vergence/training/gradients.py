@@ -1,4 +1,4 @@
-"""Gradients of a training step: the loss they are of, and what happens to them before the step."""
+"""Gradients of a training step: the loss, and changes to its gradients before the step."""
 
 # torch.optim is built on these kernels; they have no public names.
 # pyright: reportPrivateImportUsage=false
@@ -35,22 +35,21 @@ def clip_(gradients: list[Tensor], limit: float) -> None:
     if not limit:
         return
     norms = torch.stack(torch._foreach_norm(gradients))
+    # 1e-6 as in `torch.nn.utils.clip_grad_norm_`.
     norm = float(torch.linalg.vector_norm(norms)) + 1e-6
     if norm > limit:
         torch._foreach_mul_(gradients, limit / norm)
 
 
 def take_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Take autograd's own buffers: adding into ours would cost two more passes over them.
-
-    They are None before the next backward, which inside a CUDA graph then allocates them from the
-    graph's memory, at the same address in every replay.
-    """
-    taken = []
+    """Return the parameters' gradients, zeros where there are none, and remove them."""
+    gradients = []
     for parameter in parameters:
+        # Autograd's own buffers: adding into ours would cost two more passes over them. Inside a
+        # CUDA graph the next backward allocates them from the graph's memory, at one address.
         grad, parameter.grad = parameter.grad, None
-        taken.append(torch.zeros_like(parameter) if grad is None else grad)
-    return taken
+        gradients.append(torch.zeros_like(parameter) if grad is None else grad)
+    return gradients
 
 
 def adjuster(
@@ -59,13 +58,14 @@ def adjuster(
     views: Callable[[Tensor], list[Tensor]],
     scratch: tuple[Tensor, list[Tensor]] | None,
 ) -> Adjust:
-    """Changes to the gradients of a fit, in place: pull, correction, freezing, clipping.
+    """Return a function that changes gradients in place as a fit asks.
 
     Args:
-        ask: the fit, whose `anchor`, `correction`, `trainable` and `local.clip` count.
-        vector: the parameters in training, flat.
-        views: a flat vector as the network's tensors, in the order of the gradients.
-        scratch: memory like `vector` and its views, needed where there is an `anchor`.
+        ask: the fit, with its `anchor`, `correction`, `trainable` and `local.clip`.
+        vector: the flat vector of the parameters in training.
+        views: function that returns a flat vector as the network's tensors, in the order of the
+            gradients.
+        scratch: memory of the size of `vector`, and its views; needed only with an `anchor`.
     """
     asked = (ask.anchor, ask.correction, ask.trainable)
     if asked == (None, None, None) and not ask.local.clip:
@@ -79,13 +79,14 @@ def adjuster(
     @torch.no_grad()
     def adjust(gradients: list[Tensor]) -> list[Tensor]:
         if ask.anchor is not None and scratch is not None:
-            apart, parts = scratch
-            torch.sub(vector, ask.anchor[0].flat, out=apart)
+            difference, parts = scratch
+            torch.sub(vector, ask.anchor[0].flat, out=difference)
             torch._foreach_add_(gradients, parts, alpha=ask.anchor[1])
         if push is not None:
             torch._foreach_add_(gradients, push)
         if keep is not None:
             torch._foreach_mul_(gradients, keep)
+        # Last: the limit is on the gradient that the optimiser gets.
         clip_(gradients, ask.local.clip)
         return gradients
 

@@ -1,4 +1,4 @@
-"""Recorder of work on a GPU as a CUDA graph, started again as a whole."""
+"""Recorder of work on a GPU as a CUDA graph, which is started again as a whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 Program = Callable[[], None]
+# One recorder at a time: one that ends must not switch garbage collection on under another.
 RECORDING = threading.Lock()
-"""Held while one recorder of this process records: one that ends must not switch the collection of
-garbage on under another."""
 
 
 class CudaGraphRecorder:
@@ -37,7 +36,7 @@ class CudaGraphRecorder:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def capture(self, work: Program) -> Program:
-        """Program that repeats this work; called inside `here`, after the work has run warm."""
+        """Return a program that repeats this work, which must have run before, inside `here`."""
         if self.stream is None:
             return work
         graph = torch.cuda.CUDAGraph()
@@ -55,7 +54,7 @@ class CudaGraphRecorder:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Let what is recorded here draw its random numbers from this recorder's generator."""
+        """Let work recorded in the block draw random numbers from this recorder's generator."""
         if self.stream is None:
             yield
             return
@@ -67,28 +66,31 @@ class CudaGraphRecorder:
             self.default.graphsafe_set_state(before)
 
     def seed(self, number: int) -> None:
-        """Begin the random numbers of what is run from here on, dropout's."""
+        """Seed the random numbers (of dropout) for the work that follows."""
         self.numbers.manual_seed(number)
 
     def settle(self) -> None:
-        """Wait until all of it is done."""
+        """Wait until all queued work is done."""
         if self.stream is not None:
             self.stream.synchronize()
 
     def begin(self) -> None:
-        """Wait for what the caller has queued: start parameters may still be being computed."""
+        """Let this stream wait for the work that the caller has queued."""
+        # The start parameters may not be computed yet.
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def end(self, made: Iterable[Tensor]) -> None:
-        """Let the caller's stream wait for this one, and use what was made here."""
+        """Let the caller's stream wait for this one, and use the tensors made here."""
         if self.stream is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(self.stream)
             for tensor in made:
+                # Else the allocator gives the memory away when this stream has done with it.
                 tensor.record_stream(current)
 
 
 def _replay(graph: torch.cuda.CUDAGraph, _work: Program) -> None:
-    """Start a graph. `_work` keeps the tensors alive whose memory the graph reads."""
+    """Start a graph."""
+    # `_work` is a parameter so that the tensors live on whose memory the graph reads.
     graph.replay()

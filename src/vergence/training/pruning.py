@@ -36,15 +36,15 @@ SKIPS, VALUES = "skips/", "values/"
 
 @dataclass(frozen=True)
 class Pruning(NamedOptions):
-    """Choice of the weights that go: those of smallest absolute value; biases stay.
+    """Choice of the weights to remove, those of smallest absolute value; biases stay.
 
     Attributes:
-        amount: share of the weights, or of the filters and neurons, that goes; 0: no pruning.
+        amount: share of the weights, or of the filters and neurons, to remove; 0: no pruning.
         layers: linear layers, convolutions, or both.
-        scope: `local` takes the share from every layer by itself, `global` from all of them
+        scope: `local` removes the share from every layer by itself, `global` from all of them
             compared together.
-        structured: whole filters and neurons go, those of smallest L1 norm in their layer; one of
-            each layer stays, and so does the network's last layer, whose neurons are its output.
+        structured: remove whole filters and neurons, those of smallest L1 norm in their layer. One
+            of each layer stays, and so does the network's last layer.
 
     Source: the split-federated gaze thesis, section 3.5; Li et al. 2017, "Pruning filters for
     efficient ConvNets".
@@ -91,8 +91,10 @@ class Pruning(NamedOptions):
         )
         for name in names:
             norms = params[name].abs().flatten(1).sum(1)
+            # The neurons of the last layer are the network's outputs.
             if name == last:
                 continue
+            # Without its last filter a layer would pass nothing on.
             gone = min(round(self.amount * len(norms)), len(norms) - 1)
             rows = norms.argsort(stable=True)[:gone]
             params.layout.view(bits, name)[rows] = False
@@ -104,17 +106,17 @@ class Pruning(NamedOptions):
 
 @dataclass(frozen=True)
 class Gradual(Pruning):
-    """Pruning while a run trains: every model stays pruned, and more of it in every round.
+    """Pruning while a run trains: every model is pruned, and more so in every round.
 
-    In round r = `from_round` ... `until_round`, counted from 1, the share that goes is
-    amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1); before
-    nothing goes, afterwards the amount. What goes is chosen anew in every round, from the model
-    that training starts from: an entry that the server's sum brought back may stay. An amount of 0
-    is no pruning.
+    In round r = `from_round` ... `until_round`, counted from 1, the share of removed entries is
+    amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1); before it is
+    0, afterwards the amount. Entries are chosen again in every round, in the model from which
+    training starts: an entry that the server's sum brought back may stay. An amount of 0 is no
+    pruning.
 
     Attributes:
-        from_round: the first round in which something goes.
-        until_round: the round in which the amount is reached; none given: `from_round`, at once.
+        from_round: the first round in which entries are removed.
+        until_round: the round in which the amount is reached; None: `from_round`, at once.
 
     Source: Zhu and Gupta 2017, "To prune, or not to prune: exploring the efficacy of pruning for
     model compression", equation 1, from no zeros in the round before `from_round`.
@@ -189,11 +191,11 @@ def prune_request(ask: Fit, keep: Mask) -> Fit:
 
 
 def removable_layers(network: nn.Module) -> tuple[str, ...] | None:
-    """Return the layers of a network whose filters and neurons can be taken out, else None.
+    """Return the layers of a network if its filters and neurons can be taken out, else None.
 
-    That is a `Staged` network with at most one plain layer to a stage. Residual sums, attention and
-    group normalisation need every channel they were made for.
+    They can in a `Staged` network with at most one plain layer in a stage.
     """
+    # Residual sums, attention and group normalisation need every channel they were made for.
     if not isinstance(network, Staged) or any(len(p) > 1 for p in network.stages.values()):
         return None
     paths = tuple(path for paths in network.stages.values() for path in paths)
@@ -206,7 +208,7 @@ def removable_layers(network: nn.Module) -> tuple[str, ...] | None:
 
 
 def bind_parameters(network: nn.Module, params: Params) -> nn.Module:
-    """Give a network these parameters and put it into evaluation mode; views, no copies."""
+    """Give a network these parameters, as views, and put it into evaluation mode."""
     tensors = dict(network.named_parameters())
     for name in params:
         tensors[name].data = params[name]
@@ -217,7 +219,7 @@ def remove_pruned_units(network: nn.Module, keep: Mask) -> nn.Module:
     """Return a copy without the pruned filters and neurons, and without the inputs from them.
 
     Raises:
-        ConfigError: nothing can be taken out of this network.
+        ConfigError: filters of this network cannot be taken out.
     """
     paths = removable_layers(network)
     if paths is None:
@@ -246,7 +248,7 @@ def remove_pruned_units(network: nn.Module, keep: Mask) -> nn.Module:
 
 
 def _remaining_inputs(stays: Tensor, inputs: int, linear: bool) -> Tensor:
-    """Return which inputs of a layer remain: positions of the channels before it, side inputs."""
+    """Return which inputs of a layer remain: those of remaining channels, and all side inputs."""
     # After a linear layer a channel has one position; a flattened map has several.
     positions = 1 if linear else inputs // len(stays)
     side_inputs = torch.ones(inputs - positions * len(stays), dtype=torch.bool)
@@ -298,6 +300,7 @@ def sparse_form(array: NDArray) -> tuple[NDArray, NDArray] | None:
     of the array. A negative zero is an entry.
     """
     flat = array.reshape(-1)
+    # As integers: a negative zero has a bit that must survive.
     at = np.flatnonzero(flat.view(f"u{flat.itemsize}"))
     skips = np.diff(at, prepend=-1) - 1
     most = int(skips.max(initial=0))
@@ -340,7 +343,7 @@ def unpack(data: bytes) -> dict[str, Tensor]:
         DataError: the bytes are not such a file, or damaged.
     """
     try:
-        # The header's length and the header; the library hands out no metadata of bytes.
+        # The library checks the file, but returns no metadata of bytes: the header is read here.
         deserialize(data)
         header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
         shapes, stored = parse_json(header["__metadata__"]["shapes"]), load(data)

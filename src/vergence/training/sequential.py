@@ -1,8 +1,8 @@
 """The reference solver: clients are trained one after the other.
 
-It keeps one resident network whose parameters are views into one flat vector: starting a client is
-one copy. Gradients are taken over from autograd as they come, the optimiser's buffers are resident
-and set to zero, and one fused kernel takes the step.
+It keeps one resident network whose parameters are views into one flat vector, so that starting a
+client is one copy. Gradients are autograd's own tensors, the optimiser's buffers are resident and
+set to zero, and one fused kernel takes the step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vergence.training.optimizers import SLOTS, stepper
 class FlatNetwork:
     """A task's network on a device, whose parameters are views of one `vector`.
 
-    Under the precision "half" there is a second one, `half`, that training reads.
+    With the precision "half" there is a second network, `half`, that training reads.
     """
 
     def __init__(
@@ -84,13 +84,14 @@ class Solver(FlatNetwork):
         return flat, self._views(flat)
 
     def _mode(self, train: bool) -> None:
+        # `train` visits every layer, and most calls change nothing.
         if self.module.training != train:
             self.module.train(train)
 
     def fit(self, ask: Fit, stream: RandomStream, progress: float = 0.0) -> FitResult:
         """Answer a `Fit`. `progress` is the share of rounds done, for the schedule."""
         self.vector.copy_(ask.params.flat)
-        # Of dropout, where there is any; torch.manual_seed would look for every kind of GPU.
+        # For dropout, if there is any; torch.manual_seed would look for every kind of GPU.
         torch.default_generator.manual_seed(stream.child("network").number())
         step = self._optimiser(ask, progress)
         adjust = self._adjuster(ask)
@@ -106,6 +107,7 @@ class Solver(FlatNetwork):
                 loss = ask.objective.loss(self.task, self.module, batch, draw)
             loss.backward()
             step(adjust(network.gradients()))
+            # Weight decay and momentum reach entries whose gradient is 0.
             if ask.trainable is not None:
                 ask.trainable.restore(self.vector, ask.params)
             network.renew()
@@ -125,7 +127,7 @@ class Solver(FlatNetwork):
         return adjuster(ask, self.vector, self._views, self.scratch)
 
     def _optimiser(self, ask: Fit, progress: float) -> Callable[[list[Tensor]], None]:
-        """Fill the resident buffers, with zeros or what the request brings; return the step."""
+        """Fill the resident buffers with zeros or the request's state; return the step."""
         before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
         names = SLOTS[ask.local.optimizer] if ask.local.buffers else ()
         for name in names:
@@ -157,7 +159,7 @@ class Solver(FlatNetwork):
         )
 
     def features(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
-        """Input of the network's head, `[samples, d]`, in evaluation mode."""
+        """Return the inputs of the network's head, `[samples, d]`, in evaluation mode."""
         return self._by_batch(params, data, batch, lambda p: self.task.features(self.module, p)[1])
 
     @torch.no_grad()
@@ -184,6 +186,7 @@ class Solver(FlatNetwork):
         for at in range(0, len(data), batch):
             part = data.take(slice(at, at + batch))
             loss = training_loss(self.task, self.module, part, "fp32")
+            # Weighted by their sizes the batches' means add up to the mean over all samples.
             (loss * (min(batch, len(data) - at) / len(data))).backward()
         flat = torch.zeros_like(self.vector)
         for view, grad in zip(self._views(flat), take_gradients(self.parameters), strict=True):
@@ -192,9 +195,10 @@ class Solver(FlatNetwork):
 
     @torch.no_grad()
     def statistics(self, params: Params, data: Samples, batch: int = 64) -> Params:
-        """Return the parameters with running statistics of these data, each batch counting alike.
+        """Return the parameters with running statistics of these data, a mean over batches.
 
-        All else is in evaluation mode. Where nothing could be counted, the parameters as they are.
+        All other layers are in evaluation mode. If no batch has statistics, the parameters are
+        returned unchanged.
         """
         self.vector.copy_(params.flat)
         self._mode(train=False)
@@ -202,6 +206,7 @@ class Solver(FlatNetwork):
         momenta = [norm.momentum for norm in norms]
         for norm in norms:
             norm.forget()
+            # Without a momentum every batch counts the same.
             norm.momentum, norm.training = None, True
         for at in range(0, len(data), batch):
             self.task.forward(self.module, data.take(slice(at, at + batch)))

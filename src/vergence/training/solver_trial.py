@@ -1,4 +1,4 @@
-"""Solver trial: a short measurement before the first round of which solver is faster here."""
+"""Solver trial: a short measurement, before the first round, of the faster solver here."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ from vergence.training.stacked import Stacked, Unstackable, groups_of
 Wanted = Literal["auto", "sequential", "stacked"]
 Kind = Literal["sequential", "stacked"]
 
+# Larger stacks save 5 to 10 % more, but leave fewer stacks to deal to workers.
 CHUNK = 25
-"""Clients per stack. Larger ones save 5 to 10 % more and leave fewer stacks to deal to workers."""
+"""Clients per stack."""
 FEWEST = 8
 """Clients under which a stack is not worth its fixed cost."""
+# With a single stack all workers but one would wait.
 STACKS = 4
-"""Stacks that a round is cut into at least, on a CPU: with one, all workers but one would wait."""
+"""Stacks that a round is cut into at least, on a CPU."""
+# Far beyond a core's cache stacking saves no time.
 BLOCKS_BYTES = 64 << 20
-"""Largest size of one stack's parameters: far beyond a core's cache stacking saves no time."""
+"""Largest size of one stack's parameters."""
+# A smaller advantage could be noise of the measurement.
 CLEARLY = 1.25
-"""How many times faster a stack must be, so that noise does not decide."""
+"""How many times faster a stack must be."""
+# In a longer step arithmetic dominates, which stacking does not reduce.
 LONG_STEP = 2e-3
-"""Seconds; in a longer step arithmetic dominates, which stacking does not make less."""
+"""Seconds of the longest step for which stacking is tried."""
 BUDGET = 0.15
 """Processor seconds of repetitions after the first ones, which warm up; a GPU's clock is time."""
 PATIENCE = 1.0
@@ -45,7 +50,7 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class TimedSolver:
-    """A solver, the number of clients it takes at once, why, and seconds per client measured."""
+    """A solver, the clients it takes at once, the reason, and measured seconds per client."""
 
     solver: Kind
     chunk: int
@@ -69,9 +74,9 @@ def choose_solver(
         local: how clients train.
         sizes: training samples of every client of a usual round.
         samples: training data of a few clients, for the trial.
-        wanted: `auto`, or a solver to take whatever the trial would say.
-        device: where; on a GPU the sequential solver is `Graphed`.
-        precision: of training.
+        wanted: `auto`, or a solver to use without a trial.
+        device: the device of training; on a GPU the sequential solver is `Graphed`.
+        precision: precision of training.
 
     Returns:
         A choice whose `chunk` does not depend on the machine or the measurement.
@@ -104,7 +109,7 @@ def _bytes(module: nn.Module) -> int:
 def _reason_without_trial(
     module: nn.Module, device: torch.device, alike: int, chunk: int, data: bool
 ) -> str | None:
-    """Reason why no trial is needed, None if one is."""
+    """Return the reason why no trial is needed; None if one is."""
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     if device.type == "cpu" and any(isinstance(m, convolutions) for m in module.modules()):
         return "the network has convolutions, which stacking makes 1.7 to 2.1 times slower on a CPU"
@@ -167,6 +172,7 @@ class _Trial:
 
 
 def _measure(trial: _Trial) -> TimedSolver:
+    # The first of two warms up: libraries load, and memory is allocated.
     trial.sequence(1)
     alone = trial.sequence(1)
     if alone > LONG_STEP * trial.steps:
@@ -185,14 +191,15 @@ def _measure(trial: _Trial) -> TimedSolver:
     spent, latest = 0.0, time.perf_counter() + PATIENCE
     while spent < BUDGET and time.perf_counter() < latest:
         one, several = trial.sequence(clients), trial.stack()
+        # Disturbances only ever add time, so that the minimum is nearest to the truth.
         alone, together = min(alone, one), min(together, several)
         spent += one * clients + several * trial.chunk
     ratio = alone / together
-    told = (
+    reason = (
         f"measured {alone * 1e3:.2f} ms per client one by one, {together * 1e3:.2f} ms in stacks "
         f"of {trial.chunk}: {ratio:.2f} times as fast, {CLEARLY} is needed"
     )
     timings = {"sequential": alone, "stacked": together}
     if ratio >= CLEARLY:
-        return TimedSolver("stacked", trial.chunk, told, timings)
-    return TimedSolver("sequential", 1, told, timings)
+        return TimedSolver("stacked", trial.chunk, reason, timings)
+    return TimedSolver("sequential", 1, reason, timings)

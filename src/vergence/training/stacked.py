@@ -42,10 +42,10 @@ class Unstackable(ConfigError):
 
 
 def groups_of(asks: Sequence[Fit]) -> list[list[int]]:
-    """Split requests into groups that `Stacked.fit_all` takes; order of first appearance.
+    """Split requests into groups that `Stacked.fit_all` takes, in order of first appearance.
 
-    A group shares settings, number of samples, kind of data and kind of request. A request that
-    brings an optimiser's state stands alone: the stack does not hand such a state back.
+    A group shares settings, number of samples, kind of data and kind of request. A request with an
+    optimiser's state is a group of its own, as the stack does not return such a state.
     """
     groups: dict[object, list[int]] = {}
     for number, ask in enumerate(asks):
@@ -62,10 +62,10 @@ def _kind(ask: Fit) -> tuple[object, ...]:
 
 
 class Stacked:
-    """Trains clients of one task together, on the device it is given.
+    """Trains clients of one task together, on one device.
 
-    `solver` scores validation data where a request wants it; without one a network is built at
-    the first such request. Memory between calls: the blocks of the largest stack so far.
+    `solver` scores validation data if a request asks for it; without one a network is built at the
+    first such request. Between calls the blocks of the largest stack so far stay in memory.
     """
 
     def __init__(
@@ -83,24 +83,25 @@ class Stacked:
         for layer in module.modules():
             if type(layer) is nn.Linear:
                 layer.forward = types.MethodType(_linear, layer)
-        if precision != "fp32":  # vmap hides convolutions from autocast
+        # vmap hides convolutions from autocast.
+        if precision != "fp32":
             keep_types(module, CONVOLUTIONS)
         self.loss = _Loss(task, module.to(self.device).train(), precision)
         self.half, self.exact = precision == "half", float32_parameters(module)
         self.names = [f"module.{name}" for name in self.layout.names]
         counted = statistics_of(module)
         self.trained = [n for n, name in enumerate(self.layout.names) if name not in counted]
-        self.mapped = vmap(self._one)
+        self.mapped = vmap(self._loss_of_one)
         self.room = BufferPool(self.device)
-        self.proved = False
+        self.vmap_works = False
 
     def fit_all(
         self, asks: Sequence[Fit], streams: Sequence[RandomStream], progress: float = 0.0
     ) -> list[FitResult]:
         """Answer several `Fit`s, each with the batches that `Solver.fit` would draw.
 
-        The results' parameters are rows of one matrix, which lives as long as one of them, where
-        the requests' parameters lie.
+        The results' parameters are rows of one matrix, which lies where the requests' parameters
+        lie and lives as long as one of them.
 
         Raises:
             Unstackable: `vmap` cannot take the network, or the requests are not of one group.
@@ -133,6 +134,7 @@ class Stacked:
                     torch.autograd.backward(losses, torch.ones_like(losses))
                 except torch.OutOfMemoryError:
                     raise
+                # A CPU without memory raises a plain RuntimeError; no other solver needs less.
                 except RuntimeError as error:
                     if "allocate memory" in str(error):
                         raise
@@ -157,7 +159,7 @@ class Stacked:
         return [block if name in self.exact else copy for name, block, copy in read]
 
     def _trained(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Those of all tensors of the layout that an optimiser moves; of none, none."""
+        """Return the tensors that an optimiser moves, of all in the layout; none of none."""
         return [tensors[number] for number in self.trained] if tensors else []
 
     def _gradients(self, leaves: list[Tensor]) -> list[Tensor]:
@@ -168,24 +170,26 @@ class Stacked:
         torch._foreach_copy_(sums, gradients)
         return sums
 
-    def _one(self, tensors: list[Tensor], batch: Batch) -> Tensor:
+    def _loss_of_one(self, tensors: list[Tensor], batch: Batch) -> Tensor:
         return functional_call(self.loss, dict(zip(self.names, tensors, strict=True)), (batch,))
 
     def _losses(self, leaves: list[Tensor], batch: Batch) -> Tensor:
         """Return every client's loss `[clients]`."""
         try:
-            with nullcontext() if self.proved else _fallback_refused():
+            # Only until a batch has worked: catching warnings takes time, and threads share it.
+            with nullcontext() if self.vmap_works else _fallback_refused():
                 losses = self.mapped(leaves, batch)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError, UserWarning) as error:
             if "allocate memory" in str(error):
                 raise
-            self._one([leaf[0] for leaf in leaves], {n: c[0] for n, c in batch.items()})
+            # A fault of the network or the data raises here, too, with its own message.
+            self._loss_of_one([leaf[0] for leaf in leaves], {n: c[0] for n, c in batch.items()})
             raise self._unstackable(str(error)) from error
         if losses.ndim != 1:
             raise self._unstackable(f"the loss has shape {list(losses.shape[1:])}, not one number")
-        self.proved = True
+        self.vmap_works = True
         return losses
 
     def _unstackable(self, reason: str) -> Unstackable:
@@ -198,7 +202,7 @@ class Stacked:
     def _blocks(
         self, name: str, clients: int, zero: bool = False, dtype: torch.dtype | None = None
     ) -> list[Tensor]:
-        """Return resident blocks, each contiguous but for the order of a convolution's weights."""
+        """Return resident blocks, contiguous except for the order of a convolution's weights."""
         flat = self.room.take(name, (clients * self.layout.n,), dtype or self.dtype)
         if zero:
             flat.zero_()
@@ -209,13 +213,13 @@ class Stacked:
         return blocks
 
     def _columns(self, flats: Sequence[Tensor]) -> list[Tensor]:
-        """Return per-parameter views of clients' vectors; `[1, ...]` where all are one vector."""
+        """Return clients' vectors as views per parameter; `[1, ...]` if all are one vector."""
         same = all(flat is flats[0] for flat in flats)
         rows = flats[0].unsqueeze(0) if same else torch.stack(list(flats))
         return _split(rows.to(self.device), self.layout)
 
     def _adjuster(self, asks: Sequence[Fit], blocks: list[Tensor], keep: list[Tensor]) -> Adjust:
-        """Function that changes the gradients, as in `Solver`: leash, correction, freeze, clip."""
+        """Return a function that changes the gradients in place, as in `gradients.adjuster`."""
         anchors = [ask.anchor for ask in asks if ask.anchor is not None]
         mu, centres, pull = 0.0, [], []
         if anchors:
@@ -272,17 +276,16 @@ class _Loss(nn.Module):
 
 @contextmanager
 def _fallback_refused() -> Iterator[None]:
-    """Make an error of vmap's warning that it runs an operator client by client."""
+    """Turn vmap's warning that it runs an operator client by client into an error."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")
         yield
 
 
 def _linear(self: nn.Linear, x: Tensor) -> Tensor:
-    """Compute a linear layer as (W x^T)^T: the batched gradient then comes laid out like W.
-
-    With x W^T it comes transposed, and autograd copies it: half of a small network's backward.
-    """
+    """Return the output of a linear layer, computed as (W x^T)^T."""
+    # The batched gradient is then laid out like W. With x W^T it is transposed, and autograd copies
+    # it: half of a small network's backward pass.
     flat = x.reshape(-1, x.shape[-1])
     out = (self.weight @ flat.mT).mT
     if self.bias is not None:

@@ -1,7 +1,7 @@
 """Single optimiser steps on one batch, of a network or a piece of one, for split learning.
 
-A `Fit` trains on data that lie at hand; here every batch arrives from another machine, and the
-gradient of what came in goes back.
+A `Fit` trains on data on this machine; here every batch arrives from another machine, and the
+gradient by the batch goes back.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ def glc_mix(
 ) -> Float[Tensor, "batch tokens heads dim"]:
     """Let every token attend to itself and to the global token (number 0) alone.
 
-    A softmax over two scores is a sigmoid of their difference, so that the N x N matrix with
-    lambda = 1e8 off the diagonal and off column 0 is never formed, and nothing overflows in half
-    precision. Token 0 sees only itself: both its scores and both its values are the same.
+    Token 0 sees only itself: both its scores and both its values are the same.
+
     Source: egovideo note section 0 (findings 1, 2); Lai et al., "In the Eye of Transformer", 2022.
     """
+    # A softmax over two scores is a sigmoid of their difference: the published N x N matrix with
+    # 1e8 off the diagonal and column 0 is never formed, and nothing overflows in half precision.
     scale = query.shape[-1] ** -0.5
     first = value[:, :1]
     score = (query * (key - key[:, :1])).sum(-1, keepdim=True)
@@ -51,8 +52,7 @@ class SelfAttention(nn.Module):
 class GLCBlock(nn.Module):
     """Pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    With `mlp_ratio` 0 there is no second half. A `silent` block starts as the identity, so that
-    what surrounds it learns as without it.
+    With `mlp_ratio` 0 there is no second half. A `silent` block starts as the identity.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class GLCBlock(nn.Module):
             self.mlp = nn.Sequential(nn.Linear(dim, mlp_ratio * dim), nn.GELU(), last[-1])
         else:
             self.mlp = None
+        # With last layers of 0 a block adds nothing: the layers around it first learn as without.
         if silent:
             for layer in last:
                 nn.init.zeros_(layer.weight)

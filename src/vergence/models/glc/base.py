@@ -20,7 +20,7 @@ from vergence.models.glc.attention import GLCBlock
 from vergence.models.glc.reference_map import Reference, ReferenceMap
 
 POOL = (3, 4)
-"""The frame's summary that the global token is made from, rows x columns."""
+"""Rows and columns of the frame's summary that becomes the global token."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class FeatureModel(Model):
         blocks: number of GLC blocks.
         grid: rows and columns of the heat map, twice those of the features: (30, 40) for frames of
             240 x 320.
-        standardise: scale every feature channel to mean 0 and deviation 1 as measured once on
-            public pictures (the training images of the packaged OSIE sample), so that no client
-            need tell anything about its own frames.
-        motion: add channels that tell what moves.
-        reference: a map that learns nothing, by which the network's map is multiplied and as which
-            it starts.
+        standardise: scale every feature channel to mean 0 and deviation 1, as measured on public
+            pictures (the training images of the packaged OSIE sample), so that no client need
+            reveal anything about its own frames.
+        motion: add channels that show what moves.
+        reference: a map without learning, by which the network's map is multiplied; at the start
+            the network's map equals it.
     """
 
     width: Annotated[int, Ge(4)] = 64
@@ -66,7 +66,7 @@ class FeatureModel(Model):
 
     @property
     def sees_motion(self) -> bool:
-        """True if the motion of frames goes in, for the network or for its reference map."""
+        """True if the network or its reference map takes the motion of frames."""
         return self.motion or self.reference == "motion"
 
     def prepare(self, federation: Federation) -> Federation:
@@ -84,7 +84,7 @@ class FeatureModel(Model):
 
 
 def channels(with_motion: bool) -> int:
-    """Number of channels that enter a network on frozen features: 432, or 436 with motion."""
+    """Return the number of channels of frozen features: 432, with motion 436."""
     return pretrained.CHANNELS + (motion.CHANNELS if with_motion else 0)
 
 
@@ -92,8 +92,8 @@ class FeatureLayers(nn.Module):
     """Layers of a network on frozen features.
 
     Args:
-        options: of the network.
-        past: number of maps of its own that enter beside a frame.
+        options: options of the network.
+        past: number of its own earlier maps that the network takes with a frame.
     """
 
     def __init__(self, options: FeatureModel, past: int = 0) -> None:
@@ -104,7 +104,8 @@ class FeatureLayers(nn.Module):
         self.local = nn.Conv2d(o.width, half, 3, padding=1)
         if past:
             self.past = nn.Conv2d(past, half, 5, padding=2, bias=False)
-            nn.init.zeros_(self.past.weight)  # it starts as a network of single frames
+            # With weights of 0 it starts as a network of single frames.
+            nn.init.zeros_(self.past.weight)
         self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if o.blocks else None
         self.blocks = nn.ModuleList(
             GLCBlock(half, o.heads, glc=True, mlp_ratio=0, silent=True) for _ in range(o.blocks)
@@ -113,6 +114,7 @@ class FeatureLayers(nn.Module):
         self.head = nn.Conv2d(half // 2, 1, 1)
         self.bias = nn.Parameter(torch.zeros(self.grid))
         self.reference = None if o.reference == "none" else ReferenceMap(o.reference, self.grid)
+        # With logits of 0 the network starts as its reference map.
         if self.reference is not None:
             for parameter in self.head.parameters():
                 nn.init.zeros_(parameter)
@@ -120,7 +122,7 @@ class FeatureLayers(nn.Module):
     def start_from(
         self, features: Float[Tensor, "clips frames channels rows columns"]
     ) -> tuple[Tensor, Float[Tensor, "#clips #frames rows2 columns2"]]:
-        """Input of the first layer, and what is added to the logits of the last."""
+        """Return the input of the first layer, and the logits that are added to the last one's."""
         if self.reference is None:
             return features, self.bias[None, None]
         moving = features[:, :, pretrained.CHANNELS :]

@@ -1,4 +1,4 @@
-"""Streaming gaze maps: one frame in, one map out, given the recent past of its own estimates."""
+"""Streaming gaze maps: a map for each frame, from the frame and the network's last estimates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vergence.models.glc.base import POOL, FeatureLayers, FeatureModel
 
 
 class GazeContext(NamedTuple):
-    """Memory of a stream, newest last: its own last maps, and summaries of those frames.
+    """Memory of a stream: its last maps and summaries of their frames, newest last.
 
-    Maps have a mean of 1; both are 0 where there was no frame yet. Nothing else is remembered.
+    Maps have a mean of 1; both are 0 where there was no frame yet.
     """
 
     maps: Float[Tensor, "streams context rows columns"]
@@ -28,13 +28,12 @@ class GazeContext(NamedTuple):
 class GlcCausal(FeatureModel):
     """The causal counterpart of `glc_features`: a small head on frozen features, for streams.
 
-    At every frame it sees that frame's features, its own maps of the last `context` frames, and
-    a global token made of the frame's and those frames' summaries. It is trained as it is used: on
-    its own estimates from the first step on, through which no gradient goes back. It is never
-    given a label, so that none can leak into an estimate.
+    For every frame it takes that frame's features, its own maps of the last `context` frames, and a
+    global token made of the frame's and those frames' summaries. Training, too, uses its own
+    estimates from the first step on, without a gradient through them, and no labels as inputs.
 
     Args:
-        context: frames before, whose own maps it sees.
+        context: number of earlier frames whose maps it takes.
 
     Source: after ARGaze (arXiv:2602.05132, 2026): autoregressive, a bounded context of estimates.
     Differs: a small convolutional head with a GLC block in place of a transformer decoder; own
@@ -72,7 +71,7 @@ class GlcCausalNet(FeatureLayers):
         return torch.stack(maps, 1)
 
     def start(self, features: Float[Tensor, "streams frames channels rows columns"]) -> GazeContext:
-        """Return the context of streams of which nothing has been seen."""
+        """Return the context of streams before their first frame."""
         streams, _, _, rows, columns = features.shape
         half = self.local.out_channels
         maps = features.new_zeros(streams, self.context, rows, columns, dtype=torch.float32)
@@ -81,7 +80,7 @@ class GlcCausalNet(FeatureLayers):
     def step(
         self, features: Float[Tensor, "streams channels rows columns"], context: GazeContext
     ) -> tuple[Float[Tensor, "streams rows2 columns2"], GazeContext]:
-        """Return the next frame's logits, and the context that the frame after it gets."""
+        """Return the next frame's logits, and the context for the frame after it."""
         entered, added = self.start_from(features[:, None])
         x = self.local(functional.relu(self.reduce(entered[:, 0].float())))
         x = functional.relu(x + self.past(context.maps))
@@ -92,6 +91,7 @@ class GlcCausalNet(FeatureLayers):
             x = self.mix(x, summaries.mean(1, keepdim=True))
         x = functional.interpolate(x, scale_factor=2, mode="bilinear")
         logits = self.head(functional.relu(self.decode(x)))[:, 0] + added[:, 0]
+        # Scaled to a mean of 1: values of a map that sums to 1 would shrink with its resolution.
         own = logits.detach().flatten(1).softmax(1).view_as(logits) * self.bias.numel()
         maps = torch.cat([context.maps, functional.avg_pool2d(own[:, None], 2)], 1)
         return logits, GazeContext(maps[:, 1:], summaries[:, -self.context :])

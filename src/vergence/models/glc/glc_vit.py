@@ -177,11 +177,9 @@ class Glance(nn.Module):
 def convolve(
     conv: nn.Module, x: Float[Tensor, "clips channels steps rows columns"]
 ) -> Float[Tensor, "clips made steps rows columns"]:
-    """Return `conv(x)`; a single small clip is sent twice, which takes half as long.
-
-    For one clip with channels x steps x rows of 20,480 or less PyTorch falls back on a plain loop
-    on the CPU; two of them go through oneDNN. Training keeps its own sums.
-    """
+    """Return `conv(x)`; a single small clip is computed twice, which takes half as long."""
+    # For one clip with channels x steps x rows of 20,480 or less PyTorch falls back on a plain loop
+    # on the CPU; two of them go through oneDNN. Training keeps the order of its sums.
     alone = len(x) == 1 and x.device.type == "cpu" and x.shape[1:4].numel() <= 20_480
     if alone and not torch.is_grad_enabled():
         return conv(x.expand(2, -1, -1, -1, -1))[:1]
@@ -189,7 +187,7 @@ def convolve(
 
 
 class Decoder(nn.Module):
-    """Local tokens to logits: per stage twice the size and half the channels, then twice in T."""
+    """Local tokens to logits: stages double the size and halve the channels, then T doubles."""
 
     def __init__(self, size: GLCSize, width: int) -> None:
         super().__init__()

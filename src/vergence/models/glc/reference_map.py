@@ -1,4 +1,4 @@
-"""A map that learns nothing inside a network: product of experts with what the network learns."""
+"""A map without learning inside a network, multiplied by the network's own (product of experts)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from vergence.metrics.gaze_maps import centre_map
 from vergence.metrics.map_priors import motion_maps
 
 Reference = Literal["none", "centre", "motion"]
-"""No map, a Gaussian in the middle, or that times blurred motion: the rows of these names."""
+"""No map, a Gaussian in the middle, or that Gaussian times blurred motion."""
 
 
 class ReferenceMap(nn.Module):
-    """Logits of a map that learns nothing: exponent * log(map), with a learned exponent, first 1.
+    """Logits of a map without learning: exponent * log(map), with a learned exponent, first 1.
 
     They are added to the network's own, so that the network's map is multiplied by
-    map ^ exponent. A network whose own logits start at 0 thus starts as that map, and learns what
-    it does not know.
+    map ^ exponent. A network whose own logits start at 0 thus starts as that map.
     Source: Hinton, "Training products of experts by minimizing contrastive divergence", 2002.
     """
 
@@ -32,7 +31,7 @@ class ReferenceMap(nn.Module):
     def forward(
         self, moving: Float[Tensor, "clips frames motion rows columns"]
     ) -> Float[Tensor, "clips frames rows2 columns2"]:
-        """Return logits for the motion of frames; a map of the middle looks at none of it."""
+        """Return logits for the motion of frames, which the map of the middle ignores."""
         if self.kind == "motion":
             heat = motion_maps(moving)
         else:
