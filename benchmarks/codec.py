@@ -27,7 +27,7 @@ from vergence.system.memory import keep_freed_memory
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.sequential import Solver
 from vergence.wire.codecs import Compression
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 CODECS = [
     Compression("fp32"),
@@ -95,8 +95,8 @@ def row(how: Compression, normal: Tensor, changes: list[Tensor]) -> str:
         error_of_sum(how, changes),
         error_of_sum(replace(how, feedback=True), changes),
     ]
-    share = size(arrays) / (len(last) * last.element_size())
-    told = [f"{size(arrays):,}", f"{share:.2%}", *(f"{e:.2g}" for e in errors)]
+    share = bytes_of_arrays(arrays) / (len(last) * last.element_size())
+    told = [f"{bytes_of_arrays(arrays):,}", f"{share:.2%}", *(f"{e:.2g}" for e in errors)]
     return "| " + " | ".join([name, *told, *(f"{ms:.1f}" for ms in spent)]) + " |"
 
 

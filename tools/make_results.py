@@ -29,7 +29,7 @@ from vergence.results.verdict_rules import count_test_images, training_curve
 from vergence.studies import compare
 from vergence.studies import few_shot as codes
 from vergence.studies.cross_dataset import cross
-from vergence.studies.mask_anatomy import shared_entries, tell
+from vergence.studies.mask_anatomy import print_anatomy, shared_entries
 from vergence.studies.swaps import swaps
 from vergence_papers.outcome import CLAIMS, EVIDENCE
 
@@ -85,7 +85,7 @@ def page(folder: Path, name: str) -> None:
         "Mean over people with 95 % interval (Student t over people, seeds averaged within a "
         "person first); worst person; people harmed (a loss above 1 % that test samples show).",
         "",
-        *[f"> Note: {note}\n" for note in compare.agree(study.runs, compare.ANYTHING)],
+        *[f"> Note: {note}\n" for note in compare.check_comparable(study.runs, compare.ANYTHING)],
         table(study),
         *[f"{line}\n" for line in shared_entries(study)],
         judged(study),
@@ -154,7 +154,7 @@ def printed(told: Callable[[Console], None]) -> str:
 
 def anatomy(folder: Path) -> str:
     """Return what `vergence model masks` prints."""
-    table = printed(lambda console: tell(folder, console))
+    table = printed(lambda console: print_anatomy(folder, console))
     return f"## What became personal\n\n`vergence model masks runs/{folder.name}`:\n\n{table}"
 
 

@@ -159,7 +159,7 @@ def without(
             f"{len(scene.people)}"
         )
     people = scene.people
-    folder = protocols.ran(scene, experiment, out / protocols.PEOPLE, people[:-count])
+    folder = protocols.run_on_people(scene, experiment, out / protocols.PEOPLE, people[:-count])
     return read_study(folder), people[-count:]
 
 

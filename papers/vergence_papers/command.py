@@ -23,7 +23,7 @@ from vergence.experiment.schema import Experiment
 from vergence.results.figure_style import save
 from vergence.results.read import Run
 from vergence.results.verdict_rules import Curve, steepest, training_curve
-from vergence.studies.comparability import agree
+from vergence.studies.comparability import check_comparable
 from vergence_papers import figures, outcome
 from vergence_papers.catalog import ELSEWHERE, MEASURED
 from vergence_papers.claims import PRIOR, PaperTable, TablePart
@@ -246,7 +246,7 @@ def alike(
         for run in result.study.runs
     ]
     try:
-        return [f"by design, {note}" for note in agree(runs, table.apart)]
+        return [f"by design, {note}" for note in check_comparable(runs, table.apart)]
     except ConfigError as error:
         reason = str(error).rpartition(", or compare all")[0]
         raise ConfigError(f"{table.id}: {reason}") from None

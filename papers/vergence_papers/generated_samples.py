@@ -22,7 +22,7 @@ from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
 from vergence.methods.generative.provider import Taught
 from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE
-from vergence.metrics.nearest_neighbours import among_own, nearest
+from vergence.metrics.nearest_neighbours import nearest, own_kind_share
 from vergence.results.read import Run
 from vergence.training.sequential import Solver
 from vergence_papers.claims import TablePart
@@ -51,10 +51,10 @@ class Made:
         sort = torch.arange(2).repeat_interleave(len(self.kinds))
         each = [
             (
-                among_own(made, self.kinds, (self.real, self.kinds)),
-                among_own(torch.cat([self.real, made]), sort),
+                own_kind_share(made, self.kinds, (self.real, self.kinds)),
+                own_kind_share(torch.cat([self.real, made]), sort),
                 float(nearest(made, self.real)[0].mean() / nearest(self.real)[0].mean()),
-                among_own(made, self.kinds),
+                own_kind_share(made, self.kinds),
             )
             for made in self.made
         ]
@@ -63,7 +63,7 @@ class Made:
     @property
     def known(self) -> dict[str, float]:
         """The same of real samples: their class by the nearest other one."""
-        found = among_own(self.real, self.kinds)
+        found = own_kind_share(self.real, self.kinds)
         return {NEAR: found, FAR: 1.0, CLUSTERED: found}
 
 

@@ -32,7 +32,7 @@ from vergence.methods.fedselect import FedSelect
 from vergence.methods.local_only import LocalOnly
 from vergence.methods.split.base import Cutting
 from vergence.wire.encoding import packed_mask, unpacked_mask
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 N = 4000
 INPUTS = N - 1
@@ -144,9 +144,9 @@ def test_the_shorter_mask_message_is_sent(new, n, form):
     bits[torch.randperm(n, generator=torch.Generator().manual_seed(0))[:new]] = False
     sent = packed_mask(Mask(bits, layout), None)
     assert unpacked_mask(sent, Mask.full(layout)) == Mask(bits, layout)
-    assert size(sent) == mask_message(new, n)
+    assert bytes_of_arrays(sent) == mask_message(new, n)
     if (new, n) == (333, 4000):
-        assert size(sent) == 500  # both forms take as much
+        assert bytes_of_arrays(sent) == 500  # both forms take as much
     else:
         assert set(sent) == form
 

@@ -11,7 +11,7 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
 from vergence.experiment.schema import load
 from vergence.experiment.search_space import SearchRange, SweepSettings, edges, grid
-from vergence.studies.sweep import settled, sweep
+from vergence.studies.sweep import sweep, with_settings
 
 RECORD = 'tuning={trials=1,search="grid",people=["a"],seed=0,space="x",chosen_on="validation"}'
 LR = {"local.lr": (0.02, 0.1)}
@@ -132,7 +132,7 @@ def test_every_way_to_write_a_space(tmp_path):
 
 def test_a_point_goes_into_the_methods_entry_and_wins_over_what_is_there():
     entry = {"name": "m", "limit": 0.1, "local": {"lr": 1.0, "batch": 8}, "sweep": {"limit": [1]}}
-    made = settled(entry, {"method.limit": 0.4, "local.lr": 0.2})
+    made = with_settings(entry, {"method.limit": 0.4, "local.lr": 0.2})
     assert made == {"name": "m", "limit": 0.4, "local": {"lr": 0.2, "batch": 8}}
     assert entry["local"] == {"lr": 1.0, "batch": 8}
 

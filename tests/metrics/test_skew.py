@@ -11,7 +11,7 @@ from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import DataError
 from vergence.metrics.sample_features import compact
-from vergence.metrics.skew import MEASURES, Skew, energy_coefficients, intraclass, measure
+from vergence.metrics.skew import MEASURES, Skew, energy_coefficients, intraclass, measure_skew
 from vergence.studies.skew import skew_of
 
 IID = {
@@ -109,7 +109,7 @@ def test_quantity_and_gini_by_hand():
     """Of 100 and 300: ratios 0.5 and 1.5, shares 1/3 and 1/5, Gini (2 x 200 / 4) / (2 x 200)."""
     rng = np.random.default_rng(0)
     own = Samples({"x": torch.randn(40, 2), "y": torch.from_numpy(rng.normal(size=40))})
-    found = measure({"a": compact(own, 40), "b": compact(own, 40)}, [100, 300], draws=20)
+    found = measure_skew({"a": compact(own, 40), "b": compact(own, 40)}, [100, 300], draws=20)
     last = MEASURES.index("quantity")
     np.testing.assert_allclose(found.value[:, last], [0.5, 1.5])
     np.testing.assert_allclose(found.share[:, last], [1 / 3, 1 / 5])
@@ -137,7 +137,7 @@ def test_sessions_do_not_pass_for_differences_between_people():
         people[f"p{i}"] = compact(
             Samples({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}), 200
         )
-    found = measure(people, [200] * 6)
+    found = measure_skew(people, [200] * 6)
     assert found.beyond_chance[:, MEASURES.index("covariate")].sum() <= 1
     dependence = MEASURES.index("dependence")
     assert found.beyond_chance[:, dependence].all()
@@ -172,10 +172,10 @@ def test_bad_data_say_what_is_needed():
         compact(Samples({"y": y}), 9)
     own = compact(Samples({"x": x, "y": y}), 9)
     with pytest.raises(DataError, match="at least 2"):
-        measure({"a": own}, [9])
+        measure_skew({"a": own}, [9])
     few = compact(Samples({"x": x[:5], "y": y[:5]}), 9)
     with pytest.raises(DataError, match="'b' has 5"):
-        measure({"a": own, "b": few}, [9, 5])
+        measure_skew({"a": own, "b": few}, [9, 5])
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from vergence.engine.evaluation import broken
 from vergence.engine.lab_runner import means
 from vergence.engine.round_loop import averages
 from vergence.metrics.fairness import fairness
-from vergence.metrics.held_out import smallest
+from vergence.metrics.held_out import simplest_near_best
 from vergence.metrics.intervals import interval, with_number
 from vergence.results.divergence import divergence_notes
 from vergence.results.layout import spread
@@ -79,8 +79,14 @@ def test_a_trial_of_a_sweep_has_not_failed_for_it(tmp_path):
 
 def test_a_block_without_a_number_says_nothing_to_the_gate_of_interpolation():
     blocks = [[2.0, 1.0], [NAN, NAN], [2.0, 1.5]]
-    assert smallest(blocks, [4, 4, 4], 1.0) == smallest([blocks[0], blocks[2]], [4, 4], 1.0) == 1
-    assert smallest([[2.0, 1.0], [2.0, NAN]], [4, 4], 0.0) == 0, "a model that broke is not taken"
+    assert (
+        simplest_near_best(blocks, [4, 4, 4], 1.0)
+        == simplest_near_best([blocks[0], blocks[2]], [4, 4], 1.0)
+        == 1
+    )
+    assert simplest_near_best([[2.0, 1.0], [2.0, NAN]], [4, 4], 0.0) == 0, (
+        "a model that broke is not taken"
+    )
 
 
 class Task(SimpleNamespace):

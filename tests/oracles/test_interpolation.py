@@ -21,7 +21,7 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
 from vergence.experiment.registry import find
 from vergence.methods.interpolation import Interpolation, Mixing
-from vergence.metrics.held_out import smallest
+from vergence.metrics.held_out import simplest_near_best
 from vergence.training.sequential import Solver
 
 TASK = Quadratic(One())
@@ -148,16 +148,16 @@ def test_a_smaller_share_within_one_standard_error_is_taken():
     Weighted deviations 0.5 * 0.3 twice, spread sqrt(2 * 0.15^2 * 2 / 1) = 0.3.
     """
     losses = [[1.0, 0.5], [0.1, 0.2]]
-    assert smallest(losses, [4, 4], 1.0) == 0
-    assert smallest(losses, [4, 4], 0.5) == 1
-    assert smallest(losses, [4, 4], 0.0) == 1
-    assert smallest([[1.0, 0.5], [1.0, 0.5]], [4, 4], 1.0) == 1, "no spread, no doubt"
+    assert simplest_near_best(losses, [4, 4], 1.0) == 0
+    assert simplest_near_best(losses, [4, 4], 0.5) == 1
+    assert simplest_near_best(losses, [4, 4], 0.0) == 1
+    assert simplest_near_best([[1.0, 0.5], [1.0, 0.5]], [4, 4], 1.0) == 1, "no spread, no doubt"
 
 
 def test_blocks_count_by_their_samples():
     """Of 1 and 9 samples the second block decides: candidate 0 there is better."""
-    assert smallest([[1.0, 0.0], [0.0, 0.2]], [1, 9], 0.0) == 0
-    assert smallest([[1.0, 0.0], [0.0, 0.2]], [5, 5], 0.0) == 1
+    assert simplest_near_best([[1.0, 0.0], [0.0, 0.2]], [1, 9], 0.0) == 0
+    assert simplest_near_best([[1.0, 0.0], [0.0, 0.2]], [5, 5], 0.0) == 1
 
 
 def test_validation_data_are_judged_in_blocks_of_neighbours():
@@ -180,9 +180,9 @@ def test_no_validation_data_are_an_error_that_says_so():
 def test_an_own_model_that_diverged_is_not_taken():
     """One's own loss is no number, or infinite, in a block: the common model; also if all are."""
     nan, inf = float("nan"), float("inf")
-    assert smallest([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
-    assert smallest([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
-    assert smallest([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0
+    assert simplest_near_best([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
+    assert simplest_near_best([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
+    assert simplest_near_best([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0
 
 
 def test_the_former_name_works_with_a_warning():

@@ -27,7 +27,7 @@ from vergence.wire.codecs import (
     pack_indices,
     unpack_indices,
 )
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 DTYPES = (torch.float32, torch.float64)
 lengths = st.one_of(st.integers(0, 40), st.integers(0, 3 * BLOCK + 1))
@@ -122,7 +122,7 @@ def test_bytes_are_those_of_the_arrays(x, codec):
         wanted = each[type(codec.values_codec)](k) + (where if n else 0)
     else:
         wanted = each[type(codec)](n)
-    assert size(codec.encode(x)) == wanted
+    assert bytes_of_arrays(codec.encode(x)) == wanted
 
 
 @given(values(), st.sampled_from(CODECS))

@@ -14,7 +14,7 @@ from vergence.core.messages import reply, seal, support_mask
 from vergence.core.params import Layout, Params
 from vergence.core.serialization import pack, unpack
 from vergence.wire.encoding import decode, encode, packed_mask, payload, unpacked_mask
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 seeds = st.integers(0, 2**31)
 sizes = st.integers(1, 200)
@@ -60,7 +60,7 @@ def test_mask_messages_are_short_and_exact(seed, n):
     for now in (known, known & ~flips, known | flips):
         sent = packed_mask(now, known)
         assert unpacked_mask(sent, known) == now
-        assert size(sent) <= -(-n // 8)
+        assert bytes_of_arrays(sent) <= -(-n // 8)
         assert bool(sent) == (now != known)
 
 

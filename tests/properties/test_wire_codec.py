@@ -10,7 +10,7 @@ from vergence.core.messages import reply, seal, weighted_entries
 from vergence.core.serialization import is_finite
 from vergence.wire.codecs import Compression, seal_coded
 from vergence.wire.encoding import decode, encode, payload
-from vergence.wire.size import size, travelled
+from vergence.wire.size import bytes_of_arrays, bytes_of_tree
 
 kinds = st.sampled_from(["number", "zero", "mask", "entries", "scaled mask"])
 ways = st.builds(
@@ -43,11 +43,11 @@ def test_a_coded_reply_survives_the_wire(seed, n, kind, how):
     got, tree = decode(encode(sealed, known), known).trees["model"], sealed.trees["model"]
     assert torch.equal(got.total.flat, tree.total.flat)
     assert same_weight(got.weight, tree.weight)
-    assert size(payload(sealed, known)["model"]) == travelled(tree, known["model"])
+    assert bytes_of_arrays(payload(sealed, known)["model"]) == bytes_of_tree(tree, known["model"])
     assert (
-        travelled(tree, known["model"])
+        bytes_of_tree(tree, known["model"])
         <= 1.25
-        * travelled(seal(reply(model=update, weight=weight), 3).trees["model"], known["model"])
+        * bytes_of_tree(seal(reply(model=update, weight=weight), 3).trees["model"], known["model"])
         + 4
     )
     assert bool(owed) == how.feedback

@@ -22,7 +22,7 @@ from vergence.results.harm import (
     sample_scores,
 )
 from vergence.results.read import StudyResults, read
-from vergence.studies.compare import blocks, gather, rows, to_csv, unseen
+from vergence.studies.compare import blocks, gather, rows, to_csv, without_tuning_people
 from vergence.studies.merge_splits import blocks as merged
 
 GIVEN = {"local_only": 2.0, "fedavg": 2.2, "fedcpf": 2.1}
@@ -94,7 +94,7 @@ def test_people_that_settings_were_chosen_on_are_not_judged(out, tmp_path):
     for method in METHODS:
         with (copy / method / "config.toml").open("a") as file:
             file.write('\n[tuning]\npeople = ["p3"]\n')
-    study, _ = unseen(gather([copy]))
+    study, _ = without_tuning_people(gather([copy]))
     assert str(harms(study)["fedavg"]) == "0 of 3 (from 1%)"
 
 

@@ -9,7 +9,7 @@ import tomli_w
 from tests.cli.commands import vergence
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.schema import override
-from vergence.studies.comparability import ANYTHING, agree
+from vergence.studies.comparability import ANYTHING, check_comparable
 from vergence.studies.compare import gather
 
 CONFIG = {
@@ -44,7 +44,7 @@ def two(out, tmp_path):
 
 
 def test_alike_runs_agree(two):
-    assert agree(gather(two).runs) == []
+    assert check_comparable(gather(two).runs) == []
 
 
 FIELDS = {
@@ -92,7 +92,7 @@ def test_the_field_that_differs_is_named_with_both_values(two, field):
 def test_what_is_allowed_is_noted(two, field):
     sets, results, data, *_ = FIELDS[field]
     write(two[1], sets, results, data)
-    notes = agree(gather(two, [field]).runs, [field])
+    notes = check_comparable(gather(two, [field]).runs, [field])
     assert len(notes) == 1
     assert notes[0].startswith(f"{field} differs: fedavg has ")
     assert gather(two, [field.partition(".")[0]])
@@ -105,7 +105,7 @@ def test_auto_is_the_precision_that_it_chose(two):
     with pytest.raises(ConfigError, match="precision differs, fedavg has half, fedcpf has fp32"):
         gather(two)
     write(two[1], ["run.precision=half"], {"solver": {**solver, "precision": "half"}})
-    assert agree(gather(two).runs) == []
+    assert check_comparable(gather(two).runs) == []
 
 
 def test_steps_instead_of_epochs_is_another_budget_and_epochs_are_moot_then(two):
@@ -140,7 +140,7 @@ def test_equally_tuned_methods_have_their_own_rate_but_the_same_budget(two):
 
 def test_allowed_tuning_lets_rates_differ(two):
     write(two[1], ["tuning.trials=20", "method.local.lr=0.3"])
-    assert agree(gather(two, ["tuning"]).runs, ["tuning"]) == [
+    assert check_comparable(gather(two, ["tuning"]).runs, ["tuning"]) == [
         "tuning.trials differs: fedavg has 0; fedcpf has 20",
         "local.lr differs: fedavg has 0.001; fedcpf has 0.3",
     ]
@@ -175,13 +175,13 @@ def test_data_that_neither_run_names_is_not_the_same_data(two):
         write(folder, data={"sha256": None})
     with pytest.raises(StateError, match=r"data is not known, .*fedavg and of fedcpf do not say"):
         gather(two)
-    notes = agree(gather(two, ["data"]).runs, ["data"])
+    notes = check_comparable(gather(two, ["data"]).runs, ["data"])
     assert notes == ["data is not known: fedavg and 1 more have none"]
 
 
 def test_hidden_fields_get_no_note(two):
     write(two[1], results={"rounds": 12}, data={"sha256": "11ee"})
-    assert agree(gather(two, ANYTHING).runs, ANYTHING, ["data"]) == [
+    assert check_comparable(gather(two, ANYTHING).runs, ANYTHING, ["data"]) == [
         "rounds differs: fedavg has 6; fedcpf has 12"
     ]
 
@@ -201,7 +201,7 @@ def test_allow_names_fields_that_exist(two):
 
 def test_an_experiment_may_be_shown_as_it_was_run(two):
     write(two[1], ["method.local.epochs=4", "method.local.lr=0.3"])
-    assert agree(gather(two, ANYTHING).runs, ANYTHING) == [
+    assert check_comparable(gather(two, ANYTHING).runs, ANYTHING) == [
         "local.epochs differs: fedavg has 1; fedcpf has 4",
         "local.lr differs: fedavg has 0.001; fedcpf has 0.3",
     ]
@@ -211,7 +211,7 @@ def test_notes_gather_runs_of_one_value(out, tmp_path):
     three = [shutil.copytree(out / n, tmp_path / n) for n in ("fedavg", "fedcpf", "local_only")]
     for folder, rounds in zip(three, (6, 9, 9), strict=True):
         write(folder, results={"rounds": rounds})
-    notes = agree(gather(three, ["rounds"]).runs, ["rounds"])
+    notes = check_comparable(gather(three, ["rounds"]).runs, ["rounds"])
     assert notes == ["rounds differs: fedavg has 6; fedcpf and 1 more have 9"]
 
 

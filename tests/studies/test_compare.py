@@ -22,10 +22,10 @@ from vergence.studies.compare import (
     paired,
     print_parts,
     rows,
+    tables_as_text,
     to_csv,
     to_markdown,
-    unseen,
-    written,
+    without_tuning_people,
 )
 
 
@@ -306,7 +306,7 @@ def test_markdown_has_every_table(out):
     surer (local-only - FedAvg) or less sure (FedCPF - local-only), so Holm doubles it.
     """
     study = gather([out])
-    text = written(study, blocks(study, margin=0.7), "markdown")
+    text = tables_as_text(study, blocks(study, margin=0.7), "markdown")
     assert text.startswith(to_markdown(table([out])))
     assert "| FedCPF | 2.60 | p2 | 2.60 | 2.94 | 3.00 | 0.19 | 0.34 | 0% | 0.0% |" in text
     assert (
@@ -370,7 +370,7 @@ def test_people_that_settings_were_chosen_on_are_left_out_everywhere(out, tmp_pa
     Mean 8.2 / 3, s = 0.2309401, half = 4.3026527 * s / sqrt(3) = 0.5736870; the prior "centre" has
     0.7, 0.8, 0.9. Nobody is worse off than alone, with 2.1, 2.2, 2.3.
     """
-    study, note = unseen(gather([tuned(out, tmp_path / "OUT", "p1", "p9")]))
+    study, note = without_tuning_people(gather([tuned(out, tmp_path / "OUT", "p1", "p9")]))
     assert note == "without p1: settings were chosen on them (tuning.people)"
     best = next(row for row in rows(study) if row.label == "fedcpf")
     assert best.metrics["nss"][:3] == pytest.approx((2.7333333, 2.1596463, 3.3070204), abs=1e-6)

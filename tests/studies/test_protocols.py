@@ -391,7 +391,7 @@ def test_noise_is_added_once(tmp_path, monkeypatch):
     monkeypatch.setattr(protocols, "start_or_resume", held)
     scene = protocols.StudyScene(experiment, loaded, tmp_path, Console())
     people = loaded.raw.clients[:2]
-    protocols.ran(scene, experiment, tmp_path / "fold", people)
+    protocols.run_on_people(scene, experiment, tmp_path / "fold", people)
     for person in people:
         ours, theirs = seen[0].people[person].train, loaded.raw.people[person].train
         assert torch.equal(ours.columns["x"], theirs.columns["x"])

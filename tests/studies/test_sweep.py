@@ -20,7 +20,7 @@ from vergence.experiment.schema import load
 from vergence.methods.fedavg import FedAvg
 from vergence.results.write import person_means
 from vergence.studies import trials
-from vergence.studies.sweep import resume, settled_entries, show, sweep
+from vergence.studies.sweep import resume, show, sweep, trial_entries
 from vergence.studies.trials import Log
 
 TOY = """
@@ -318,5 +318,5 @@ def test_it_wants_a_sweep_and_a_directory_of_its_own(tmp_path):
 def test_the_examples_give_every_method_the_same_number_of_trials(path):
     experiment = load(path)
     points = experiment.sweep.points()
-    settled_entries(experiment, points)
+    trial_entries(experiment, points)
     assert len({len(tried) for tried in points.values()}) == 1

@@ -24,7 +24,7 @@ from vergence.adaptation.fine_tuning import (
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.metrics.held_out import BLOCKS, smallest
+from vergence.metrics.held_out import BLOCKS, simplest_near_best
 
 # Largest number of samples for leave-one-out, and the number of folds of more samples.
 # Leave-one-out uses the most of few samples; more folds cost more fits and change little.
@@ -212,4 +212,4 @@ def simplest_way(
     table = np.stack([np.bincount(block, losses[way]) / counts for way in ways], 1)
     # With two samples, chance alone exceeds one standard error in one case of four, not of six.
     wide = float(t.ppf(norm.cdf(needed), len(table) - 1))
-    return ways[smallest(table.tolist(), counts.tolist(), wide)]
+    return ways[simplest_near_best(table.tolist(), counts.tolist(), wide)]

@@ -229,7 +229,7 @@ def run_into(
             if experiment.plan.split_seeds:
                 # The experiment is read again for every split, and its code with it.
                 with under(trust_with_code(experiment.code)):
-                    experiment = split_runs.listed(experiment, folder)
+                    experiment = split_runs.with_method_list(experiment, folder)
                     loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
             elif resumed:
                 loaded = resume(experiment, folder, follower, asked=asked)

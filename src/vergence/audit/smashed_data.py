@@ -42,7 +42,7 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
-from vergence.core.stages import SMASHED, CutPoint, Staged
+from vergence.core.stages import SMASHED, PartialModel, Staged
 from vergence.core.task import Task
 from vergence.engine.protections.split_defense import outlook
 from vergence.errors import ConfigError
@@ -217,7 +217,7 @@ def attack_setup(
     network = bind_parameters(task.module(), params)
     piece = method.front(task)
     assert isinstance(network, Staged)
-    assert isinstance(piece.network, CutPoint)
+    assert isinstance(piece.network, PartialModel)
     run = defence_of(saved, ready)
     # A defence may constrain the layers after every step, the last one included.
     if run is not None:

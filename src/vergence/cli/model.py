@@ -90,6 +90,6 @@ def masks(folder: Path) -> None:
     Args:
         folder: what `vergence run --out` wrote, or a run directory below.
     """
-    from vergence.studies.mask_anatomy import tell
+    from vergence.studies.mask_anatomy import print_anatomy
 
-    tell(folder, out)
+    print_anatomy(folder, out)

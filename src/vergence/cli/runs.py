@@ -185,7 +185,7 @@ def compare(
         note(line)
     notes = tables.agree(study.runs, allow)
     if unseen:
-        study, left_out = tables.unseen(study)
+        study, left_out = tables.without_tuning_people(study)
         notes.append(left_out)
     # Runs of several folders repeat a note: `dict.fromkeys` keeps one of each, in order.
     notes += dict.fromkeys(line for run in study.runs for line in divergence_notes(run))
@@ -193,7 +193,7 @@ def compare(
     if style == "table":
         tables.print_parts(parts, out, table, notes)
     else:
-        sys.stdout.write(tables.written(study, parts, style, table, notes))
+        sys.stdout.write(tables.tables_as_text(study, parts, style, table, notes))
     checksums.notice([*folders, *(run.folder for run in study.runs)])
 
 
@@ -223,7 +223,7 @@ def report(
     study = read(folder)
     if figure is None:
         page = pages.report(folder, study)
-        tables.print_summary(tables.harm_counted(study), folder, out)
+        tables.print_summary(tables.with_harm_so_far(study), folder, out)
         out.print(f"report: {page}", soft_wrap=True)
     else:
         path = pages.figure(folder, figure, out_ or folder / f"{figure}.png")

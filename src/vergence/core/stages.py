@@ -46,7 +46,7 @@ class Staged(nn.Module):
 
 
 @dataclass(frozen=True)
-class CutPoint(Model):
+class PartialModel(Model):
     """A network of some stages, `of`, of another network, with its initial parameters and names."""
 
     whole: Model
@@ -168,7 +168,7 @@ def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
         )
     ends = zip([0, *places], [*places, len(stages)], strict=True)
     parts = tuple(
-        Piece(CutPoint(task.network, tuple(stages[a:b])), seed=task.seed, whole=task)
+        Piece(PartialModel(task.network, tuple(stages[a:b])), seed=task.seed, whole=task)
         for a, b in ends
     )
     _check(task.network, network, parts)

@@ -35,7 +35,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import PartialRun, StateError
 from vergence.privacy.reply_checks import fault
 from vergence.wire.encoding import decode, encode
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 TRIES = 5
 """Attempts at a session: a main server that was restarted has forgotten the one under way."""
@@ -349,7 +349,7 @@ class SessionRelay:
         # The same guard as for a client's reply: the main server is another machine, and its copy
         # enters the aggregate.
         server_copy = decode(
-            body, {}, sum(size({"": tree.flat}) for tree in batch.templates.values())
+            body, {}, sum(bytes_of_arrays({"": tree.flat}) for tree in batch.templates.values())
         )
         metrics = tuple(server_copy.metrics)[:WORDS]
         exposed = Exposure("aggregate", tuple(batch.templates), metrics=metrics)

@@ -48,7 +48,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
 from vergence.privacy.reply_checks import fault
 from vergence.wire.encoding import decode
-from vergence.wire.size import size, travelled
+from vergence.wire.size import bytes_of_arrays, bytes_of_tree
 
 SESSION_SECONDS = 3600.0
 """Seconds that a client's session may take in a round, where it is served message by message."""
@@ -328,13 +328,15 @@ class RemoteClients:
             return redact(result, form), None
         if request.kind == "evaluate" or result.status != "ok":
             return result, None
-        sealed = decode(body, known, sum(size({"": tree.flat}) for tree in templates.values()))
+        sealed = decode(
+            body, known, sum(bytes_of_arrays({"": tree.flat}) for tree in templates.values())
+        )
         exposed = self.runner.exposed(request.message.verb)
         # Two guards: the form of any reply (names, shapes, finite numbers, weights), then what this
         # method and task ask of it. A malicious client is stopped here, before the aggregate.
         reason = fault(sealed, request.message.round, templates, exposed)
         reason = reason or self.runner.worker.fault(sealed, request.client)
-        up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
+        up = {name: bytes_of_tree(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
             return ClientResult(

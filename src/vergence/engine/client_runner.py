@@ -31,7 +31,7 @@ from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.reply_checks import fault, reply_trees, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
-from vergence.wire.size import travelled
+from vergence.wire.size import bytes_of_tree
 
 NOT_FINITE = "finite: the client's own state holds NaN or infinity"
 
@@ -217,7 +217,9 @@ class ClientRunner:
         result = replace(
             turn.result,
             status="ok" if settled.fault is None else f"{QUARANTINED}{settled.fault}",
-            up={t: travelled(tree, before.known_masks.get(t)) for t, tree in reply.trees.items()},
+            up={
+                t: bytes_of_tree(tree, before.known_masks.get(t)) for t, tree in reply.trees.items()
+            },
             weight={t: heaviest(tree) for t, tree in reply.trees.items()},
             metrics=reply.metrics if settled.fault is None else {},
             filed=filed,

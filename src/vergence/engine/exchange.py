@@ -30,7 +30,7 @@ from vergence.engine.virtual_clock import VirtualClock, waves
 from vergence.engine.workers.pools import WorkerPool
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import LEFT_OUT, ServerHooks
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 SERVE = "serve"
 """The verb under which a served client's messages of a round are counted together."""
@@ -399,7 +399,7 @@ class ClientExchange:
             tally.measured.setdefault(point, {})[client] = values
         down, up = result.down, result.up
         if down is None:
-            down = {t: size({"values": p.flat}) for t, p in message.trees.items()}
+            down = {t: bytes_of_arrays({"values": p.flat}) for t, p in message.trees.items()}
         # Inside a data centre nothing travels; its raw data are counted as one upload at the start.
         if self.method.pooled:
             down, up = {}, {}

@@ -21,7 +21,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import Check
 from vergence.privacy.reply_checks import fault
-from vergence.wire.size import size, travelled
+from vergence.wire.size import bytes_of_arrays, bytes_of_tree
 
 UNFIT = "shape: the server's layers cannot take it"
 """Begins the reason to quarantine a client whose smashed data the server cannot compute with."""
@@ -230,7 +230,7 @@ class ServerSession:
             NoReplyCounted: the reply is faulty, or there is none.
         """
         for name, params in message.trees.items():
-            served.down[name] = served.down.get(name, 0) + size({"values": params.flat})
+            served.down[name] = served.down.get(name, 0) + bytes_of_arrays({"values": params.flat})
         served.turns += 1
         result, sealed, after = turn
         served.examples, known = result.examples or served.examples, served.state.known_masks
@@ -238,7 +238,7 @@ class ServerSession:
             served.fault = result.status.removeprefix(QUARANTINED)
             raise NoReplyCounted(served.task.client)
         for name, tree in sealed.trees.items():
-            served.up[name] = served.up.get(name, 0) + travelled(tree, known.get(name))
+            served.up[name] = served.up.get(name, 0) + bytes_of_tree(tree, known.get(name))
         exposed = self.worker.method.exposure[message.verb]
         served.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
         for check in served.checks:

@@ -20,7 +20,7 @@ from vergence.core.tags import tagged
 from vergence.engine.asynchronous_aggregation import OLDEST, Delivery
 from vergence.engine.participation import Participation, round_half_up
 from vergence.errors import DataError
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 # Names in checkpoints, which older runs have, too.
 CLOCK, BASE = "agenda", "base"
@@ -256,7 +256,11 @@ class VirtualClock:
         seconds = self.work(client) / (delivery.pace * math.exp(delivery.sigma * normal))
         seconds *= delivery.slow.get(client, 1.0)
         if delivery.bandwidth:
-            seconds += 2 * size({t: p.flat for t, p in message.trees.items()}) / delivery.bandwidth
+            seconds += (
+                2
+                * bytes_of_arrays({t: p.flat for t, p in message.trees.items()})
+                / delivery.bandwidth
+            )
         return seconds
 
     def _note(

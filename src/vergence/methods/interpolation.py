@@ -14,7 +14,7 @@ from vergence.core.method import AveragingMethod, Exposure, Global
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.metrics.held_out import BLOCKS, cut, smallest
+from vergence.metrics.held_out import BLOCKS, runs_of_neighbours, simplest_near_best
 
 
 @tagged("Mixing")
@@ -86,14 +86,14 @@ class Interpolation(AveragingMethod[Mixing]):
     ) -> Conversation[tuple[Params, float]]:
         """Return the first candidate within `errors` standard errors of the lowest loss."""
         # DP-SGD lets a turn look at nothing but whole validation data.
-        blocks = (cut(site.val, BLOCKS) if self.errors else []) or [site.val]
+        blocks = (runs_of_neighbours(site.val, BLOCKS) if self.errors else []) or [site.val]
         losses = []
         for block in blocks:
             row = []
             for params, _ in candidates:
                 row.append((yield from compute(params, block, "loss")))
             losses.append(row)
-        return candidates[smallest(losses, list(map(len, blocks)), self.errors)]
+        return candidates[simplest_near_best(losses, list(map(len, blocks)), self.errors)]
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
         """Let every client choose its final model."""

@@ -13,13 +13,15 @@ BLOCKS = 12
 """Number of runs of neighbours into which held-out samples are cut, to estimate errors."""
 
 
-def cut(samples: Samples, blocks: int) -> list[Samples]:
+def runs_of_neighbours(samples: Samples, blocks: int) -> list[Samples]:
     """Return samples in at most so many runs of neighbours, none of them empty."""
     rows = torch.arange(len(samples))
     return [samples.subset(part) for part in rows.tensor_split(blocks) if len(part)]
 
 
-def smallest(losses: Sequence[Sequence[float]], counts: Sequence[int], errors: float) -> int:
+def simplest_near_best(
+    losses: Sequence[Sequence[float]], counts: Sequence[int], errors: float
+) -> int:
     """Return the first candidate whose loss is within so many standard errors of the lowest.
 
     A block whose losses are all NaN is left out. Other losses that are NaN count as infinite; where

@@ -25,7 +25,7 @@ def nearest(
     return far.min(1)
 
 
-def among_own(
+def own_kind_share(
     x: Float[Tensor, "n d"],
     kind: Int[Tensor, " n"],
     others: tuple[Float[Tensor, "m d"], Int[Tensor, " m"]] | None = None,

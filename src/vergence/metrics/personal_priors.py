@@ -18,7 +18,7 @@ from vergence.core.data import Batch, Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 from vergence.metrics.gaze_maps import centre_map, fixation_counts, smoothed
-from vergence.metrics.held_out import BLOCKS, cut, smallest
+from vergence.metrics.held_out import BLOCKS, runs_of_neighbours, simplest_near_best
 
 WIDTHS = (0.03, 0.045, 0.07, 0.1, 0.15, 0.2)
 """Blurs that cross-validation chooses from, in widths."""
@@ -120,7 +120,7 @@ def offsets(gaze: Float[Tensor, "samples 2"], centre: Tensor, spread: Tensor) ->
     return torch.stack(made)
 
 
-def attached_to_all(
+def attach_priors(
     federation: Federation, made: Callable[[Splits], Tensor], common: Tensor, through: bool
 ) -> Federation:
     """Return the federation with a bank of priors added to everybody's samples.
@@ -141,8 +141,10 @@ def attached_to_all(
         count = len(splits.train)
         own = fold_numbers(count) if through else torch.full((count,), unknown)
         # Validation and test samples are in no fold: their prior uses all training samples.
-        rest = [_attached(p, bank, torch.full((len(p),), FOLDS)) for p in (splits.val, splits.test)]
-        people[person] = Splits(_attached(splits.train, bank, own), *rest)
+        rest = [
+            _with_bank(p, bank, torch.full((len(p),), FOLDS)) for p in (splits.val, splits.test)
+        ]
+        people[person] = Splits(_with_bank(splits.train, bank, own), *rest)
     held = federation.proxies
     if held is not None:
         held = replace(
@@ -151,7 +153,7 @@ def attached_to_all(
     return replace(federation, people=people, proxies=held)
 
 
-def powers(samples: Samples) -> list[Samples]:
+def with_each_exponent(samples: Samples) -> list[Samples]:
     """Return the samples once for every exponent of their priors, the lowest first."""
     bank, rows = samples.banks[BANK], samples.columns[ROW]
     # Every exponent has so many priors; a bank of one has the common prior alone.
@@ -169,7 +171,7 @@ def prior_batches(samples: Samples, device: torch.device) -> list[Batch]:
     bare = replace(samples, banks={BANK: samples.banks[BANK]})
     return [
         {name: column.to(device) for name, column in each.take(slice(None)).items()}
-        for each in powers(bare)
+        for each in with_each_exponent(bare)
     ]
 
 
@@ -193,19 +195,21 @@ def choose_prior_amount(
         validation_outputs: outputs of a model on the validation data, with the lowest exponent.
         loss: function of outputs without a prior and a batch with one.
     """
-    blocks = cut(splits.val, BLOCKS)
+    blocks = runs_of_neighbours(splits.val, BLOCKS)
     if len(blocks) < 2:
         return splits
     outputs = validation_outputs.tensor_split(BLOCKS)
     table = [losses(loss, *each) for each in zip(outputs, blocks, strict=False)]
-    best = smallest(table, [len(block) for block in blocks], 1.0)
-    return replace(splits, val=powers(splits.val)[best], test=powers(splits.test)[best])
+    best = simplest_near_best(table, [len(block) for block in blocks], 1.0)
+    return replace(
+        splits, val=with_each_exponent(splits.val)[best], test=with_each_exponent(splits.test)[best]
+    )
 
 
 def with_one_prior(samples: Samples, prior: Tensor) -> Samples:
     """Return samples with one prior, `[...]`, for all of them."""
     rows = torch.zeros(len(samples), dtype=torch.int64)
-    return _attached(samples, SharedRows(prior[None].float(), ROW), rows)
+    return _with_bank(samples, SharedRows(prior[None].float(), ROW), rows)
 
 
 def prior_of(batch: Batch, task: str) -> Tensor:
@@ -232,6 +236,6 @@ def common_prior(samples: Samples) -> Tensor:
     return samples.banks[BANK].rows[-1]
 
 
-def _attached(samples: Samples, bank: SharedRows, rows: Tensor) -> Samples:
+def _with_bank(samples: Samples, bank: SharedRows, rows: Tensor) -> Samples:
     columns = {**samples.columns, ROW: rows}
     return replace(samples, columns=columns, banks={**samples.banks, BANK: bank})

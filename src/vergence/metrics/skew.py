@@ -72,7 +72,7 @@ class Skew:
         return MEASURES[int(shares.argmax())] if self.beyond_chance[client].any() else None
 
 
-def measure(
+def measure_skew(
     people: Mapping[str, Compact], samples: Sequence[int], draws: int = 400, seed: int = 0
 ) -> Skew:
     """Measure every skew of every client against all others together.

@@ -21,7 +21,7 @@ from vergence.core.data import Batch
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
-from vergence.core.stages import PULL, SMASHED, CutPoint, Piece, pieces, reads_side_inputs
+from vergence.core.stages import PULL, SMASHED, PartialModel, Piece, pieces, reads_side_inputs
 from vergence.core.task import Model, Task, isolated_randomness
 from vergence.methods.split.base import needed_columns
 from vergence.training.batches import batches
@@ -157,7 +157,7 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
     # FedAvg stands first: the tables compare every cut with it.
     found[FEDAVG].append(CutChoice(FEDAVG, (), (), 0, whole, none, 0))
     network = pieces(task)[0].network
-    assert isinstance(network, CutPoint)
+    assert isinstance(network, PartialModel)
     *inner, last = stages = network.of
     # Labels that must stay on the client, such as the pictures of an autoencoder, rule out every
     # cut but a U-shape.

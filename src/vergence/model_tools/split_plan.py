@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
 from vergence.core.files import write_text
-from vergence.core.stages import CutPoint, pieces
+from vergence.core.stages import PartialModel, pieces
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
 from vergence.model_tools.split_cost import (
@@ -105,7 +105,7 @@ def split_plan(experiment: Experiment, speeds: Speeds = Speeds()) -> SplitPlan: 
     first = next(iter(federation.people.values())).train.take(slice(0, 1))
     found = choices(task, first, load.size)
     own = pieces(task, "")[0].network
-    assert isinstance(own, CutPoint)
+    assert isinstance(own, PartialModel)
     name = experiment.table["model"]["name"]
     return SplitPlan(name, federation.name, load, own.of[-1], tuple(found), speeds)
 

@@ -28,9 +28,9 @@ from vergence.studies.compare import (
     ANYTHING,
     ComparisonRow,
     agree,
-    harm_counted,
     headline_cells,
     rows,
+    with_harm_so_far,
 )
 from vergence.studies.comparison_tables import best_mean, best_pairs, chance, paired_cells
 
@@ -158,7 +158,7 @@ def report(folder: Path | str, study: StudyResults | None = None) -> Path:
     # The page holds results of single people: a link in a folder from somebody else could lead it
     # over another file of the user.
     refuse_links(study.folder)
-    study = harm_counted(study)
+    study = with_harm_so_far(study)
     environment = Environment(
         loader=PackageLoader("vergence.reports"),
         # Names of people and methods come from files: none may become HTML of the page.

@@ -18,7 +18,7 @@ from vergence.experiment.privacy.spent import statements
 from vergence.methods.split.base import Cutting, needed_columns
 from vergence.model_tools.split_cost import NUMBERS, Blank, Load, load_of, width, works
 from vergence.reports.downloads import downloads
-from vergence.wire.size import size
+from vergence.wire.size import bytes_of_arrays
 
 # Bytes of a weight or a metric, and of the index that says which rows are alike.
 NUMBER, INDEX = 8, 8

@@ -135,7 +135,7 @@ def calibrate(
         raise ConfigError(
             f"calibrate: name one source, or several runs with --adapt; got {len(sources)}"
         )
-    found = [measured(source, options, console) for source in sources]
+    found = [measure_source(source, options, console) for source in sources]
     if not (options.adapt and options.counts[0] == 0):
         export(found[0], out, console)
         return found
@@ -147,7 +147,7 @@ def calibrate(
     return found
 
 
-def measured(source: Path, options: CalibrationOptions, console: Console) -> Curves:
+def measure_source(source: Path, options: CalibrationOptions, console: Console) -> Curves:
     """Curves of one source; prints its tables and what a reader must know of them."""
     if not source.exists():
         source = Path(data_root(str(source)) or source)
@@ -159,7 +159,11 @@ def measured(source: Path, options: CalibrationOptions, console: Console) -> Cur
             raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
     everybody = find_held_out(source) if of_a_run else None
     strangers = None if everybody is None else everybody.only(options.person)
-    curves = of_predictions(source, options) if everybody is None else of_run(everybody, options)
+    curves = (
+        curves_of_predictions(source, options)
+        if everybody is None
+        else curves_of_run(everybody, options)
+    )
     for caveat in caveats(curves, strangers):
         console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
     show(curves, console)
@@ -190,7 +194,7 @@ def fitted_on(people: Sequence[str], strangers: HeldOut | None) -> str:
     return UNNAMED if unnamed else ", ".join(person for person in people if person in FITTED)
 
 
-def of_predictions(path: Path, options: CalibrationOptions) -> Curves:
+def curves_of_predictions(path: Path, options: CalibrationOptions) -> Curves:
     """Calibrate recorded predictions: `gaze` and predictions `[people, n, 2]`, left eyes first."""
     source = options.prediction or PREDICTION
     table = read_npz(path, {"gaze": 3, source: 3}, NEEDED, ("person",), ("person",))
@@ -224,7 +228,7 @@ def of_predictions(path: Path, options: CalibrationOptions) -> Curves:
     return Curves("angle_error_deg", AXIS, chosen, options.counts, errors, how)
 
 
-def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
+def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     """Calibrate the shared model of runs for people who took no part in them.
 
     The k samples are drawn from a person's training part, the error is that of the test part. Eyes
@@ -247,7 +251,9 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
             for row, person in enumerate(people):
                 trained = strangers.run(person, seed)
                 fitted = priors.get(person, {})
-                for kind, values in _one(trained, person, draws, options, fitted).items():
+                for kind, values in _curve_of_person(
+                    trained, person, draws, options, fitted
+                ).items():
                     table = found.setdefault(kind, np.zeros((len(people), len(options.counts))))
                     table[row] += np.array(values) / len(seeds)
                 bar.advance(line)
@@ -276,7 +282,7 @@ def best_for_others(
     return np.take_along_axis(errors, others.argmin(0)[None], 0)[0]
 
 
-def _one(
+def _curve_of_person(
     trained: TrainedRun,
     person: str,
     draws: int,
@@ -285,7 +291,7 @@ def _one(
 ) -> dict[str, list[float]]:
     """Return the curve of one person and seed per kind."""
     task, data = trained.task, trained.ready.people[person]
-    _accept(trained, person, options)
+    _check_run(trained, person, options)
     pulls = dict.fromkeys((*options.pulls, *(PULLS if options.adapt else ())))
     tuning = FineTuning(options.steps or STEPS, options.lr, tuple(pulls))
     adapter = Adapter(trained, person, tuning, fitted, options.eyes == "apart")
@@ -300,13 +306,13 @@ def _one(
             for way in found:
                 found[way].append(math.nan if way in (CONSTANT, ALONE) else before)
             continue
-        each = [_draw(adapter, order[d, :k], stream, d, found) for d in range(draws)]
+        each = [_errors_of_draw(adapter, order[d, :k], stream, d, found) for d in range(draws)]
         for way in found:
             found[way].append(float(np.mean([errors[way] for errors in each])))
     return found
 
 
-def _draw(
+def _errors_of_draw(
     adapter: Adapter, rows: Rows, stream: RandomStream, draw: int, wanted: Collection[str]
 ) -> dict[str, float]:
     """Errors of ways, by name, fitted to one choice of samples."""
@@ -325,7 +331,7 @@ def _draw(
     return found
 
 
-def _accept(trained: TrainedRun, person: str, options: CalibrationOptions) -> None:
+def _check_run(trained: TrainedRun, person: str, options: CalibrationOptions) -> None:
     """Refuse a run that cannot be calibrated for this person."""
     task, data = trained.task, trained.ready.people[person]
     if not trained.offers_newcomer():

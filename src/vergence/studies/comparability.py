@@ -38,7 +38,9 @@ Difference = tuple[str, Any, Any]
 """Field, value of the one run, value of the other."""
 
 
-def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = ()) -> list[str]:
+def check_comparable(
+    runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = ()
+) -> list[str]:
     """Check that runs may stand in one table; return a note for every difference let through.
 
     The first notes say which runs are poisoned.
@@ -52,9 +54,9 @@ def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = 
     """
     allowed = set(allow)
     for name in allowed:
-        if name.partition(".")[0] not in DO:
+        if name.partition(".")[0] not in REMEDIES:
             raise ConfigError(
-                f"allow {name}: no such field{nearest(name.partition('.')[0], list(DO))}"
+                f"allow {name}: no such field{nearest(name.partition('.')[0], list(REMEDIES))}"
             )
     if "tuning" in allowed:
         allowed |= {f"local.{f.name}" for f in fields(LocalTraining) if f.name not in BUDGET}
@@ -72,7 +74,7 @@ def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = 
             if not _within(field, allowed):
                 raise ConfigError(
                     f"cannot compare: {field} differs, {first.label} has {here}, {run.label} has "
-                    f"{there}; {DO[field.partition('.')[0]]}, or {_allowing(field)}"
+                    f"{there}; {REMEDIES[field.partition('.')[0]]}, or {_allowing(field)}"
                 )
             if _within(field, hide):
                 continue
@@ -278,7 +280,7 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
 """What must be equal, the most basic first: what results.json knows, then config and provenance."""
 
 ONE = "compare runs of one configuration"
-DO: Mapping[str, str] = {
+REMEDIES: Mapping[str, str] = {
     "task": ONE,
     "federation": ONE,
     "headline": ONE,
@@ -301,7 +303,7 @@ DO: Mapping[str, str] = {
     "tuning": "choose both with equally many trials, on the same people",
 }
 """What to do about each; the keys are what may be allowed."""
-ANYTHING = tuple(DO)
+ANYTHING = tuple(REMEDIES)
 """Allows all: for showing one experiment as it was run, with notes."""
 DATA = ("federation", "people", "split", "data")
 """Fields that say what data was read, and of whom."""

@@ -23,7 +23,7 @@ from vergence.results.significance import paired as paired
 from vergence.results.text_tables import TextTable, csv_text, markdown_table
 from vergence.results.write import summary
 from vergence.studies.comparability import ANYTHING as ANYTHING
-from vergence.studies.comparability import agree, tuned_on, with_unique_labels
+from vergence.studies.comparability import check_comparable, tuned_on, with_unique_labels
 from vergence.studies.comparison_tables import (
     best_mean,
     best_pairs,
@@ -72,16 +72,16 @@ def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyRes
         ConfigError: no folder, or runs that may not stand in one table.
         StateError: a folder holds no finished run.
     """
-    studies = [harm_counted(read(folder)) for folder in folders]
+    studies = [with_harm_so_far(read(folder)) for folder in folders]
     if not studies:
         raise ConfigError("nothing to compare: name at least one folder that vergence run wrote")
     runs = with_unique_labels(studies)
-    agree(runs, allow)
+    check_comparable(runs, allow)
     priors = next((s.priors for s in studies if s.priors), {})
     return StudyResults(studies[0].folder, tuple(runs), priors)
 
 
-def harm_counted(study: StudyResults) -> StudyResults:
+def with_harm_so_far(study: StudyResults) -> StudyResults:
     """The study; an unfinished one with the people harmed so far, whom its end would count."""
     if study.find("local_only") is None or not unfinished(study.folder):
         return study
@@ -101,7 +101,7 @@ class ComparisonRest(Run):
         return every[every.person.isin(self.people)]
 
 
-def unseen(study: StudyResults) -> tuple[StudyResults, str]:
+def without_tuning_people(study: StudyResults) -> tuple[StudyResults, str]:
     """Drop the people on whom a sweep chose settings from every run and prior, and name them.
 
     What is a mean over people is computed again over those left; costs are those of the whole run.
@@ -273,7 +273,7 @@ def print_summary(
     console.print(Text(told, style="dim"), soft_wrap=True)
 
 
-def written(
+def tables_as_text(
     study: StudyResults,
     parts: Parts,
     style: Literal["csv", "markdown"],

@@ -16,7 +16,7 @@ from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, read
 from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
-from vergence.studies.comparability import ANYTHING, DATA, agree
+from vergence.studies.comparability import ANYTHING, DATA, check_comparable
 
 HEADS = ("trained_on", "tested_on", "seed", "person", "metric", "value")
 
@@ -52,7 +52,9 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     cells: dict[tuple[str, str], list[float]] = {}
     for name, run in names.items():
         for other, loaded in data.items():
-            rows = _own(run) if other == name else _strange(run, data[name], loaded, other)
+            rows = (
+                _own_rows(run) if other == name else _newcomer_rows(run, data[name], loaded, other)
+            )
             lines += [(name, other, *row) for row in rows]
             people: dict[str, list[float]] = {}
             for _, person, what, value in rows:
@@ -60,7 +62,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
                     people.setdefault(person, []).append(float(value))
             cells[name, other] = [float(np.mean(values)) for values in people.values()]
     export_csv(out / "cross.csv", HEADS, lines)
-    for note in agree(list(names.values()), ANYTHING, DATA):
+    for note in check_comparable(list(names.values()), ANYTHING, DATA):
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     heading = f"{metric_name(metric)}: trained on the row, tested on the column"
     places = digits(float(np.mean(values)) for values in cells.values())
@@ -82,12 +84,12 @@ def _names(runs: Sequence[Run]) -> dict[str, Run]:
 Row = tuple[int, str, str, str]
 
 
-def _own(run: Run) -> list[Row]:
+def _own_rows(run: Run) -> list[Row]:
     own = run.final()
     return list(zip(own.seed, own.person, own.metric, own.value.map(repr), strict=True))
 
 
-def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
+def _newcomer_rows(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
     rows: list[Row] = []
     for seed in run.seeds:
         trained = read_run(run.folder, seed).on_data(loaded.ready, own.ready)

@@ -136,8 +136,8 @@ class FewShotScene:
     def codes(self, params: Params) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the codes of all rows of the pool, and of the test samples of unseen people."""
         network = self.network(params)
-        pool = encoded(network, self.pool[0].image)
-        return pool, {p: encoded(network, rows.image) for p, rows in self.tests.items()}
+        pool = encode_images(network, self.pool[0].image)
+        return pool, {p: encode_images(network, rows.image) for p, rows in self.tests.items()}
 
     def network(self, params: Params | None = None) -> nn.Module:
         """Return the task's network with these parameters, or its initial ones."""
@@ -223,7 +223,7 @@ class _Labelled(nn.Module):
 
 
 @torch.no_grad()
-def encoded(network: nn.Module, images: Tensor) -> Tensor:
+def encode_images(network: nn.Module, images: Tensor) -> Tensor:
     """Return the codes `[n, codes]` of images `[n, 1, H, W]` in [0, 1]."""
     parts = [network.encode(part[:, None])[:, 0] for part in images.split(256)]  # type: ignore[operator]
     return torch.cat(parts)

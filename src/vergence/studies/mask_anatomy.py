@@ -116,7 +116,7 @@ def shared_entries(study: StudyResults) -> list[str]:
     return [f"{about}: {text}."] if text else []
 
 
-def tell(folder: Path, console: Console) -> None:
+def print_anatomy(folder: Path, console: Console) -> None:
     """Print the anatomy of every run with masks in a folder.
 
     Raises:

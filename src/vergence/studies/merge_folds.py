@@ -87,7 +87,7 @@ def write_tables(
 def _add_up(plan: Plan, folder: Path, folds: Sequence[Path]) -> None:
     """Let a merged run tell what all folds have spent on the same people, and not one of them."""
     told = read_json(folder / "results.json")
-    for unit, amount in sweep_budget.of_runs(plan, folds).items():
+    for unit, amount in sweep_budget.spending_of_runs(plan, folds).items():
         block = told["privacy"][unit] | {"epsilon": amount, "seeds_together": amount, "check": None}
         told["privacy"][unit] = block | {"folds_together": len(folds)}
     results.write_json(folder / "results.json", told)

@@ -101,7 +101,7 @@ def evaluate(
         if given is not None and protocol != owner:
             raise ConfigError(f"--{option} is for protocol {owner}; leave it out for {protocol}")
     refuse_links(out)
-    experiment = split_runs.listed(experiment)
+    experiment = split_runs.with_method_list(experiment)
     if protocol not in (SPLITS, SAMPLES):
         refuse_several_splits(experiment, f"protocol {protocol}")
     sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
@@ -118,7 +118,9 @@ def evaluate(
     summarise(out, console)
 
 
-def ran(scene: StudyScene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
+def run_on_people(
+    scene: StudyScene, experiment: Experiment, folder: Path, people: Sequence[str]
+) -> Path:
     """Run an experiment on these people, or go on with it; a finished one is left as it is."""
     experiment = experiment.on_dataset(PersonPart(scene.loaded.raw, tuple(people)))
     start_or_resume(experiment, scene.loaded.ready.only(people), folder)
@@ -127,7 +129,7 @@ def ran(scene: StudyScene, experiment: Experiment, folder: Path, people: Sequenc
 
 def within(scene: StudyScene) -> Path:
     """Train on everybody, test on everybody's test part: what `vergence run` does."""
-    return ran(scene, scene.experiment, scene.out / WITHIN, scene.people)
+    return run_on_people(scene, scene.experiment, scene.out / WITHIN, scene.people)
 
 
 def leave_one_out(scene: StudyScene) -> Path:
@@ -142,14 +144,14 @@ def leave_one_out(scene: StudyScene) -> Path:
     for number_, (person, rest) in enumerate(others.items(), start=1):
         scene.console.print(f"without {person} ({number_} of {len(others)})", highlight=False)
         folder = scene.out / LEAVE / "folds" / person
-        folds[person] = ran(scene, scene.experiment, folder, rest)
+        folds[person] = run_on_people(scene, scene.experiment, folder, rest)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
         return scene.run(folds[person] / label, seed).unseen_client(person, others[person])
 
     split = "leave one person out: trained on all others, tested on the test part of"
     merge_folds.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
-    _tell_spent(scene.out / LEAVE, scene.console)
+    _print_spent(scene.out / LEAVE, scene.console)
     return scene.out / LEAVE
 
 
@@ -180,7 +182,7 @@ def late(scene: StudyScene) -> Path:
             encoding="utf-8",
             newline="\n",
         )
-        folds[person] = ran(scene, _traced(late_table, trace), folder, scene.people)
+        folds[person] = run_on_people(scene, _with_trace(late_table, trace), folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
         told = read(folds[person] / label).runs[0].values
@@ -190,11 +192,11 @@ def late(scene: StudyScene) -> Path:
 
     split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
     merge_folds.merge(check(late_table), scene.loaded, scene.out / LATE, folds, score, split)
-    _tell_spent(scene.out / LATE, scene.console)
+    _print_spent(scene.out / LATE, scene.console)
     return scene.out / LATE
 
 
-def _tell_spent(folder: Path, console: Console) -> None:
+def _print_spent(folder: Path, console: Console) -> None:
     """Print the budget that the folds of each method spend together on the same people."""
     for run in read(folder).runs:
         for unit, block in run.results.get("privacy", {}).items():
@@ -207,7 +209,7 @@ def _tell_spent(folder: Path, console: Console) -> None:
                 console.print(text, highlight=False, soft_wrap=True)
 
 
-def _traced(table: Table, trace: Path) -> Experiment:
+def _with_trace(table: Table, trace: Path) -> Experiment:
     """Return an experiment under a trace; its config.toml names the file alone, as OUT may move."""
 
     def under(name: str) -> Experiment:
@@ -240,7 +242,7 @@ def growth(scene: StudyScene) -> None:
             folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
             # The experiment with this seed alone.
             run = {**scene.experiment.table.get("run", {}), "seeds": [seed]}
-            ran(scene, check({**scene.experiment.table, "run": run}), folder, chosen)
+            run_on_people(scene, check({**scene.experiment.table, "run": run}), folder, chosen)
             for label in scene.experiment.methods:
                 table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
                 trained = scene.run(folder / label, seed)
@@ -296,7 +298,7 @@ def training_on(scene: StudyScene, experiment: Experiment) -> Callable[[Path], P
     """Check an experiment, on each of its splits; return what runs it in a folder."""
     if not experiment.plan.split_seeds:
         own = replace(scene, loaded=validate(experiment))
-        return lambda folder: ran(own, experiment, folder, scene.people)
+        return lambda folder: run_on_people(own, experiment, folder, scene.people)
     splits = split_runs.data_splits(experiment, experiment.plan.split_seeds)
     return lambda folder: on_splits(scene, experiment, splits, folder)
 
@@ -334,9 +336,9 @@ def on_splits(
     def one(split: split_runs.DataSplit, inner: Path) -> None:
         scene.console.print(f"split {inner.name.removeprefix('split')}", highlight=False)
         own = replace(scene, loaded=split.loaded)
-        ran(own, split.experiment, inner, own.people)
+        run_on_people(own, split.experiment, inner, own.people)
 
-    split_runs.merged(experiment, splits, folder, one)
+    split_runs.run_and_merge(experiment, splits, folder, one)
     return folder
 
 

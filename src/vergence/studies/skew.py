@@ -18,7 +18,7 @@ from vergence.experiment.registry import bind, find
 from vergence.experiment.schema import data_root, override, read
 from vergence.experiment.trust import current_trust, trust_in_own_file, under
 from vergence.metrics.sample_features import compact
-from vergence.metrics.skew import MEASURES, Skew, measure
+from vergence.metrics.skew import MEASURES, Skew, measure_skew
 from vergence.results.figure_style import canvas, figure_format, save, styled
 
 SAMPLES, MOST, LEAST = 4000, 400, 20
@@ -81,7 +81,7 @@ def skew_of(federation: Federation) -> Skew:
         default=0,
     )
     views = {c: compact(s.train, most, classes) for c, s in people.items()}
-    return measure(views, [len(s.train) + len(s.val) + len(s.test) for s in splits])
+    return measure_skew(views, [len(s.train) + len(s.val) + len(s.test) for s in splits])
 
 
 def show(

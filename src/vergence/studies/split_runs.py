@@ -31,7 +31,7 @@ class DataSplit:
     loaded: Loaded
 
 
-def listed(experiment: Experiment, home: Path | None = None) -> Experiment:
+def with_method_list(experiment: Experiment, home: Path | None = None) -> Experiment:
     """The experiment with its one method as a list, so that every run has a folder of its own.
 
     `home` is the folder that it is run in, which keeps the model that it starts from.
@@ -77,7 +77,7 @@ def data_splits(
 ) -> dict[int, DataSplit]:
     """Every split of an experiment, by its seed, checked before anything trains.
 
-    `home` is as of `listed`.
+    `home` is as of `with_method_list`.
 
     Raises:
         ConfigError: fewer than two different seeds, or splits that cannot be merged.
@@ -115,7 +115,7 @@ def data_splits(
     return found
 
 
-def merged(
+def run_and_merge(
     experiment: Experiment,
     splits: Mapping[int, DataSplit],
     out: Path,
@@ -169,5 +169,5 @@ def run(
             provenance.write(out, stamp)  # first: what is in a folder with one is read as a run's
             starting_model.write_copy(experiment.model.start, out)
             results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
-        merged(experiment, splits, out, one)
+        run_and_merge(experiment, splits, out, one)
     return first

@@ -37,7 +37,7 @@ from vergence.results.figure_style import save
 from vergence.results.layout import digits, metric_name, number
 from vergence.studies.sweep_budget import SPENT, Spendings
 from vergence.studies.sweep_figure import figure
-from vergence.studies.trials import Log, TrialStudy, Tried, on_validation, one_trial
+from vergence.studies.trials import Log, MethodTrials, TrialStudy, on_validation, run_trial
 
 CONFIG, TRIALS, FIGURE, BEST = "sweep.toml", "trials.csv", "sweep.png", "best.toml"
 WORK = ".trials"
@@ -53,7 +53,7 @@ class SweepResult:
     metric: str
     lower: bool
     tuning: Tuning
-    methods: Mapping[str, Tried]
+    methods: Mapping[str, MethodTrials]
     privacy: Sequence[str] = ()
 
 
@@ -72,7 +72,7 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
     points = experiment.sweep.points()
     trust = trust_with_code(experiment.code)
     with under(trust):
-        entries = settled_entries(experiment, points)
+        entries = trial_entries(experiment, points)
     with under(trust), locked(out):
         if (out / "config.toml").exists():
             raise StateError(f"{out} holds a run; choose another --out")
@@ -104,7 +104,7 @@ def resume(out: Path) -> SweepResult:
     return sweep(load(out / CONFIG), out)
 
 
-def settled_entries(
+def trial_entries(
     experiment: Experiment, points: Mapping[str, Sequence[Point]]
 ) -> dict[str, list[Table]]:
     """Return every trial's method entry, each of them checked.
@@ -116,7 +116,7 @@ def settled_entries(
     found: dict[str, list[Table]] = {}
     named = zip(points, method_tables(experiment.table), strict=True)
     for label, entry in named:
-        found[label] = [settled(entry, point) for point in points[label]]
+        found[label] = [with_settings(entry, point) for point in points[label]]
         for point, made in zip(points[label], found[label], strict=True):
             try:
                 build_method(made, local)
@@ -125,7 +125,7 @@ def settled_entries(
     return found
 
 
-def settled(entry: Table, point: Point) -> Table:
+def with_settings(entry: Table, point: Point) -> Table:
     """Return a method entry with these settings in it."""
     made = {key: value for key, value in entry.items() if key != "sweep"}
     for name, value in point.items():
@@ -148,7 +148,7 @@ def run_trials(study: TrialStudy) -> None:
                 if (label, trial, seed) not in log.rows:
                     path = study.out / WORK / f"{label}-{trial}-{seed}"
                     tick = partial(advance, bar, line, begun * plan.rounds)
-                    outcome = one_trial(study, entries[trial], seed, path, tick)
+                    outcome = run_trial(study, entries[trial], seed, path, tick)
                     spendings.add((label, trial, seed), path / "state")
                     log.add(label, trial, seed, outcome)
                     shutil.rmtree(path, ignore_errors=True)
@@ -180,7 +180,7 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
         study.experiment.plan.seeds,
         chosen.metric,
     )
-    methods = {label: tried(study, label, chosen.metric, lower) for label in study.entries}
+    methods = {label: method_outcome(study, label, chosen.metric, lower) for label in study.entries}
     winners = {
         label: study.entries[label][t.best] for label, t in methods.items() if t.best is not None
     }
@@ -208,7 +208,7 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
     return found
 
 
-def tried(study: TrialStudy, label: str, metric: str, lower: bool) -> Tried:
+def method_outcome(study: TrialStudy, label: str, metric: str, lower: bool) -> MethodTrials:
     """Outcome of a method's trials; the earlier one of equals is the best."""
     rows, seeds = study.log.rows, study.experiment.plan.seeds
     values, reasons = [], []
@@ -219,7 +219,7 @@ def tried(study: TrialStudy, label: str, metric: str, lower: bool) -> Tried:
         values.append(math.nan if wrong else sum(getattr(r, metric) for r in mine) / len(mine))
     ranked = [i for i, value in enumerate(values) if math.isfinite(value)]
     best = min(ranked, key=lambda i: values[i] if lower else -values[i], default=None)
-    return Tried(study.log.points[label], values, reasons, best)
+    return MethodTrials(study.log.points[label], values, reasons, best)
 
 
 def write_experiment(path: Path, table: Table, above: Sequence[str]) -> None:

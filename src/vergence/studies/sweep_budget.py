@@ -34,7 +34,9 @@ def budgets_of(plan: Plan) -> dict[str, BudgetedProtection]:
     return {each.unit: each for each in budgeted}
 
 
-def added(budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]) -> dict[str, float]:
+def total_spending(
+    budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]
+) -> dict[str, float]:
     """Spending of some runs together, of each unit: of the person who has spent most."""
     found: dict[str, dict[str, list[tuple[float, float, int]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -46,11 +48,13 @@ def added(budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]) -
     }
 
 
-def of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
-    """Spending of finished runs of this plan, all seeds, of each unit: see `added`."""
+def spending_of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
+    """Spending of finished runs of this plan, all seeds, of each unit: see `total_spending`."""
     budgets, books = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
     each = [(one, at, seed) for one in budgets.values() for at in books for seed in plan.seeds]
-    return added(budgets, (row for one, at, seed in each for row in one.spendings(at, seed)))
+    return total_spending(
+        budgets, (row for one, at, seed in each for row in one.spendings(at, seed))
+    )
 
 
 class Spendings:
@@ -92,8 +96,8 @@ class Spendings:
         write_csv(self.path, TABLES[SPENT], lines)
 
     def together(self) -> dict[str, float]:
-        """Spending of all trials together, of each unit: see `added`."""
-        return added(self.budgets, chain.from_iterable(self.rows.values()))
+        """Spending of all trials together, of each unit: see `total_spending`."""
+        return total_spending(self.budgets, chain.from_iterable(self.rows.values()))
 
     def lines(self) -> list[str]:
         """Lines for the screen and the experiment of the winners; none without privacy."""

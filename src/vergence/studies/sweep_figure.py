@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from vergence.experiment.search_space import SearchRange, Space, is_number, size
 from vergence.results.figure_style import COLOURS, INK, MUTED, PAPER, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, number
-from vergence.studies.trials import Tried
+from vergence.studies.trials import MethodTrials
 
 WIDE = 20.0
 """Numbers whose largest is so many times the smallest get a logarithmic axis."""
@@ -22,10 +22,12 @@ WIDE = 20.0
 
 @styled
 def figure(
-    methods: Mapping[str, Tried], spaces: Mapping[str, Space], metric: str, lower: bool
+    methods: Mapping[str, MethodTrials], spaces: Mapping[str, Space], metric: str, lower: bool
 ) -> Figure:
     """Draw a row per method: a panel per setting, or a heat map of a grid of two settings."""
-    panes = {m: 1 if mapped(tried, spaces[m]) else len(spaces[m]) for m, tried in methods.items()}
+    panes = {
+        m: 1 if is_full_grid(tried, spaces[m]) else len(spaces[m]) for m, tried in methods.items()
+    }
     wide = max(panes.values())
     page = canvas(max(3.1 * wide, 4.2), 2.4 * len(methods) + 0.3)
     panels = page.subplots(len(methods), wide, squeeze=False)
@@ -34,7 +36,7 @@ def figure(
         space = spaces[label]
         row[0].set_title(label, fontweight="bold")
         row[0].set_title(told, loc="right", fontsize=8, color=MUTED)
-        if mapped(tried, space):
+        if is_full_grid(tried, space):
             heat(row[0], tried, space, lower)
         else:
             for axes, key in zip(row, space, strict=False):
@@ -44,14 +46,14 @@ def figure(
     return page
 
 
-def mapped(tried: Tried, space: Space) -> bool:
+def is_full_grid(tried: MethodTrials, space: Space) -> bool:
     """True if every point of two settings was tried."""
     return len(space) == 2 and len(tried.points) == size(space)
 
 
 def dots(
     axes: Axes,
-    tried: Tried,
+    tried: MethodTrials,
     key: str,
     choices: tuple[Any, ...] | SearchRange,
     colour: str,
@@ -93,7 +95,7 @@ def logarithmic(choices: tuple[Any, ...] | SearchRange) -> bool:
     return min(choices) > 0 and max(choices) > WIDE * min(choices)
 
 
-def heat(axes: Axes, tried: Tried, space: Space, lower: bool) -> None:
+def heat(axes: Axes, tried: MethodTrials, space: Space, lower: bool) -> None:
     """Draw a grid of two settings as a map, its values written in; the best one framed."""
     (down, rows), (across, columns) = space.items()
     assert isinstance(rows, tuple)

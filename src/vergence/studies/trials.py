@@ -37,7 +37,7 @@ class TrialOutcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tried:
+class MethodTrials:
     """One method's trials: settings, what each was worth (NaN: failed), why it failed, the best."""
 
     points: Sequence[Point]
@@ -145,7 +145,7 @@ def on_validation(experiment: Experiment) -> Experiment:
     )
 
 
-def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick) -> TrialOutcome:
+def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick) -> TrialOutcome:
     """Run one trial with one seed, and score it; one that cannot be finished has failed."""
     experiment = study.experiment
     task = experiment.task(seed)
@@ -164,7 +164,7 @@ def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     except (StateError, PartialRun):  # not the settings' fault
         raise
     except Exception as error:
-        people, wrong = {}, f"{type(error).__name__}: {brief(error)}"
+        people, wrong = {}, f"{type(error).__name__}: {first_or_last_line(error)}"
     spent = results.seconds(path)
     if wrong:
         return TrialOutcome(math.nan, math.nan, spent, f"failed: {wrong}")
@@ -172,7 +172,7 @@ def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     return TrialOutcome(score, headline, spent)
 
 
-def brief(error: Exception) -> str:
+def first_or_last_line(error: Exception) -> str:
     """Return the one line of an error that says what happened; a worker sends its traceback."""
     lines = str(error).strip().splitlines() or [""]
     return lines[-1 if lines[0].startswith("Traceback") else 0]

@@ -18,7 +18,7 @@ from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.metrics.calibration import AngleCorrection
 from vergence.metrics.personal_priors import (
-    attached_to_all,
+    attach_priors,
     offsets,
     prior_of,
     whole_prior,
@@ -144,7 +144,7 @@ class GazeAngle(PriorTask):
 
         common = torch.stack([CENTRE, SPREAD])
         through = self.prior_in == "training"
-        return attached_to_all(federation, made, common, through)
+        return attach_priors(federation, made, common, through)
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
         """Return new samples with the prior of their owner, or the common one if there is none."""

@@ -19,7 +19,7 @@ from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.map_priors import motion_maps, own_map, seen_by_others, static_priors
 from vergence.metrics.personal_priors import (
-    attached_to_all,
+    attach_priors,
     common_map,
     cross_fitted,
     prior_of,
@@ -292,7 +292,7 @@ class GazeMap(PriorTask):
             return torch.cat([a * prior for a in EXPONENTS]) if self.tunes_prior else prior
 
         through = self.prior_in == "training"
-        return attached_to_all(federation, made, self._common(grid), through)
+        return attach_priors(federation, made, self._common(grid), through)
 
     def _common(self, grid: tuple[int, int]) -> Tensor:
         common = common_map(*grid).log()

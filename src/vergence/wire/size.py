@@ -13,7 +13,7 @@ from vergence.core.params import Params
 from vergence.wire.codecs import index_bytes
 
 
-def travelled(tree: SealedTree, known: Mask | None) -> int:
+def bytes_of_tree(tree: SealedTree, known: Mask | None) -> int:
     """Return the bytes of a tree on the wire, as in `payload`, without encoding it.
 
     All values are counted where the weights have another layout than the tree.
@@ -32,7 +32,11 @@ def travelled(tree: SealedTree, known: Mask | None) -> int:
 
 def values_bytes(tree: SealedTree, count: int) -> int:
     """Return the bytes of a tree's values, as its codec sends them."""
-    return size(tree.coded) if tree.coded is not None else count * tree.total.flat.element_size()
+    return (
+        bytes_of_arrays(tree.coded)
+        if tree.coded is not None
+        else count * tree.total.flat.element_size()
+    )
 
 
 def mask_bytes(mask: Mask, known: Mask | None) -> int:
@@ -46,6 +50,6 @@ def mask_bytes(mask: Mask, known: Mask | None) -> int:
     return min(bitmap, index_bytes(known.count - mask.count, mask.layout.n))
 
 
-def size(arrays: Mapping[str, Tensor]) -> int:
+def bytes_of_arrays(arrays: Mapping[str, Tensor]) -> int:
     """Return the bytes of some arrays."""
     return sum(a.numel() * a.element_size() for a in arrays.values())

@@ -17,7 +17,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
-from vergence.core.stages import CutPoint, Staged
+from vergence.core.stages import PartialModel, Staged
 from vergence.core.task import Task
 from vergence.engine.protections.built_in import BudgetedProtection, Spending, owner
 from vergence.errors import ConfigError, StateError
@@ -205,7 +205,7 @@ class DefendedTrainer(ClientHooks):
     def attach(self, network: nn.Module) -> None:
         """Apply the defence to the predictions of a whole network, as in training."""
         assert isinstance(network, Staged)
-        assert isinstance(self.front.network, CutPoint)
+        assert isinstance(self.front.network, PartialModel)
         own_stages, plain = self.front.network.of, network.stage
 
         # Only the server has its layers. So predictions, too, are made of smashed data that crossed

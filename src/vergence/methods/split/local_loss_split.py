@@ -14,7 +14,7 @@ from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure
 from vergence.core.params import Params
-from vergence.core.stages import SMASHED, CutPoint, Piece, Staged
+from vergence.core.stages import SMASHED, PartialModel, Piece, Staged
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 from vergence.methods.split.base import (
@@ -41,7 +41,7 @@ GRID = 4
 class Probed(Model):
     """The first stages of a network, followed by a linear probe with `outputs` outputs."""
 
-    front: CutPoint
+    front: PartialModel
     outputs: int
 
     def build(self) -> Staged:
@@ -158,7 +158,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
 @lru_cache(maxsize=16)
 def probed(front: Piece) -> Probing:
     """Return first layers with a probe of as many outputs as the whole network has."""
-    assert isinstance(front.network, CutPoint)
+    assert isinstance(front.network, PartialModel)
     outputs = front.task.init().layout.shapes[-1][0]
     return Probing(Probed(front.network, outputs), seed=front.seed, whole=front.whole)
 
