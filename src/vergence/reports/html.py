@@ -27,7 +27,7 @@ from vergence.studies import class_partition
 from vergence.studies.compare import (
     ANYTHING,
     ComparisonRow,
-    agree,
+    check_comparable,
     headline_cells,
     rows,
     with_harm_so_far,
@@ -199,7 +199,7 @@ def _context(study: StudyResults) -> dict[str, Any]:
         "findings": [*best_mean(study, study.headline), *best_pairs(study, study.headline, judged)],
         "poisoned": next((run.poison for run in study.runs if run.poison), ""),
         "unfinished": unfinished(study.folder),
-        "notes": agree(study.runs, ANYTHING),
+        "notes": check_comparable(study.runs, ANYTHING),
         "facts": _facts(study),
         "headline": metric_name(study.headline),
         "lower": study.headline in study.lower_is_better,

@@ -122,7 +122,7 @@ def _select(tensor: Tensor, rows: Tensor, out: Tensor) -> None:
 def _shared(columns: list[Tensor]) -> tuple[Tensor, list[int]] | None:
     """Return the tensor of which all columns are parts, and the row at which each starts.
 
-    Columns that were laid out together (`device.resident`) are gathered by one call.
+    Columns that were laid out together (`device.move_to_device`) are gathered by one call.
     """
     first = columns[0]
     width = first[0].numel()

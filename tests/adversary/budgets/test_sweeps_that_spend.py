@@ -88,7 +88,7 @@ def test_a_sweep_that_is_gone_on_with_forgets_nothing(tmp_path: Path, monkeypatc
     from vergence.errors import PartialRun
     from vergence.studies import sweep as module
 
-    honest, begun = module.one_trial, []
+    honest, begun = module.run_trial, []
 
     def stopping(*args):
         begun.append(1)
