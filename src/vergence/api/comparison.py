@@ -174,7 +174,7 @@ def compare(
     twice = [label for label, times in called.items() if times > 1]
     parts = tables.blocks(study, metric, reference, margin, unit)
     alike = [f"several runs are called '{m}': give train label= to tell them apart" for m in twice]
-    notes = [*alike, *unfinished_lines(folders), *tables.agree(study.runs, allowed)]
+    notes = [*alike, *unfinished_lines(folders), *tables.check_comparable(study.runs, allowed)]
     notes += dict.fromkeys(line for run in study.runs for line in divergence_notes(run))
     return Comparison(parts, tuple(tables.rows(study)), tuple(notes), study)
 

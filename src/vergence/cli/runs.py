@@ -183,7 +183,7 @@ def compare(
     study = tables.gather(folders, allow)
     for line in unfinished_lines(folders):
         note(line)
-    notes = tables.agree(study.runs, allow)
+    notes = tables.check_comparable(study.runs, allow)
     if unseen:
         study, left_out = tables.without_tuning_people(study)
         notes.append(left_out)
@@ -435,7 +435,7 @@ def _show_results(folder: Path) -> None:
 
     with profiling.phase("statistics"):
         study = tables.gather([folder], tables.ANYTHING)
-        notes = tables.agree(study.runs, tables.ANYTHING)
+        notes = tables.check_comparable(study.runs, tables.ANYTHING)
         tables.print_summary(study, folder, out, notes)
         for each in study.runs:
             for line in divergence_notes(each):

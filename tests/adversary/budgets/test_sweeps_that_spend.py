@@ -98,7 +98,7 @@ def test_a_sweep_that_is_gone_on_with_forgets_nothing(tmp_path: Path, monkeypatc
 
     whole, screen = swept(tmp_path, USER)
     (tmp_path / "again").mkdir()
-    monkeypatch.setattr(module, "one_trial", stopping)
+    monkeypatch.setattr(module, "run_trial", stopping)
     path, out = write(tmp_path / "again", TOY.replace("PRIVACY", USER)), tmp_path / "again" / "out"
     for _ in range(9):
         try:
