@@ -84,6 +84,7 @@ def of_kind(package: str, kind: str) -> frozenset[str]:
             if inside[-1] == "base" or ABSTRACT.search(body):
                 abstract.add(name)
     descendants, size = {kind}, 0
+    # Until a pass adds nothing: a class may descend through classes that come later in the files.
     while size != len(descendants):
         size = len(descendants)
         descendants |= {name for name, above in bases.items() if above & descendants}

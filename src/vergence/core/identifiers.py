@@ -9,8 +9,9 @@ from typing import Any
 from vergence.errors import DataError
 
 ClientId = str
+# Ids are part of file names, which have at most 255 bytes.
 LONGEST = 100
-"""Largest number of bytes of an id. Ids are part of file names, which have at most 255."""
+"""Largest number of bytes of an id."""
 
 
 def check_ids(ids: Iterable[Any], where: str) -> None:

@@ -14,8 +14,9 @@ from vergence.core.params import Params
 from vergence.core.tags import tagged
 
 Precision = Literal["fp32", "bf16", "half"]
+# float32 has numbers up to 3e38, and these are multiplied with gradients and weights.
 LARGEST = 1e30
-"""Largest learning rate and weight decay; float32 holds numbers up to 3e38."""
+"""Largest learning rate and weight decay."""
 
 
 @tagged("Local", optimizer="optimiser")

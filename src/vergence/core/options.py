@@ -95,6 +95,7 @@ def option_texts(record: type) -> dict[str, str]:
     The text is under `Args` or `Attributes` of the class or of a base.
     """
     texts: dict[str, str] = {}
+    # Bases first, so that the text of a class replaces that of its base.
     for kind in reversed(record.__mro__):
         text = inspect.cleandoc(vars(kind).get("__doc__") or "")
         for section in ("Args", "Attributes"):

@@ -135,6 +135,7 @@ def unpack_file(path: Path, *records: type) -> Any:
     """
     try:
         with safe_open(path, "pt") as file:
+            # The library's file is no mapping: it has `keys`, but cannot be iterated.
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = parse_json(file.metadata()[HEADER])
         return _read(arrays, header, records, memory_allowance(path.stat().st_size))

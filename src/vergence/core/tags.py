@@ -55,6 +55,7 @@ def literal_text(value: object) -> str:
         )
         return f"{tag(kind)}({', '.join(parts)})"
     match value:
+        # A named tuple keeps its own `repr`, with the names of its fields.
         case tuple() if type(value) is tuple:
             return f"({', '.join(map(literal_text, value))}{',' if len(value) == 1 else ''})"
         case list():

@@ -30,7 +30,7 @@ DRAWN = {
 
 
 def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
-    """Print by how much `adapt` is better than what needs no run, or no samples, per count."""
+    """Print how much better `adapt` is than the shared model, training alone and a constant."""
     sign, chosen = (-1 if lower_is_better else 1), curves.values[CHOSEN][:, 1:]
     others = {
         "than the shared model": curves.values[CHOSEN][:, :1],
@@ -65,7 +65,7 @@ def _heads(curves: Curves) -> list[str]:
 
 
 def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
-    """Numbers of people worse off than with the shared model by more than `HARM`, per way and k."""
+    """Return how many people each way makes worse than the shared model by over `HARM`, per k."""
     sign = 1 if lower_is_better else -1
     shared = curves.values[CHOSEN][:, :1]
     worse = {way: sign * (values - shared) for way, values in curves.values.items()}
@@ -76,10 +76,10 @@ def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
 
 @styled
 def adaptation_figure(panels: Sequence[Curves]) -> Figure:
-    """Draw what samples buy, a panel for each set of people: means over people by samples.
+    """Draw the mean over people by number of samples, with a panel for each set of people.
 
-    Thin lines, without a name, are single ways of `adapt`. The band is the 95 % interval over
-    people of the difference between `adapt` and the shared model, around the mean.
+    Thin lines without a name are single ways of `adapt`. The band is the 95 % interval over people
+    of the difference between `adapt` and the shared model, shifted by the shared model's mean.
     """
     alone = len(panels) == 1
     page = canvas(5.0 if alone else 3.2 * len(panels), 3.6)
@@ -92,18 +92,21 @@ def adaptation_figure(panels: Sequence[Curves]) -> Figure:
 
 
 def _panel(axes: Axes, curves: Curves) -> None:
+    # Equally far apart, as counts grow in ratios and may begin with 0.
     places = np.arange(len(curves.counts))
     chosen = curves.values[CHOSEN]
     shared = np.broadcast_to(chosen[:, :1], chosen.shape)
     lines = {**curves.values, "shared": shared}
     for way in (way for way in curves.values if way not in DRAWN):
         axes.plot(places, lines[way].mean(0), color=MUTED, linewidth=0.5, alpha=0.6)
+    # Of paired differences: the interval of the means would mostly show how much people differ.
     ends = np.array([interval(column) for column in (chosen - shared).T]) + shared.mean()
     axes.fill_between(places, *ends.T, color=PERSONAL, alpha=0.15, linewidth=0)
     for way, (label, colour, line, marker) in DRAWN.items():
         axes.plot(places, lines[way].mean(0), line, color=colour, marker=marker, ms=4, label=label)
-    told = np.concatenate([lines[way].mean(0) for way in DRAWN])
-    low, high = np.nanmin(told), np.nanmax(told)
+    # Only named lines set the limits: a single way that fails would flatten all others.
+    named = np.concatenate([lines[way].mean(0) for way in DRAWN])
+    low, high = np.nanmin(named), np.nanmax(named)
     axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
     axes.set_xticks(places, [str(k) for k in curves.counts])
     axes.set(xlabel="labelled samples of a new person", ylabel=metric_name(curves.metric))

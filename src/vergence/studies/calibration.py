@@ -1,4 +1,4 @@
-"""`vergence study calibrate`: gaze error over k labelled samples of a person used to calibrate."""
+"""`vergence study calibrate`: gaze error by the number k of a person's calibration samples."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
 PULLED = "pulled model"
-"""Row of fine-tuning with a pull to the start, chosen on other people."""
+"""Name of the row of fine-tuning with a pull to the start, whose strength others choose."""
 PREDICTION = "pred_lenet"
 FITTED = frozenset(f"p{number:02}" for number in range(11))
 MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
@@ -78,18 +78,18 @@ class CalibrationOptions(NamedOptions, label="calibrate"):
     """Settings of the calibration.
 
     Attributes:
-        person: who, or `all`.
-        prediction: the array of predictions, of an npz only; default pred_lenet.
+        person: the person to calibrate for, or `all`.
+        prediction: name of the array of predictions, for an npz only; default pred_lenet.
         eyes: see `metrics.calibration.errors_deg`.
         counts: numbers of calibration samples k.
-        draws: random choices of the k samples, per person; 0: 200 of predictions, 5 of a run.
-        steps: batches of fine-tuning, of a run only; default 50.
-        lr: learning rate of fine-tuning, of a run only; default that of the run.
-        seed: of the random choices.
-        pulls: strengths of the pull to the start among which fine-tuning chooses, of a run only;
+        draws: random choices of the k samples for each person; 0: 200 for predictions, 5 for a run.
+        steps: batches of fine-tuning, for a run only; default 50.
+        lr: learning rate of fine-tuning, for a run only; default that of the run.
+        seed: seed of the random choices.
+        pulls: strengths of the pull to the start among which fine-tuning chooses, for a run only;
             none: no such row.
-        adapt: add what `vergence adapt` chooses by itself, training on the samples alone and a
-            constant, of a run only.
+        adapt: add rows for the choice of `vergence adapt`, for training on the samples alone and
+            for a constant, for a run only.
     """
 
     person: str = "all"
@@ -109,7 +109,7 @@ class CalibrationOptions(NamedOptions, label="calibrate"):
             raise ConfigError("calibrate: counts must have a number of samples, as 9; got none")
 
     def shows(self, way: str) -> bool:
-        """True if a way has a row, and is not only tried by `adapt`."""
+        """True if a way has a row of its own, and is not only a candidate of `adapt`."""
         return way not in map(pull_name, PULLS) or way in map(pull_name, self.pulls)
 
 
@@ -121,15 +121,16 @@ def calibrate(
     Args:
         sources: an npz (here, or below VERGENCE_DATA), or a run directory of one method with people
             it never saw; with `adapt` several runs, which become panels of one figure.
-        out: the figure (.png, .svg, .pdf); the numbers go beside it, as .csv.
-        options: how.
-        console: where the tables go.
+        out: the figure (.png, .svg, .pdf); a .csv file of the same name gets the numbers.
+        options: settings of the calibration.
+        console: the console that the tables are printed to.
 
     Raises:
         ConfigError: unknown person or prediction, nobody was left out of the run, several sources
-            without `adapt`, or an option that is for the other kind of source.
+            without `adapt`, or an option for the other kind of source.
         DataError: the npz is unusable.
     """
+    # Before hours of fine-tuning: the ending of the file must be one that can be drawn.
     figure_format(out)
     if not sources or (len(sources) > 1 and not options.adapt):
         raise ConfigError(
@@ -148,7 +149,7 @@ def calibrate(
 
 
 def measure_source(source: Path, options: CalibrationOptions, console: Console) -> Curves:
-    """Curves of one source; prints its tables and what a reader must know of them."""
+    """Return the curves of one source; print its tables and caveats."""
     if not source.exists():
         source = Path(data_root(str(source)) or source)
     of_a_run = source.is_dir()
@@ -158,39 +159,39 @@ def measure_source(source: Path, options: CalibrationOptions, console: Console) 
         if getattr(options, name) not in (None, (), False):
             raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
     everybody = find_held_out(source) if of_a_run else None
-    strangers = None if everybody is None else everybody.only(options.person)
+    left_out = None if everybody is None else everybody.only(options.person)
     curves = (
         curves_of_predictions(source, options)
         if everybody is None
         else curves_of_run(everybody, options)
     )
-    for caveat in caveats(curves, strangers):
+    for caveat in caveats(curves, left_out):
         console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
     show(curves, console)
-    if options.adapt and strangers is not None and curves.counts[0] == 0:
-        lower = curves.metric in strangers.run(curves.people[0]).task.lower_is_better
+    if options.adapt and left_out is not None and curves.counts[0] == 0:
+        lower = curves.metric in left_out.run(curves.people[0]).task.lower_is_better
         show_gains(curves, lower, console)
         show_harmed(curves, lower, console)
     return curves
 
 
-def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
+def caveats(curves: Curves, left_out: HeldOut | None) -> Iterator[str]:
     """Yield caveats for a reader of the table: the sources of priors and starting points."""
-    fitted = fitted_on(curves.people, strangers) if "shrunk offset" in curves.values else ""
+    fitted = fitted_on(curves.people, left_out) if "shrunk offset" in curves.values else ""
     if fitted:
         yield PRIORS.format(fitted)
-    if strangers is not None and not strangers.run(curves.people[0]).offers_newcomer(whole=True):
+    if left_out is not None and not left_out.run(curves.people[0]).offers_newcomer(whole=True):
         yield UNTRAINED
 
 
-def fitted_on(people: Sequence[str], strangers: HeldOut | None) -> str:
-    """The people on whom the priors were fitted, "" where there is none.
+def fitted_on(people: Sequence[str], left_out: HeldOut | None) -> str:
+    """Return the people on whom the priors were fitted, as text; "" if there are none.
 
-    A run says whose data it read; of an npz names alone tell, and a number is no name.
+    A run records its data set; an npz has only names, which may be mere numbers.
     """
-    if strangers is not None and strangers.loaded.raw.name not in MPIIGAZE:
+    if left_out is not None and left_out.loaded.raw.name not in MPIIGAZE:
         return ""
-    unnamed = strangers is None and all(person.isdigit() for person in people)
+    unnamed = left_out is None and all(person.isdigit() for person in people)
     return UNNAMED if unnamed else ", ".join(person for person in people if person in FITTED)
 
 
@@ -211,6 +212,7 @@ def curves_of_predictions(path: Path, options: CalibrationOptions) -> Curves:
     if not set(chosen) <= set(names):
         raise ConfigError(f"{path}: no person '{chosen[0]}'{nearest(chosen[0], names)}")
     n, draws = gaze.shape[1], options.draws or 200
+    # Recorded predictions have no column of sides: the first half of a person's are left eyes.
     side = (torch.arange(n) >= n // 2).long()
     errors = {kind: np.zeros((len(chosen), len(options.counts))) for kind in KINDS}
     with progress_bar() as bar:
@@ -231,15 +233,15 @@ def curves_of_predictions(path: Path, options: CalibrationOptions) -> Curves:
 def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     """Calibrate the shared model of runs for people who took no part in them.
 
-    The k samples are drawn from a person's training part, the error is that of the test part. Eyes
-    are told apart by a column `side` where the data has one. Priors of the fitted corrections are
-    those of the other people left out, each as an unseen client of the run without them.
+    The k samples are drawn from a person's training part, the error is that of the test part. A
+    column `side`, if the data have one, distinguishes the eyes. Priors of the fitted corrections
+    come from the other people who were left out, each measured by a run without that person.
     """
-    strangers = everybody.only(options.person)
-    people, draws = tuple(strangers.folders), options.draws or 5
+    left_out = everybody.only(options.person)
+    people, draws = tuple(left_out.folders), options.draws or 5
     if options.pulls and len(people) < 2:
         raise ConfigError("calibrate: a pull is chosen on other people; leave out --person")
-    first = strangers.run(people[0])
+    first = left_out.run(people[0])
     headline = first.task.headline
     seeds = first.experiment.plan.seeds
     found: dict[str, NDArray[np.float64]] = {}
@@ -249,7 +251,7 @@ def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
             angles = isinstance(first.task, GazeAngle)
             priors = own_priors(everybody, people, seed) if angles else {}
             for row, person in enumerate(people):
-                trained = strangers.run(person, seed)
+                trained = left_out.run(person, seed)
                 fitted = priors.get(person, {})
                 for kind, values in _curve_of_person(
                     trained, person, draws, options, fitted
@@ -258,6 +260,7 @@ def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
                     table[row] += np.array(values) / len(seeds)
                 bar.advance(line)
     starts = options.counts[0] == 0
+    # One row in place of one for each strength, of which the reader would pick the best.
     tried = {pull: found.pop(pull_name(pull)) for pull in options.pulls}
     if tried:
         found[PULLED] = best_for_others(tried, found[WHOLE][:, :1] if starts else None)
@@ -269,15 +272,16 @@ def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
 def best_for_others(
     tried: Mapping[float, NDArray[np.float64]], before: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Errors `[people, counts]`, of everybody the setting that is best for the others.
+    """Return everybody's errors `[people, counts]` with the setting that is best for the others.
 
     Args:
-        tried: setting -> errors `[people, counts]`.
-        before: errors without any, `[people, 1]`, to be chosen where no setting is better.
+        tried: errors `[people, counts]` by setting.
+        before: errors `[people, 1]` without any setting, which are chosen if none is better.
     """
     every = list(tried.values())
     every += [] if before is None else [np.broadcast_to(before, every[0].shape)]
     errors = np.stack(every)
+    # A setting chosen on a person's own test errors would look better than it is.
     others = errors.sum(1, keepdims=True) - errors
     return np.take_along_axis(errors, others.argmin(0)[None], 0)[0]
 
@@ -289,7 +293,7 @@ def _curve_of_person(
     options: CalibrationOptions,
     fitted: Mapping[str, FittedCalibration],
 ) -> dict[str, list[float]]:
-    """Return the curve of one person and seed per kind."""
+    """Return the curves of one person and seed, by kind."""
     task, data = trained.task, trained.ready.people[person]
     _check_run(trained, person, options)
     pulls = dict.fromkeys((*options.pulls, *(PULLS if options.adapt else ())))
@@ -304,6 +308,7 @@ def _curve_of_person(
     for k in options.counts:
         if k == 0:
             for way in found:
+                # Neither a constant nor training alone exists without samples.
                 found[way].append(math.nan if way in (CONSTANT, ALONE) else before)
             continue
         each = [_errors_of_draw(adapter, order[d, :k], stream, d, found) for d in range(draws)]
@@ -315,7 +320,7 @@ def _curve_of_person(
 def _errors_of_draw(
     adapter: Adapter, rows: Rows, stream: RandomStream, draw: int, wanted: Collection[str]
 ) -> dict[str, float]:
-    """Errors of ways, by name, fitted to one choice of samples."""
+    """Return the errors of ways, by name, after they are fitted to one draw of samples."""
     found = {
         way: adapter.error(adapter.fit(way, rows, stream, draw))
         for way in adapter.ways
@@ -325,6 +330,7 @@ def _errors_of_draw(
         found[CONSTANT] = adapter.constant_error(rows)
         found[ALONE] = adapter.error(adapter.train_alone(rows, stream.child(draw)))
         way = choose(adapter, candidates(adapter), rows, stream.child("choice", draw)).way
+        # A chosen way with a row of its own is fitted already.
         found[CHOSEN] = (
             found[way] if way in found else adapter.error(adapter.fit(way, rows, stream, draw))
         )

@@ -23,16 +23,17 @@ from vergence.results.figure_style import (
 from vergence.results.read import StudyResults, table
 
 NAMED = 30
-"""So many classes have their names beside them."""
+"""Largest number of classes or people whose names the picture shows."""
 
 
 def of_study(study: StudyResults) -> Figure | None:
-    """Draw who has which classes in a run; None where samples have no classes.
+    """Draw everybody's classes in a run; None if samples have no classes.
 
     Raises:
         StateError: the run's table is damaged.
     """
-    homes = (study.folder, study.folder.parent)  # one method's folder lies below the table
+    # The folder of one of several methods lies below the table.
+    homes = (study.folder, study.folder.parent)
     path = next((home / FILE for home in homes if (home / FILE).is_file()), None)
     if path is None:
         return None
@@ -45,7 +46,7 @@ def of_study(study: StudyResults) -> Figure | None:
 
 @styled
 def bubbles(counts: Counts) -> Figure:
-    """Return people by classes, a disc's area by the number of training samples."""
+    """Return a figure of people by classes; a disc's area is the number of training samples."""
     people, kinds = list(counts), list(next(iter(counts.values())))
     cell = 0.3 if max(len(people), len(kinds)) <= NAMED else 0.16
     figure = canvas(1.9 + cell * max(len(people), 8), 1.2 + cell * max(len(kinds), 8))
@@ -54,6 +55,7 @@ def bubbles(counts: Counts) -> Figure:
     for column, own in enumerate(counts.values()):
         for row, count in enumerate(own.values()):
             if count:
+                # matplotlib takes areas in square points, of which an inch has 72 on a side.
                 area = (0.9 * cell * 72) ** 2 * count / most
                 axes.scatter(column, row, s=area, color=SHARED, edgecolor=MUTED, linewidth=0.4)
     axes.set(xlim=(-0.7, len(people) - 0.3), ylim=(len(kinds) - 0.3, -0.7))
@@ -74,12 +76,13 @@ def show(
     sets: Sequence[str] = (),
     picture: Path | None = None,
 ) -> None:
-    """Print who has how many training samples of which class, and draw it if wanted.
+    """Print everybody's number of training samples of each class; draw them in `picture`.
 
     Raises:
-        ConfigError: samples have no classes, or people are too many.
+        ConfigError: samples have no classes, or there are too many people.
     """
-    from vergence.studies.skew import load  # not for a report: it brings all of scipy's tests along
+    # Reports import this module, and need not load all of scipy's tests with it.
+    from vergence.studies.skew import load
 
     if picture is not None:
         figure_format(picture)
@@ -98,10 +101,10 @@ def show(
     # One row per person: the classes they have, with training samples, and test samples.
     out = Table("", "training", "test", "classes", "of which", title=f"{federation.name}, by class")
     for person, own in found.items():
-        held = {kind: n for kind, n in own.items() if n}
-        told = ", ".join(f"{kind} {n:,}" for kind, n in held.items())
+        present = {kind: n for kind, n in own.items() if n}
+        text = ", ".join(f"{kind} {n:,}" for kind, n in present.items())
         tested = len(federation.people[person].test)
-        out.add_row(person, f"{sum(own.values()):,}", f"{tested:,}", str(len(held)), told)
+        out.add_row(person, f"{sum(own.values()):,}", f"{tested:,}", str(len(present)), text)
     console.print(out)
     console.print(federation.about.get("split", ""), highlight=False)
     if picture is not None:

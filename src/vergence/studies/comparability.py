@@ -1,8 +1,8 @@
-"""Comparability of runs: those that may stand in one table, and under which names.
+"""Comparability of runs: which runs may be in one table, and their names there.
 
-Runs agree when what a method does not choose is equal: data, split, people, seeds, budget, tuning,
-wire, precision, and the point of measuring. What belongs to a method (its options, extra steps of
-fine-tuning) may differ and is shown as gradient steps instead.
+Runs are comparable if everything that a method does not choose is equal: data, split, people,
+seeds, budget, tuning, wire, precision, and the point of measuring. A method's own choices (its
+options, extra steps of fine-tuning) may differ; their cost is shown as gradient steps.
 Docs: docs/explanation/statistics.md.
 """
 
@@ -30,7 +30,7 @@ from vergence.wire.codecs import Compression
 
 ABSENT = "none"
 BUDGET = ("epochs", "steps", "batch")
-"""Keys of `local` that say how much a client computes; the others say how it was tuned."""
+"""Keys of `local` that determine how much a client computes; the others are tuned."""
 TUNING = ("trials", "people", "seeds", "chosen_on", "metric")
 
 Table = dict[str, Any]
@@ -41,16 +41,19 @@ Difference = tuple[str, Any, Any]
 def check_comparable(
     runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = ()
 ) -> list[str]:
-    """Check that runs may stand in one table; return a note for every difference let through.
+    """Check that runs may be in one table; return a note for every difference that is allowed.
 
-    The first notes say which runs are poisoned.
+    The first notes name the poisoned runs.
 
-    `allow` names fields (`rounds`, `local.lr`), or a table for all fields in it (`local`);
-    `tuning` allows learning rates and the like too. Of allowed fields, `hide` gets no note.
+    Args:
+        runs: the runs.
+        allow: fields that may differ (`rounds`, `local.lr`), or tables all of whose fields may
+            (`local`); `tuning` allows learning rates and the like too.
+        hide: allowed fields that get no note.
 
     Raises:
-        ConfigError: a field differs, with both values; or `allow` names no field.
-        StateError: neither of two runs says what data it read.
+        ConfigError: a field differs; the message has both values. Or `allow` names no field.
+        StateError: neither of two runs records the data that it read.
     """
     allowed = set(allow)
     for name in allowed:
@@ -60,11 +63,13 @@ def check_comparable(
             )
     if "tuning" in allowed:
         allowed |= {f"local.{f.name}" for f in fields(LocalTraining) if f.name not in BUDGET}
-    told: dict[str, dict[str, list[str]]] = {}
+    labels_by_value: dict[str, dict[str, list[str]]] = {}
+    # All against the first: if each is comparable to it, all are to each other.
     first = runs[0]
     for run in runs[1:]:
         for field, one, other in differences(first, run):
             here, there = _shown(one, other), _shown(other, one)
+            # Two missing digests are not equal: the runs may have read different data.
             if not _within(field, allowed) and one is other is None:
                 raise StateError(
                     f"cannot compare: {field} is not known, the provenance.json of {first.label} "
@@ -78,13 +83,13 @@ def check_comparable(
                 )
             if _within(field, hide):
                 continue
-            values = told.setdefault(field, {here: [first.label]})
+            values = labels_by_value.setdefault(field, {here: [first.label]})
             values.setdefault(there, []).append(run.label)
     lies = [f"{run.label} is POISONED: {run.poison}" for run in runs if run.poison]
     return lies + [
         f"{field} {'is not known' if list(values) == [ABSENT] else 'differs'}: "
         f"{'; '.join(f'{_few(who)} {value}' for value, who in values.items())}"
-        for field, values in told.items()
+        for field, values in labels_by_value.items()
     ]
 
 
@@ -98,12 +103,13 @@ def _few(labels: Sequence[str]) -> str:
 
 
 def differences(one: Run, other: Run) -> Iterator[Difference]:
-    """Yield differences, the most basic first; a later field is read only when it is asked for.
+    """Yield differences, the most basic first; a later field is read only if the caller goes on.
 
     Learning rates and the like may differ between methods that were tuned with equally many trials.
-    A digest that is missing is not equal to another one that is missing.
+    Two missing digests are a difference.
     """
     for field, trait in TRAITS:
+        # Two tuned runs may differ in what was tuned; that both had as many trials is a trait.
         if field == "local tuning":
             if min(_tuning(run)["trials"] for run in (one, other)) > 0:
                 continue
@@ -120,7 +126,7 @@ def tuned_on(runs: Iterable[Run]) -> list[str]:
 
 
 def with_unique_labels(studies: Sequence[StudyResults]) -> list[Run]:
-    """Return all runs; where labels clash, each gets as much of its folder as tells it apart.
+    """Return all runs with different labels; equal ones get the differing end of their folders.
 
     Raises:
         ConfigError: a run is named twice.
@@ -140,7 +146,7 @@ def with_unique_labels(studies: Sequence[StudyResults]) -> list[Run]:
 
 
 def _name(place: Path, label: str, alike: Sequence[Path]) -> str:
-    """Return a label, led by the shortest end of its folder that differs among those alike."""
+    """Return a label after the shortest end of its folder that no run of the same label has."""
     if len(alike) == 1:
         return label
     for depth in range(1, len(place.parts) + 1):
@@ -164,7 +170,8 @@ def _config(run: Run) -> Table:
 
 
 def _filled(table: Mapping[str, Any], record: type | None) -> Table:
-    """Return a table with the defaults of its dataclass: saying a default changes nothing."""
+    """Return a table with the defaults of its dataclass filled in."""
+    # A file that states a default is no other than one that leaves the key out.
     given: Table = {}
     for f in fields(record) if record is not None and is_dataclass(record) else ():
         if f.default is not MISSING:
@@ -183,9 +190,10 @@ def _plain(value: Any) -> Any:
 
 
 def _part(part: str, kind: str, base: type) -> Callable[[Run], Table]:
-    """Return a reader of task, model or federation with all options, less where data lies."""
+    """Return a reader of a run's task, model or federation with all options except `root`."""
 
     def read(run: Run) -> Table:
+        # Where the data lie differs between machines; their digest is a trait of its own.
         table = {k: v for k, v in _config(run).get(part, {}).items() if k != "root"}
         name = table.get("name")
         known = isinstance(name, str) and not name.endswith(".py") and name in modules(kind)
@@ -199,7 +207,8 @@ def _local(run: Run) -> Table:
     local = _filled(
         merge(config.get("local", {}), config.get("method", {}).get("local", {})), LocalTraining
     )
-    if local["steps"] is not None:  # steps are taken instead of epochs
+    # Steps replace epochs, whose number then has no effect.
+    if local["steps"] is not None:
         local["epochs"] = None
     return local
 
@@ -209,13 +218,13 @@ def _plan(key: str, default: Any) -> Callable[[Run], Any]:
 
 
 def _precision(run: Run) -> str:
-    """The precision that was computed in, which `auto` leaves to the processor."""
+    """Return the precision of the computation, which with `auto` depends on the processor."""
     asked: str = _plan("precision", Plan.precision)(run)
     return run.results.get("solver", {}).get("precision", asked)
 
 
 def _tuning(run: Run) -> Table:
-    """Cost of a choice of settings, and on whom it was made; not what could be chosen."""
+    """Return the cost of a choice of settings and the people it was made on, not its space."""
     tuning = _config(run).get("tuning", {})
     return {"trials": 0, **{key: tuning[key] for key in TUNING if key in tuning}}
 
@@ -225,7 +234,8 @@ def _unequal(field: str, one: Any, other: Any) -> Iterator[Difference]:
         if one != other:
             yield field, one, other
         return
-    if one.get("name") != other.get("name"):  # told by a field of its own; all else is noise
+    # The name is a field of its own, and options of different things cannot be compared.
+    if one.get("name") != other.get("name"):
         return
     for key in dict.fromkeys((*one, *other)):
         if one.get(key) != other.get(key):
@@ -233,9 +243,9 @@ def _unequal(field: str, one: Any, other: Any) -> Iterator[Difference]:
 
 
 def _shown(value: Any, other: Any) -> str:
-    """Print a value; of a digest its start, of a table what the other has otherwise.
+    """Return a value as text: the start of a digest, the entries of a table that differ.
 
-    Of a long list it is how many there are, and what the other lacks.
+    A long list is described by its length, and the entries that the other one lacks.
     """
     if value is None:
         return ABSENT
@@ -243,7 +253,7 @@ def _shown(value: Any, other: Any) -> str:
         return value[:12]
     if isinstance(value, Mapping) and isinstance(other, Mapping):
         here = {k: _shown(v, other.get(k)) for k, v in value.items() if v != other.get(k)}
-        return ", ".join(f"{key} {told}" for key, told in here.items()) or str(dict(value))
+        return ", ".join(f"{key} {text}" for key, text in here.items()) or str(dict(value))
     if isinstance(value, list) and len(value) > 6:
         lacks = [str(v) for v in value if not isinstance(other, list) or v not in other]
         more = f", only here: {', '.join(lacks[:6])}{' ...' if len(lacks) > 6 else ''}"
@@ -277,7 +287,7 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("tuning", _tuning),
     ("local tuning", lambda run: {k: v for k, v in _local(run).items() if k not in BUDGET}),
 )
-"""What must be equal, the most basic first: what results.json knows, then config and provenance."""
+"""Traits that must be equal, the most basic first: from results.json, config and provenance."""
 
 ONE = "compare runs of one configuration"
 REMEDIES: Mapping[str, str] = {
@@ -302,8 +312,8 @@ REMEDIES: Mapping[str, str] = {
     "local": "give both the same local",
     "tuning": "choose both with equally many trials, on the same people",
 }
-"""What to do about each; the keys are what may be allowed."""
+"""How to make each field equal; the keys are the fields that can be allowed to differ."""
 ANYTHING = tuple(REMEDIES)
-"""Allows all: for showing one experiment as it was run, with notes."""
+"""All fields, for a table of one experiment as it was run, with notes."""
 DATA = ("federation", "people", "split", "data")
-"""Fields that say what data was read, and of whom."""
+"""Fields that describe which data were read, and of whom."""

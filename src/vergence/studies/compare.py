@@ -1,4 +1,4 @@
-"""Comparison tables: methods as rows, priors first, then fairness, ranks and paired tests."""
+"""Comparison tables: baselines and methods as rows, then fairness, ranks and paired tests."""
 
 import math
 import shlex
@@ -44,11 +44,19 @@ Parts = Mapping[Part, Sequence[TextTable]]
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One line of the table. A prior learns nothing: it has metrics and no costs.
+    """One row of the table; a baseline without learning (prior) has metrics and no costs.
 
-    `mb_up`, `mb_down` are megabytes (10^6) per client and round, `steps` gradient steps per client
-    over the whole run; NaN = not applicable. `worse_than_alone` is a share of people whose mean is,
-    `harm` who is shown to be harmed.
+    Attributes:
+        label: label of the run, or name of the baseline.
+        name: the label in words.
+        prior: the row is a baseline without learning.
+        metrics: estimates by metric.
+        worse_than_alone: share of people whose mean is worse than by training alone.
+        harm: the people who are shown to be harmed.
+        mb_up: megabytes (10^6) that a client sends per round; NaN: not applicable, as below.
+        mb_down: megabytes that a client receives per round.
+        seconds: duration of the run.
+        steps: gradient steps per client over the whole run.
     """
 
     label: str
@@ -66,10 +74,10 @@ class ComparisonRow:
 def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyResults:
     """Read folders (an OUT with its index, or single runs) as one study.
 
-    `allow` names fields in which runs may differ all the same; see `agreement.agree`.
+    `allow` names fields in which runs may differ; see `comparability.check_comparable`.
 
     Raises:
-        ConfigError: no folder, or runs that may not stand in one table.
+        ConfigError: there is no folder, or runs are not comparable.
         StateError: a folder holds no finished run.
     """
     studies = [with_harm_so_far(read(folder)) for folder in folders]
@@ -77,12 +85,14 @@ def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyRes
         raise ConfigError("nothing to compare: name at least one folder that vergence run wrote")
     runs = with_unique_labels(studies)
     check_comparable(runs, allow)
+    # Baselines depend on the data alone, which are the same for all runs.
     priors = next((s.priors for s in studies if s.priors), {})
     return StudyResults(studies[0].folder, tuple(runs), priors)
 
 
 def with_harm_so_far(study: StudyResults) -> StudyResults:
-    """The study; an unfinished one with the people harmed so far, whom its end would count."""
+    """Return the study; if it is unfinished, with the harmed people counted as at its end."""
+    # The end of a study writes this number itself.
     if study.find("local_only") is None or not unfinished(study.folder):
         return study
     harm = fairness_by_run(study)
@@ -92,7 +102,7 @@ def with_harm_so_far(study: StudyResults) -> StudyResults:
 
 @dataclass(frozen=True)
 class ComparisonRest(Run):
-    """A run as far as `people` of its results go: nobody else was ever measured."""
+    """A run restricted to the `people` of its results, as if nobody else had been measured."""
 
     @cached_property
     def values(self) -> Frame:
@@ -102,9 +112,9 @@ class ComparisonRest(Run):
 
 
 def without_tuning_people(study: StudyResults) -> tuple[StudyResults, str]:
-    """Drop the people on whom a sweep chose settings from every run and prior, and name them.
+    """Return the study without the people on whom a sweep chose settings, and a note with them.
 
-    What is a mean over people is computed again over those left; costs are those of the whole run.
+    Means over people are computed again over the others; costs are those of the whole run.
 
     Raises:
         ConfigError: no settings were chosen on anybody, or nobody else is left.
@@ -138,6 +148,7 @@ def _rest(run: Run, seen: Sequence[str]) -> Run:
     rest = ComparisonRest(run.folder, run.label, {**run.results, "people": people})
     scores = {metric: rest.scores(metric) for metric in run.results["metrics"]}
     found = {m: summary(s, m in run.lower_is_better) for m, s in scores.items() if s}
+    # Without splits: their means over people include those who are left out here.
     return _with(rest, metrics=found, splits={})
 
 
@@ -174,6 +185,7 @@ def _prior(
     name: str, people: Mapping[str, Mapping[str, float]], order: Sequence[str], study: StudyResults
 ) -> ComparisonRow:
     estimates = {}
+    # A metric may not be defined for somebody's samples, and not computed for a baseline.
     for metric in order:
         values = {p: v[metric] for p, v in people.items() if math.isfinite(v.get(metric, math.nan))}
         if values:
@@ -188,7 +200,7 @@ def blocks(
     margin: float | None = None,
     unit: Unit = "person",
 ) -> Parts:
-    """Return the tables of a study, those that it has runs enough for.
+    """Return the tables for which a study has enough runs.
 
     Raises:
         ConfigError: an unknown metric or reference, or a margin that is not positive.
@@ -240,18 +252,18 @@ def blocks(
 
 
 def client_lines(study: StudyResults) -> list[str]:
-    """A sentence on what a client is, where it is no single person."""
-    told = study.runs[0].provenance["data"].get("clients", "")
-    return [f"Clients: {told}."] if told else []
+    """Return a sentence that describes a client, if it is not a single person."""
+    text = study.runs[0].provenance["data"].get("clients", "")
+    return [f"Clients: {text}."] if text else []
 
 
 def print_parts(
     parts: Parts, console: Console, only: Part | None = None, notes: Sequence[str] = ()
 ) -> None:
-    """Print tables, or one of them, led by notes on what was let through.
+    """Print notes on allowed differences, then all tables or one of them.
 
     Raises:
-        ConfigError: there are not runs enough for the table asked for.
+        ConfigError: there are not enough runs for the table.
     """
     for note in notes:
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
@@ -269,8 +281,8 @@ def print_summary(
     first = blocks(study)["methods"][0]
     pairs = best_pairs(study, study.headline, judge(study))
     replace(first, notes=[*first.notes, *pairs, *shared_entries(study)]).show(console)
-    told = f"Other metrics, fairness and tests: vergence compare {shlex.quote(str(folder))}"
-    console.print(Text(told, style="dim"), soft_wrap=True)
+    hint = f"Other metrics, fairness and tests: vergence compare {shlex.quote(str(folder))}"
+    console.print(Text(hint, style="dim"), soft_wrap=True)
 
 
 def tables_as_text(
@@ -280,12 +292,12 @@ def tables_as_text(
     only: Part | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """Return tables as text: CSV holds one of them, by default that of methods.
+    """Return tables as text; a CSV has one of them, by default the table of methods.
 
-    Notes lead, in Markdown as a quotation, in CSV as lines after a `#`.
+    Notes come first, in Markdown as a quotation, in CSV as lines after a `#`.
 
     Raises:
-        ConfigError: there are not runs enough for the table asked for.
+        ConfigError: there are not enough runs for the table.
     """
     wanted = _wanted(parts, only)
     if style == "csv":
@@ -317,7 +329,7 @@ def _decimals(listed: Sequence[ComparisonRow], metric: str) -> int:
 
 
 def _headline_decimals(listed: Sequence[ComparisonRow], metric: str) -> int:
-    """Return the usual number of decimals, and one more where two methods look alike at it."""
+    """Return the usual number of decimals, or one more if two methods would look equal."""
     places = _decimals(listed, metric)
     trained = [row for row in listed if metric in row.metrics and not row.prior]
     means = [number(row.metrics[metric].mean, places) for row in trained]
@@ -350,6 +362,7 @@ def headline_cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: 
     harmed = str(row.harm) or DASH
     sent = [v for r in listed for v in (r.mb_up, r.mb_down) if v > 0]
     top = max(sent, default=1.0)
+    # All cells of both columns alike, so that they can be compared by eye.
     fine = 2 if top >= 0.1 else 4 if top >= 1e-3 else 6
     return [
         *first,

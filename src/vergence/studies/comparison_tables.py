@@ -1,6 +1,6 @@
 """Fairness, paired tests and ranks of a study as tables.
 
-Every number: docs/explanation/statistics.md.
+docs/explanation/statistics.md explains every number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNITS = {"person": "people", "person-seed": "pairs of person and seed"}
 
 
 def fairness_block(study: StudyResults, metric: str) -> TextTable:
-    """Fairness of every method to people: worst, p10, p90, best, spread, harm."""
+    """Return a table of every method's fairness: worst, p10, p90, best, spread, harm."""
     found = fairness_by_run(study, metric)
     places = digits(v for f in found.values() for v in (f.worst, f.best))
     lines = [
@@ -82,7 +82,7 @@ def _harm(f: Fairness) -> list[str]:
 
 
 def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | None:
-    """Table of whom each method harms, and against what; None where no run can say so."""
+    """Return a table of the people each method harms, by reference; None if no run is judged."""
     found = {label: harm for label, harm in harms.items() if harm.losses}
     if not found:
         return None
@@ -109,9 +109,9 @@ def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | No
 
 
 def splits_block(study: StudyResults, metric: str) -> TextTable | None:
-    """Spread of a metric over splits, None where every run has one split."""
-    told = {run.label: run.results.get("splits", {}).get(metric) for run in study.runs}
-    known = {label: each for label, each in told.items() if each}
+    """Return a table of a metric's spread over splits; None if every run has one split."""
+    by_run = {run.label: run.results.get("splits", {}).get(metric) for run in study.runs}
+    known = {label: each for label, each in by_run.items() if each}
     if not known:
         return None
     places = digits(v for each in known.values() for v in each["means"].values())
@@ -138,7 +138,7 @@ def paired_block(
     margin: float | None = None,
     unit: Unit = "person",
 ) -> TextTable | None:
-    """Return the paired tests, None where there is nobody to be paired with."""
+    """Return the table of paired tests; None if there is no run to compare with."""
     judged = judge(study, metric, reference, margin, unit)
     if not judged:
         return None
@@ -190,7 +190,7 @@ def paired_block(
 
 
 def best_mean(study: StudyResults, metric: str) -> list[str]:
-    """Sentences on the best trained method, and on what needs no training beside it."""
+    """Return sentences on the best trained method and on baselines without learning."""
     run = best(study, metric)
     if run is None:
         return []
@@ -198,17 +198,17 @@ def best_mean(study: StudyResults, metric: str) -> list[str]:
     places = digits([e.mean])
     many = "Best mean of the trained methods: " if len(study.runs) > 1 else ""
     spread = f" (95 % interval {number(e.lo, places)} to {number(e.hi, places)})"
-    told = f"{many}{run.title}, {metric_name(metric)} {number(e.mean, places)}"
-    beside = baselines.baseline_sentence(study, metric)
+    text = f"{many}{run.title}, {metric_name(metric)} {number(e.mean, places)}"
+    baseline = baselines.baseline_sentence(study, metric)
     return [
-        f"{told}{spread if math.isfinite(e.lo) else ''}.",
-        *([beside] if beside else []),
+        f"{text}{spread if math.isfinite(e.lo) else ''}.",
+        *([baseline] if baseline else []),
         *training_notes(study, metric),
     ]
 
 
 def training_notes(study: StudyResults, metric: str) -> list[str]:
-    """Sentences on rows that no verdict may rest on: unlearned, destroyed, or still learning."""
+    """Return sentences on rows without a verdict: unlearned, destroyed, or still learning."""
     found = standings(study, metric)
 
     def named(labels: Iterable[str]) -> str:
@@ -237,7 +237,7 @@ def training_notes(study: StudyResults, metric: str) -> list[str]:
 
 
 def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod]) -> list[str]:
-    """A sentence on the pairs of a table whose left method is the best one: a verdict on each."""
+    """Return a sentence with the verdicts on all pairs whose first method is the best one."""
     run, found = best(study, metric), []
     for j in judged:
         if run is None or j.pair.a != run.label:
@@ -251,9 +251,10 @@ def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod
 
 
 def verdict_on(j: ComparedMethod, judged: Sequence[ComparedMethod]) -> str:
-    """The verdict on a pair in words, the same wherever the pair is shown."""
+    """Return the verdict on a pair in words, the same wherever the pair is shown."""
     if j.pair.people < 2:
         return "not compared: this is one person, and a comparison over people needs two or more"
+    # Wilcoxon's p is smallest if all n differences have one sign: 2 of 2^n; Holm multiplies it.
     least = 2.0 ** (1 - j.pair.people) * family(judged)
     few = least >= ALPHA and not j.different
     why = f"Holm's p {chance(j.holm)}" + (", and so few people cannot show one" if few else "")
@@ -301,26 +302,26 @@ def chance(p: float) -> str:
 def _caveats(judged: Sequence[ComparedMethod], unit: Unit) -> list[str]:
     many = family(judged)
     draws = UNITS[unit]
-    told = [
+    notes = [
         f"Holm over {plural(many, 'comparison')}, a pair below {ALPHA} is different; "
         f"bootstrap: BCa, {DRAWS:,} samples of {draws}."
     ]
     count = min(j.pair.people for j in judged)
     least = 2.0 ** (1 - count)
     if least * many >= ALPHA:
-        told.append(
+        notes.append(
             f"Of {count} {draws}, Wilcoxon's p cannot be below {chance(least)}, nor Holm's below "
             f"{chance(min(1.0, least * many))}."
         )
     if unit == "person-seed":
-        told.append("Seeds of one person are not independent: these p-values are too small.")
-    return told
+        notes.append("Seeds of one person are not independent: these p-values are too small.")
+    return notes
 
 
 def ranks_block(study: StudyResults, metric: str, unit: Unit = "person") -> TextTable | None:
-    """Return mean ranks, best first, and who is alike in them; None below three methods.
+    """Return a table of mean ranks, best first, and groups of methods that do not differ in them.
 
-    Over all pairs at once this is coarser than the paired tests, which give the verdict.
+    It is None below three methods. Verdicts come from the paired tests, which are finer.
     """
     found = rank(study, metric, unit)
     if found is None:
@@ -330,6 +331,7 @@ def ranks_block(study: StudyResults, metric: str, unit: Unit = "person") -> Text
     order = sorted(range(len(names)), key=ranks.__getitem__)
     groups = found.ranking.groups()
     apart = [f"{ALIKE}: {', '.join(names[i] for i in group)}." for group in groups]
+    # Nemenyi's test is only done where Friedman's finds a difference at all (Demsar 2006, 3.2.2).
     if found.ranking.p >= ALPHA:
         apart = [f"{ALIKE}: all of these methods (Friedman's test)."]
     return TextTable(

@@ -1,4 +1,4 @@
-"""Cross-dataset tests: every run's model on everybody of every run's data."""
+"""Cross-dataset tests: every run's model on all people of every run's data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HEADS = ("trained_on", "tested_on", "seed", "person", "metric", "value")
 def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     """Write cross.csv and print mean and 95 % interval over people, rows trained, columns tested.
 
-    On its own data a run's models are scored as they were (P0); on other data everybody is a
-    newcomer, served by what the method offers to people without a state. What else the runs differ
-    in is noted.
+    On its own data a run keeps its scores (P0); on other data everybody is an unseen client, whose
+    model is what the method offers to people without a state. Notes list the runs' other
+    differences.
 
     Raises:
-        ConfigError: fewer than two runs, runs of different tasks, a method that has no whole
-            network for newcomers, or one that cannot take another run's data.
+        ConfigError: fewer than two runs, runs of different tasks, a method without a whole network
+            for unseen clients, or one that cannot take another run's data.
     """
     runs = [run for folder in folders for run in read(folder).runs]
     if len(runs) < 2:
@@ -41,6 +41,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     names = _names(runs)
     seen: dict[str, str] = {}
     for name, run in names.items():
+        # A run without a digest of its data counts as one with data of its own.
         twin = seen.setdefault(str(run.provenance["data"].get("sha256", name)), name)
         if twin != name:
             raise ConfigError(
@@ -60,6 +61,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
             for _, person, what, value in rows:
                 if what == metric:
                     people.setdefault(person, []).append(float(value))
+            # Over seeds first: intervals are over people, who are the independent ones.
             cells[name, other] = [float(np.mean(values)) for values in people.values()]
     export_csv(out / "cross.csv", HEADS, lines)
     for note in check_comparable(list(names.values()), ANYTHING, DATA):
@@ -74,6 +76,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
 def _names(runs: Sequence[Run]) -> dict[str, Run]:
     named: dict[str, Run] = {}
     for run in runs:
+        # Two parts of the path: the last alone is often the name of the method.
         name = "/".join(run.folder.resolve().parts[-2:])
         if name in named:
             raise ConfigError(f"{run.folder} and {named[name].folder} end alike; rename one")
@@ -105,9 +108,11 @@ def _newcomer_rows(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Ro
                 "fedavg"
             )
         for person in loaded.ready.clients:
+            # Nothing of this person's own data may help, as for somebody who just arrived.
             met = trained.without_own_prior(person)
             try:
                 found: Mapping[str, float] = met.measure(met.model(person, False), person)
+            # Inputs of another shape, or a missing column, may fail anywhere in task and network.
             except (ConfigError, RuntimeError, KeyError) as error:
                 reason = str(error).partition("\n")[0]
                 raise ConfigError(

@@ -21,10 +21,17 @@ from vergence.results.write import export_csv
 
 @dataclass(frozen=True)
 class Curves:
-    """A metric of people, per kind `[people, counts]`, means over draws and seeds.
+    """A metric by kind, person and count, a mean over draws and seeds.
 
-    `axis` says what is counted, `how` what else a reader must know, `titles` how kinds are shown,
-    `data` is the name of the data set where one is known.
+    Attributes:
+        metric: name of the metric.
+        axis: name of the counted things.
+        people: the people, in the order of rows.
+        counts: the counts, in the order of columns.
+        values: values `[people, counts]` of every kind.
+        how: text with everything else that a reader must know.
+        titles: titles of kinds in tables and figures; default: their names.
+        data: name of the data set, if there is one.
     """
 
     metric: str
@@ -38,13 +45,13 @@ class Curves:
 
 
 def present(curves: Curves, out: Path, console: Console) -> None:
-    """Print the table, draw the figure `out` and write the numbers beside it, as .csv."""
+    """Print the table, draw the figure `out`, and write the numbers to a .csv of its name."""
     show(curves, console)
     export(curves, out, console)
 
 
 def export(curves: Curves, out: Path, console: Console) -> None:
-    """Draw the figure `out`, write the numbers beside it, as .csv, and name both files."""
+    """Draw the figure `out`, write the numbers to a .csv of its name, and print both paths."""
     export_csv(
         out.with_suffix(".csv"), ("kind", "person", "count", "metric", "value"), rows(curves)
     )

@@ -1,4 +1,4 @@
-"""Few-shot gaze of people nobody trained on, from codes learned without labels."""
+"""Few-shot gaze estimation for unseen clients, from codes learned without labels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READERS = ("network", "ridge")
 RANDOM, SUPERVISED, MEAN = "random encoder", "supervised on the shots", "mean gaze of the shots"
 HEADS = ("encoder", "code", "reader", "seed", "person", "angle_error_deg")
 Errors = Mapping[str, float]
-"""Person -> mean error in degrees."""
+"""Mean errors in degrees by person."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class FewShotOptions(NamedOptions, label="unlabelled"):
     """Settings of the evaluation.
 
     Attributes:
-        shots: labelled images, half of them left and half right eyes where rows have both.
-        source: whose they are: the `first` person of the training, as in the thesis, or drawn
-            across `all` people of the training.
-        draws: random choices of the shots.
-        epochs: of the few-shot network; the thesis takes 5, the original 30.
-        steps: of the network that is trained on the shots alone.
-        seed: of the random choices.
+        shots: number of labelled images, half of them left and half right eyes if rows have both.
+        source: owners of the shots: the `first` person of the training, as in the thesis, or `all`
+            people of the training.
+        draws: number of random choices of the shots.
+        epochs: epochs of the few-shot network; the thesis takes 5, the original 30.
+        steps: training steps of the network that is trained on the shots alone.
+        seed: seed of the random choices.
     """
 
     shots: Annotated[int, Ge(4)] = 100
@@ -76,8 +76,9 @@ class CodeRows:
 
     @classmethod
     def of(cls, samples: Samples) -> CodeRows:
-        """Take every eye of every row as a sample of its own."""
+        """Return every eye of every row as a sample of its own."""
         columns, eyes = samples.columns, samples.columns["eyes"].shape[1]
+        # Rows of one eye keep its side in the last bit of `whose` (see `unlabelled_eyes`).
         side = torch.arange(eyes).repeat(len(samples)) if eyes > 1 else columns["whose"] % 2
         image = pixels(dict(columns)).flatten(0, 1)
         return cls(image, columns["pose"].flatten(0, 1), columns["gaze"].flatten(0, 1), side)
@@ -89,7 +90,7 @@ class CodeRows:
 
 @dataclass(frozen=True)
 class FewShotScene:
-    """One seed of a run, the people it never saw, and the drawn shots of those it saw."""
+    """One seed of a run, its unseen clients, and the shots drawn from its participants."""
 
     trained: TrainedRun
     people: tuple[str, ...]
@@ -97,7 +98,7 @@ class FewShotScene:
 
     @cached_property
     def pool(self) -> tuple[CodeRows, int]:
-        """Training samples the shots are drawn from, and how many eyes stand together in a row."""
+        """The training samples from which shots are drawn, and the number of eyes in a row."""
         trained = self.trained.participants
         assert trained is not None
         names = trained.clients[:1] if self.options.source == "first" else trained.clients
@@ -118,6 +119,7 @@ class FewShotScene:
                 f"unlabelled: {self.options.shots} shots, but there are {there * eyes} training "
                 "samples to draw from; give fewer, or draw across all people"
             )
+        # Not keyed by the run: all encoders of a seed get the same shots.
         stream = RandomStream("shots", self.options.seed, self.trained.task.seed).numpy()
         chosen = np.stack([stream.permutation(there)[:wanted] for _ in range(self.options.draws)])
         first = torch.from_numpy(chosen * eyes)
@@ -130,7 +132,7 @@ class FewShotScene:
 
     @cached_property
     def tests(self) -> Mapping[str, CodeRows]:
-        """The test samples of the people left out."""
+        """The test samples of the people who were left out."""
         return {p: CodeRows.of(self.trained.ready.people[p].test) for p in self.people}
 
     def codes(self, params: Params) -> tuple[Tensor, dict[str, Tensor]]:
@@ -163,20 +165,21 @@ class FewShotScene:
                 yield name, reader, errors
 
     def constant(self) -> Errors:
-        """Return the errors of the shots' mean direction, of either eye by itself."""
+        """Return the errors of the shots' mean direction, which is computed for each eye."""
         found: dict[str, list[float]] = {person: [] for person in self.people}
         for gaze, side in zip(self.shots.gaze.double(), self.shots.side, strict=True):
             known = {int(s): mean_direction(gaze[side == s]) for s in side.unique()}
             other = mean_direction(gaze)
             for person, rows in self.tests.items():
-                told = torch.stack([known.get(int(s), other) for s in rows.side])
-                found[person].append(float(error_deg(to_vector(told), rows.gaze)))
+                # Shots may lack one of the eyes: their common mean stands in for its own.
+                predicted = torch.stack([known.get(int(s), other) for s in rows.side])
+                found[person].append(float(error_deg(to_vector(predicted), rows.gaze)))
         return {person: float(np.mean(errors)) for person, errors in found.items()}
 
     def supervised(self) -> Errors:
         """Return the errors of the same encoder and a linear layer, trained on the shots alone.
 
-        Right eyes are mirrored for it, and its answers back. Its last step is taken.
+        Right eyes are mirrored for it, and its predictions for them back.
         """
         found = np.zeros(len(self.people))
         for draw in range(self.options.draws):
@@ -206,6 +209,7 @@ class _Labelled(nn.Module):
 
     def learn(self, rows: CodeRows, steps: int, stream: RandomStream, batch: int = 20) -> None:
         draws = stream.torch()
+        # Predictions start at 0; the encoder gets gradients from the second step on.
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
         used = [*self.network.encoder.parameters(), *self.last.parameters()]  # type: ignore[union-attr]
@@ -225,13 +229,14 @@ class _Labelled(nn.Module):
 @torch.no_grad()
 def encode_images(network: nn.Module, images: Tensor) -> Tensor:
     """Return the codes `[n, codes]` of images `[n, 1, H, W]` in [0, 1]."""
+    # In parts, as the feature maps of all images at once need much memory.
     parts = [network.encode(part[:, None])[:, 0] for part in images.split(256)]  # type: ignore[operator]
     return torch.cat(parts)
 
 
 @dataclass(frozen=True)
 class FewShotResult:
-    """Errors in degrees, per row, code, reader and person, mean over seeds."""
+    """Errors in degrees by row, code, reader and person, means over seeds."""
 
     people: tuple[str, ...]
     errors: Mapping[tuple[str, str, str], NDArray[np.float64]]
@@ -244,18 +249,19 @@ def unlabelled(
 
     Args:
         folders: run directories (or folders of several) of tasks `cross_encoder`, `auto_encoder`
-            and `siamese` with the same people left out; runs that differ in their seed alone are
-            one row.
-        out: the table, as .csv.
-        options: how.
-        console: where it is printed.
+            and `siamese` with the same people left out; runs that differ only in their seed are one
+            row.
+        out: the .csv file of the table.
+        options: settings of the evaluation.
+        console: the console that the table is printed to.
 
     Raises:
         ConfigError: nobody was left out, other tasks, different people, or a method without a
-            model that everybody shares.
+            common model.
     """
     lines: list[Line] = []
     people: tuple[str, ...] = ()
+    # Rows that need no run are the same for all runs of a seed, and computed once.
     bare: set[int] = set()
     for folder in folders:
         for run in read(folder).runs:
@@ -264,8 +270,8 @@ def unlabelled(
                     f"{run.folder} is of task '{run.results['task']}'; codes are learned by "
                     f"{', '.join(TASKS)} (docs/how-to/unlabelled.md)"
                 )
-            strangers = find_held_out(run.folder)
-            trained = strangers.run(next(iter(strangers.folders)))
+            left_out = find_held_out(run.folder)
+            trained = left_out.run(next(iter(left_out.folders)))
             if not hasattr(trained.task.network, "gaze"):
                 raise ConfigError(
                     f"{run.folder}: model of task '{run.results['task']}' has no gaze code"
@@ -274,14 +280,14 @@ def unlabelled(
                 raise ConfigError(
                     f"{run.folder}: '{run.method}' shares no whole model with unseen clients"
                 )
-            if people and people != tuple(strangers.folders):
+            if people and people != tuple(left_out.folders):
                 raise ConfigError(
-                    f"{run.folder} left out {', '.join(strangers.folders)}, another run "
+                    f"{run.folder} left out {', '.join(left_out.folders)}, another run "
                     f"{', '.join(people)}; give runs with the same people left out"
                 )
-            people = tuple(strangers.folders)
+            people = tuple(left_out.folders)
             for seed in run.seeds:
-                lines += _one_seed(run, strangers, seed, options, plain=seed not in bare)
+                lines += _one_seed(run, left_out, seed, options, plain=seed not in bare)
                 bare.add(seed)
     cells: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for name, code, reader, _, person, error in lines:
@@ -301,12 +307,12 @@ Line = tuple[str, str, str, int, str, float]
 
 
 def _one_seed(
-    run: Run, strangers: HeldOut, seed: int, options: FewShotOptions, plain: bool
+    run: Run, left_out: HeldOut, seed: int, options: FewShotOptions, plain: bool
 ) -> Iterator[Line]:
-    """Yield the lines of a run and seed; with `plain` those of the rows that need no run, too."""
-    for folder in dict.fromkeys(strangers.folders.values()):
-        people = tuple(p for p, at in strangers.folders.items() if at == folder)
-        scene = FewShotScene(strangers.run(people[0], seed), people, options)
+    """Yield the lines of a run and seed; with `plain` also those of rows that need no run."""
+    for folder in dict.fromkeys(left_out.folders.values()):
+        people = tuple(p for p, at in left_out.folders.items() if at == folder)
+        scene = FewShotScene(left_out.run(people[0], seed), people, options)
         trained = scene.trained
         found = [(_name(run), *kind) for kind in scene.encoder(trained.newcomer(people[0]))]
         if plain:
@@ -331,7 +337,7 @@ def _name(run: Run) -> str:
 def block(result: FewShotResult, options: FewShotOptions) -> TextTable:
     """Return means and 95 % intervals over people: encoders as rows, codes and readers as columns.
 
-    Rows that have neither code nor reader stand in the first column.
+    Rows without code and reader use the first column.
     """
     kinds = [(code, reader) for code in CODES for reader in READERS]
     lines = []

@@ -1,6 +1,6 @@
-"""Label-poor people of a federation as a group of their own, beside the others.
+"""Label-poor people of a federation, compared with the others as a group of their own.
 
-Who has fewer labelled samples is said by `few_data.label_poor`. Docs: docs/reference/runs.md.
+`few_data.label_poor` names the people with few labelled samples. Docs: docs/reference/runs.md.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from vergence.results.text_tables import TextTable
 
 
 def label_poor(run: Run) -> frozenset[str]:
-    """Names of the label-poor people that a run measured."""
+    """Return the label-poor people whom a run measured."""
     named = {*tomllib.loads(run.config).get("few_data", {}).get("label_poor", ())}
     # People of several seeds of a generator are p01@0, p01@1, ...
     return frozenset(who for who in run.people if who in named or who.partition("@")[0] in named)
 
 
 def label_poor_block(study: StudyResults, metric: str) -> TextTable | None:
-    """Means over label-poor people and over the others, None where a run has only one kind."""
+    """Return a table of label-poor people and the others; None if a run has only one kind."""
     groups = {run.label: label_poor(run) for run in study.runs}
     if not all(0 < len(poor) < len(study.run(name).people) for name, poor in groups.items()):
         return None

@@ -19,14 +19,14 @@ from vergence.results.read import StudyResults, read
 
 @dataclass(frozen=True)
 class Anatomy:
-    """One run's masks in numbers.
+    """Statistics of one run's masks.
 
     Attributes:
-        layers: layer -> (entries, personal share, mean over seeds and people).
-        people: Jaccard index of two people's masks of one seed, mean over pairs, and of random
-            masks that keep as many entries of every tensor.
-        seeds: the same for one person's masks of two seeds; NaN with one seed. Seeds start from
-            other networks, so equal positions mean nothing there but the same layer.
+        layers: entries and mean personal share over seeds and people, by layer.
+        people: Jaccard index of two people's masks of one seed, mean over pairs, and its value for
+            random masks with as many entries of every tensor.
+        seeds: the same for one person's masks of two seeds; NaN with one seed. Networks of two
+            seeds start differently, so that only layers correspond, and not positions.
         layer_agreement: correlation over layers of the shares of two seeds; NaN with one seed.
     """
 
@@ -71,22 +71,23 @@ Pairs = Sequence[tuple[tuple[int, str], tuple[int, str]]]
 
 
 def _overlap(masks: Masks, pairs: Pairs) -> tuple[float, float]:
-    """Return the mean Jaccard index of pairs of masks, and what chance gives within tensors."""
+    """Return the mean Jaccard index of pairs of masks, and its value by chance within tensors."""
     if not pairs:
         return float("nan"), float("nan")
     counts = {key: _counts(masks, key) for pair in pairs for key in pair}
     found, chance = [], []
     for one, other in pairs:
         both = np.bitwise_count(masks.packed[one] & masks.packed[other]).sum()
-        kept = counts[one].sum() + counts[other].sum()
+        sizes = counts[one].sum() + counts[other].sum()
+        # Two random subsets of a and b of n entries share a b / n of them on average.
         expected = (counts[one] * counts[other] / masks.sizes()).sum()
-        found.append(both / max(kept - both, 1))
-        chance.append(expected / max(kept - expected, 1))
+        found.append(both / max(sizes - both, 1))
+        chance.append(expected / max(sizes - expected, 1))
     return float(np.mean(found)), float(np.mean(chance))
 
 
 def _agree(masks: Masks) -> float:
-    """Return the mean correlation of two seeds' shares over tensors, people averaged."""
+    """Return the mean correlation over tensors of two seeds' shares, averaged over people."""
     sizes = masks.sizes()
     if len(masks.seeds) < 2 or len(sizes) < 3:
         return float("nan")
@@ -94,12 +95,13 @@ def _agree(masks: Masks) -> float:
         np.mean([_counts(masks, k) / sizes for k in masks.packed if k[0] == s], axis=0)
         for s in masks.seeds
     ]
+    # Equal shares in all tensors, as of masks that are all or nothing, have no correlation.
     pairs = [(a, b) for a, b in combinations(of_seed, 2) if a.std() > 0 and b.std() > 0]
     return float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in pairs])) if pairs else float("nan")
 
 
 def shared_entries(study: StudyResults) -> list[str]:
-    """Return a sentence on how far the masks of two methods agree, of four methods at most."""
+    """Return a sentence on the overlap of masks of two methods, for at most four methods."""
     masked = [(run.title, run.masks) for run in study.runs if run.masks is not None][:4]
     found = []
     for (name, one), (another, other) in combinations(masked, 2):
@@ -122,15 +124,15 @@ def print_anatomy(folder: Path, console: Console) -> None:
     Raises:
         StateError: no run there has masks.
     """
-    told = [anatomy(run.title, run.masks) for run in read(folder).runs if run.masks is not None]
-    if not told:
+    masked = [anatomy(run.title, run.masks) for run in read(folder).runs if run.masks is not None]
+    if not masked:
         raise StateError(
             f"{folder} holds no masks: only methods that keep parameters at home have them "
             "(fedcpf, fedselect, fedper, fedrep, lg_fedavg, fedbn, fedpac)"
         )
-    for part in by_layer(told):
+    for part in by_layer(masked):
         console.print(part)
-    console.print(agreement(told))
+    console.print(agreement(masked))
 
 
 def by_layer(anatomies: Sequence[Anatomy]) -> list[Table]:
@@ -147,7 +149,7 @@ def by_layer(anatomies: Sequence[Anatomy]) -> list[Table]:
 
 
 def agreement(anatomies: Sequence[Anatomy]) -> Table:
-    """Agreement of masks between people and over seeds, beside chance."""
+    """Return a table of the agreement of masks between people and over seeds, and by chance."""
     heads = (
         "Jaccard index of two masks",
         "two people",

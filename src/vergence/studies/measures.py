@@ -23,23 +23,23 @@ from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 
 RunOf = Callable[[Path, int], TrainedRun]
-"""(run directory, seed) -> who measures its models."""
+"""Function from run directory and seed to the trained run, which measures its models."""
 RECORDED = ("glasses", "light", "day", "side")
-"""Columns of samples that say under which conditions they were taken."""
+"""Columns of samples that record the conditions of a picture."""
 TURN = "head turn"
 """The angle by which the head is turned away from the camera, from the column `pose`."""
 LEVELS = ("low", "middle", "high")
 FEW = 12
-"""A whole-numbered condition of more values is split into thirds, as one of real numbers is."""
+"""Largest number of values of a whole-numbered condition; others are split into thirds."""
 
 
 def write_matrix(
     experiment: Experiment, trained: RunOf, folder: Path, people: Sequence[str], console: Console
 ) -> None:
-    """Write matrix.csv and a picture beside each method's run, and print what they come to.
+    """Write each method's train x test matrix as .csv and picture, and print its means.
 
-    The diagonal is everybody's own model on their own test data (person-specific); the rest is
-    what individual models have to offer to other people (person-independent).
+    The diagonal has everybody's own model on their own test data (person-specific); the other
+    entries have individual models on other people's data (person-independent).
     """
     task = experiment.task(0)
     rows = []
@@ -57,11 +57,12 @@ def write_matrix(
         out = folder.parent / "matrix"
         export_csv(out / f"{label}.csv", ("seed", "model_of", "person", "metric", "value"), lines)
         save(figure(table, people, task.headline), out / f"{label}.png")
-        apart = np.array(with_number(table[~np.eye(len(people), dtype=bool)]))
+        others = np.array(with_number(table[~np.eye(len(people), dtype=bool)]))
         cells = [float(np.mean(with_number(np.diag(table))))]
-        if len(apart):
-            worst = apart.max() if task.headline in task.lower_is_better else apart.min()
-            cells += [float(apart.mean()), float(worst)]
+        # One person has no others.
+        if len(others):
+            worst = others.max() if task.headline in task.lower_is_better else others.min()
+            cells += [float(others.mean()), float(worst)]
         shown = [number(c, digits(cells)) for c in cells]
         rows.append([label, *shown, *[""] * (3 - len(shown))])
     heading = (
@@ -101,6 +102,7 @@ def write_conditions(
         for seed in seeds:
             found = trained(folder / label, seed)
             models = {person: found.model(person) for person in people}
+            # As in a run: a person's prior is chosen for the model that predicts.
             tests = {p: found.tune_prior(params, p).test for p, params in models.items()}
             outputs = {p: found.outputs(params, tests[p]) for p, params in models.items()}
             for person, condition, level, rows in levels(tests):
@@ -131,7 +133,7 @@ def write_conditions(
 def levels(tests: Mapping[str, Samples]) -> Iterator[tuple[str, str, str, Tensor]]:
     """Yield (person, condition, level, sample numbers) of everybody's test samples.
 
-    Thirds are those of everybody together.
+    Thirds are computed over all people together.
 
     Raises:
         ConfigError: nothing is recorded about the samples.
@@ -147,9 +149,10 @@ def levels(tests: Mapping[str, Samples]) -> Iterator[tuple[str, str, str, Tensor
         )
     for name in names:
         values = {person: _recorded(test, name) for person, test in tests.items()}
-        told = torch.cat([v.double() for v in values.values() if v is not None])
-        whole = bool((told == told.round()).all()) and len(told.unique()) <= FEW
-        edges = torch.quantile(told, torch.tensor([1 / 3, 2 / 3], dtype=told.dtype))
+        # Of all people: "low" must mean the same light, say, for everybody.
+        pool = torch.cat([v.double() for v in values.values() if v is not None])
+        whole = bool((pool == pool.round()).all()) and len(pool.unique()) <= FEW
+        edges = torch.quantile(pool, torch.tensor([1 / 3, 2 / 3], dtype=pool.dtype))
         for person, value in values.items():
             assert value is not None
             group = value.long() if whole else torch.bucketize(value.double(), edges)
@@ -159,7 +162,7 @@ def levels(tests: Mapping[str, Samples]) -> Iterator[tuple[str, str, str, Tensor
 
 
 def _recorded(test: Samples, name: str) -> Tensor | None:
-    """Conditions recorded about each test sample, None where they are not."""
+    """Return a recorded condition of each test sample; None if it was not recorded."""
     if name == TURN:
         pose = test.columns.get("pose")
         return None if pose is None else pose.double().norm(dim=1)

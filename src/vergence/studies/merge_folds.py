@@ -19,7 +19,7 @@ from vergence.results.run_files import read_json
 from vergence.studies import sweep_budget
 
 Score = Callable[[str, str, int], Mapping[str, Mapping[str, float]]]
-"""(label, person, seed) -> evaluation -> metrics."""
+"""Function from label, person and seed to metrics, by evaluation."""
 
 
 def merge(
@@ -30,21 +30,22 @@ def merge(
     score: Score,
     split: str,
 ) -> None:
-    """Write one run directory per method: of every fold, the row of the person it is about.
+    """Write one run directory per method, with one row of each fold: that of its person.
 
     Args:
-        experiment: what was run.
+        experiment: the experiment of all folds.
         loaded: everybody's data.
         out: the protocol's folder.
-        folds: person -> folder of the fold about that person.
-        score: measures that person; evaluation P0 is the headline.
-        split: what was tested how; the split of the data is added.
+        folds: folder of the fold about each person.
+        score: function that measures that person; evaluation P0 is the headline.
+        split: text on the test of a fold, to which the split of the data is added.
 
     Raises:
         StateError: the folds were run by different code.
     """
     for label in experiment.methods:
         folder = out / label
+        # Merged before an interruption.
         if (folder / "results.json").exists():
             continue
         rows = [
@@ -85,12 +86,13 @@ def write_tables(
 
 
 def _add_up(plan: Plan, folder: Path, folds: Sequence[Path]) -> None:
-    """Let a merged run tell what all folds have spent on the same people, and not one of them."""
-    told = read_json(folder / "results.json")
+    """Write into a merged run the budget that all folds have spent on the same people."""
+    # Each fold records its own alone: read by itself it would understate what people lost.
+    record = read_json(folder / "results.json")
     for unit, amount in sweep_budget.spending_of_runs(plan, folds).items():
-        block = told["privacy"][unit] | {"epsilon": amount, "seeds_together": amount, "check": None}
-        told["privacy"][unit] = block | {"folds_together": len(folds)}
-    results.write_json(folder / "results.json", told)
+        spent = {"epsilon": amount, "seeds_together": amount, "check": None}
+        record["privacy"][unit] |= spent | {"folds_together": len(folds)}
+    results.write_json(folder / "results.json", record)
 
 
 def code_of(parts: Mapping[str, Run]) -> str:
@@ -110,9 +112,10 @@ def code_of(parts: Mapping[str, Run]) -> str:
 
 
 def turns(label: str, folds: Mapping[str, Path]) -> list[list[str]]:
-    """Return of every fold the turns of the next person, so that everybody's are there once."""
+    """Return the turns of one person of every fold, so that everybody's turns are there once."""
     people, found = list(folds), []
     for place, fold in enumerate(folds.values()):
+        # The next person, as a fold's own may not have trained in it; pooled data have one client.
         wanted = {people[(place + 1) % len(people)], *([] if place else [POOLED])}
         head, *rows = text_rows(fold / label / "turns.csv")
         found += [row for row in rows if row[head.index("client")] in wanted]
@@ -120,10 +123,11 @@ def turns(label: str, folds: Mapping[str, Path]) -> list[list[str]]:
 
 
 def finish(experiment: Experiment, loaded: Loaded, out: Path) -> None:
-    """Compare merged runs with training alone, if that is among them; write priors and index."""
+    """Write harm against training alone, if that is among the runs; then baselines and index."""
     labels = list(experiment.methods)
     alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
     for label in labels if alone else ():
+        # Runs that an earlier call merged have it already.
         if not results.has_harm(out / label):
             results.write_harm(out / label, out / str(alone))
     task = experiment.task(experiment.plan.seeds[0])

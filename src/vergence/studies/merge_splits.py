@@ -1,7 +1,7 @@
 """Runs on several splits of the same people, merged into one run directory per method.
 
-A person counts once: their value is the mean over splits. People of different seeds of a generator
-are different people, and all of them are kept. Docs: docs/how-to/protocols.md.
+A person counts once, with the mean over splits. The seeds of a generator make different people, who
+are all in the merged run. Docs: docs/how-to/protocols.md.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def merge(
     folders: Mapping[int, Path],
     per_split: bool = False,
 ) -> None:
-    """Write one run directory per method: of everybody the mean over splits, seed by seed.
+    """Write one run directory per method, with everybody's mean over splits for each seed.
 
     Args:
-        experiment: what was run on each split.
-        loaded: split seed -> data.
+        experiment: the experiment of all splits.
+        loaded: data by split seed.
         out: the folder of the merged directories.
-        folders: split seed -> folder of its run.
-        per_split: each split has other people, who are all kept.
+        folders: folder of the run of each split seed.
+        per_split: each split has other people, who are all in the merged run.
 
     Raises:
-        StateError: the splits were run by different code, or others are merged there.
+        StateError: the splits were run by different code, or `out` has other splits merged.
     """
     first = next(iter(loaded.values()))
     for label in experiment.methods:
@@ -59,6 +59,7 @@ def merge(
             tables[SAMPLES] = judged
         merge_folds.write_tables(experiment, label, folder, {**tables, "rounds.csv": []})
         code = merge_folds.code_of(parts)
+        # One digest for the data of all splits: comparisons read it as that of a single run.
         sha = hashlib.sha256("".join(each.sha for each in loaded.values()).encode()).hexdigest()
         files = experiment.files(experiment.method_config(label))
         about = results.provenance(first.raw, sha, code, files)
@@ -94,7 +95,7 @@ def _person_key(person: str, seed: object, per_split: bool) -> str:
 
 
 def scores(parts: Mapping[str, Run], per_split: bool = False) -> list[tuple[Any, ...]]:
-    """Rows of people.csv, each the mean over the splits that have this person."""
+    """Return the rows of people.csv, each the mean over the splits that have this person."""
     keys = ["seed", "person", "evaluation", "metric"]
     found: dict[tuple[Any, ...], list[float]] = {}
     for split, run in parts.items():
@@ -104,7 +105,7 @@ def scores(parts: Mapping[str, Run], per_split: bool = False) -> list[tuple[Any,
 
 
 def turns(parts: Mapping[str, Run], per_split: bool = False) -> list[list[str]]:
-    """Rows of turns.csv: of a turn the means over the splits in which it took place."""
+    """Return the rows of turns.csv, each the mean over the splits in which a turn took place."""
     head = TABLES["turns.csv"]
     kinds = [COLUMNS[name].kind for name in head]
     found: dict[tuple[Any, ...], list[list[str]]] = {}
@@ -116,7 +117,7 @@ def turns(parts: Mapping[str, Run], per_split: bool = False) -> list[list[str]]:
 
 
 def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
-    """A turn of all splits; numbers that one does not tell are empty, and so is no fault hidden."""
+    """Return one turn of all splits; a number that one of them lacks is empty."""
     made = []
     for kind, *cells in zip(kinds, *rows, strict=True):
         if len({*cells}) == 1:
@@ -124,15 +125,13 @@ def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
         elif kind is float:
             made.append("" if "" in cells else repr(float(np.mean([*map(float, cells)]))))
         else:
+            # A fault in one split must not be hidden by successes in the others.
             made.append(next(cell for cell in cells if cell != "ok"))
     return made
 
 
 def blocks(folders: Mapping[str, Path], file: str, per_split: bool = False) -> list[list[str]]:
-    """Rows of samples.csv or prior_samples.csv of all splits, none where a split has no such file.
-
-    A picture or scene is the same one in every split, any other block is one of its split alone.
-    """
+    """Return the rows of samples.csv or prior_samples.csv of all splits; none if one lacks it."""
     found: list[list[str]] = []
     if not all((folder / file).exists() for folder in folders.values()):
         return found
@@ -140,6 +139,7 @@ def blocks(folders: Mapping[str, Path], file: str, per_split: bool = False) -> l
     for split, folder in folders.items():
         for row in text_rows(folder / file)[1:]:
             row[who] = _person_key(row[who], split, per_split)
+            # A picture or scene is the same in every split; a block of samples is its split's own.
             known = row[at].startswith((PICTURE, SCENE))
             name = row[at] if known else f"split {split} {row[at]}"
             found.append([*row[:at], name, *row[at + 1 :]])
@@ -147,8 +147,8 @@ def blocks(folders: Mapping[str, Path], file: str, per_split: bool = False) -> l
 
 
 def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
-    """Of every metric the mean over people on each split, and their standard deviation."""
-    told = {
+    """Return every metric's means over people on each split, and their standard deviation."""
+    means_by_metric = {
         metric: {
             seed: float(np.mean(with_number(run.scores(metric).values())))
             for seed, run in parts.items()
@@ -157,7 +157,7 @@ def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
     }
     return {
         metric: {"means": means, "std": float(np.std([*means.values()], ddof=1))}
-        for metric, means in told.items()
+        for metric, means in means_by_metric.items()
     }
 
 
@@ -171,13 +171,13 @@ def _write_priors(out: Path, folders: Mapping[int, Path], per_split: bool) -> No
                     found.setdefault(key, []).append(value)
     rows = [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
     results.write_csv(out / "priors.csv", TABLES["priors.csv"], rows)
-    told = {str(seed): folder for seed, folder in folders.items()}
-    if judged := blocks(told, PRIORS, per_split):
+    named = {str(seed): folder for seed, folder in folders.items()}
+    if judged := blocks(named, PRIORS, per_split):
         results.write_csv(out / PRIORS, TABLES[PRIORS], judged)
 
 
 def show(study: StudyResults, console: Console) -> None:
-    """Print what splits change of the headline."""
+    """Print the spread of the headline over splits."""
     table = splits_block(study, study.headline)
     assert table is not None
     table.show(console)

@@ -1,7 +1,7 @@
 """`vergence study evaluate`: an experiment under one protocol, in folds that can be interrupted.
 
-Within OUT every protocol has its folder: `within` and `leave-one-out`, `late`, `people` hold runs;
-what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/how-to/protocols.md.
+Every protocol has a folder in OUT: `within`, `leave-one-out`, `late` and `people` contain runs,
+measurements on them (`matrix`, `conditions`) lie next to these. Docs: docs/how-to/protocols.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vergence.studies.curves import Curves, present
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
 SAMPLES, SPLITS = "samples", "splits"
 GROWTH, UNSEEN = (5, 10, 15, 30), 5
-"""Numbers of people to train on, and how many others are measured, for protocol `people`."""
+"""Numbers of people to train on, and the number of others to measure, for protocol `people`."""
 COUNTS = (5, 10, 20)
 """Numbers of training samples of each person, for protocol `samples`."""
 SPLIT_SEEDS = (0, 1, 2)
@@ -44,11 +44,17 @@ SPLIT_SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class StudyScene:
-    """An experiment with `methods`, its data, where its protocols lie, and where to tell of it.
+    """An experiment with `methods`, its data, the folder of its protocols, and a console.
 
-    `sizes` and `unseen` are for protocol `people`: how many train, and how many others, the last
-    of the data, are measured. `counts` are numbers of training samples, for protocol `samples`;
-    `split_seeds` are for protocol `splits`.
+    Attributes:
+        experiment: the experiment.
+        loaded: its data.
+        out: the folder of its protocols.
+        console: the console to print to.
+        sizes: numbers of people to train on, for protocol `people`.
+        unseen: number of other people, the last of the data, to measure in it.
+        counts: numbers of training samples, for protocol `samples`.
+        split_seeds: seeds of splits, for protocol `splits`.
     """
 
     experiment: Experiment
@@ -80,14 +86,13 @@ def evaluate(
     samples: Sequence[int] | None = None,
     split_seeds: Sequence[int] | None = None,
 ) -> None:
-    """Run what a protocol needs and is not there yet, measure, and print.
+    """Run the missing runs of a protocol, measure, and print.
 
     Raises:
         ConfigError: an unknown protocol, options of another one, or an experiment or data that
-            does not suit it.
-        PartialRun: interrupted; the same command goes on.
-        StateError: OUT was begun with another experiment, code or data, or links in it lead
-            elsewhere.
+            do not suit it.
+        PartialRun: interrupted; the same command continues.
+        StateError: OUT was begun with another experiment, code or data, or has links in it.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol '{protocol}'; known: {', '.join(PROTOCOLS)}")
@@ -97,9 +102,10 @@ def evaluate(
         ("samples", samples, SAMPLES),
         ("split-seeds", split_seeds, SPLITS),
     )
-    for option, given, owner in options:
-        if given is not None and protocol != owner:
+    for option, value, owner in options:
+        if value is not None and protocol != owner:
             raise ConfigError(f"--{option} is for protocol {owner}; leave it out for {protocol}")
+    # OUT may come from somebody else: a link in it would lead our writes to another file.
     refuse_links(out)
     experiment = split_runs.with_method_list(experiment)
     if protocol not in (SPLITS, SAMPLES):
@@ -113,6 +119,7 @@ def evaluate(
     try:
         PROTOCOLS[protocol](scene)
     except PartialRun as error:
+        # The rest of the message advises how to resume one fold; here the whole study goes on.
         reason = str(error).partition(";")[0]
         raise PartialRun(f"{reason}; what is done is kept: give the same command again") from None
     summarise(out, console)
@@ -121,22 +128,23 @@ def evaluate(
 def run_on_people(
     scene: StudyScene, experiment: Experiment, folder: Path, people: Sequence[str]
 ) -> Path:
-    """Run an experiment on these people, or go on with it; a finished one is left as it is."""
+    """Run or resume an experiment on these people; a finished one stays as it is."""
     experiment = experiment.on_dataset(PersonPart(scene.loaded.raw, tuple(people)))
     start_or_resume(experiment, scene.loaded.ready.only(people), folder)
     return folder
 
 
 def within(scene: StudyScene) -> Path:
-    """Train on everybody, test on everybody's test part: what `vergence run` does."""
+    """Train on everybody and test on everybody's test part, as `vergence run` does."""
     return run_on_people(scene, scene.experiment, scene.out / WITHIN, scene.people)
 
 
 def leave_one_out(scene: StudyScene) -> Path:
-    """Train without one person, score that person; everybody in turn."""
+    """Train without one person and score that person, for everybody in turn."""
     others = {p: [c for c in scene.people if c != p] for p in scene.people}
     if len(others) < 2:
         raise ConfigError("leave-one-out needs two people or more; the data has one")
+    # A start model that was trained on a person knows that "unseen" client already.
     starting_model.refuse_overlap(
         scene.experiment.model.start, scene.loaded.raw.name, {*scene.people}
     )
@@ -156,20 +164,21 @@ def leave_one_out(scene: StudyScene) -> Path:
 
 
 def late(scene: StudyScene) -> Path:
-    """Let one person join after half of the rounds; everybody in turn."""
+    """Let one person join after half of the rounds, for everybody in turn."""
     presence, rounds = scene.experiment.plan.presence, scene.experiment.plan.rounds
     if presence.trace or presence.rhythm:
         raise ConfigError("late writes a presence trace of its own: take trace and rhythm out")
     named = zip(scene.experiment.methods.items(), scene.experiment.table["methods"], strict=True)
-    kept = []
+    entries = []
     for (label, method), entry in named:
+        # Pooled data have one client, which cannot be late for a single person.
         if not method.pooled:
-            kept.append(entry)
+            entries.append(entry)
             continue
         scene.console.print(f"late: without {label}, which has everybody's data from the start")
-    if not kept:
+    if not entries:
         raise ConfigError("late: no method is left in which a person can be absent")
-    late_table = {**scene.experiment.table, "methods": kept}
+    late_table = {**scene.experiment.table, "methods": entries}
     folds = {}
     for place, person in enumerate(scene.people, start=1):
         scene.console.print(f"{person} is late ({place} of {len(scene.people)})", highlight=False)
@@ -185,8 +194,8 @@ def late(scene: StudyScene) -> Path:
         folds[person] = run_on_people(scene, _with_trace(late_table, trace), folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
-        told = read(folds[person] / label).runs[0].values
-        own = told[(told.person == person) & (told.seed == seed)]
+        values = read(folds[person] / label).runs[0].values
+        own = values[(values.person == person) & (values.seed == seed)]
         points = own.groupby("evaluation", sort=False)
         return {point: dict(zip(at.metric, at.value, strict=True)) for point, at in points}
 
@@ -210,18 +219,19 @@ def _print_spent(folder: Path, console: Console) -> None:
 
 
 def _with_trace(table: Table, trace: Path) -> Experiment:
-    """Return an experiment under a trace; its config.toml names the file alone, as OUT may move."""
+    """Return an experiment with a trace of presence."""
 
     def under(name: str) -> Experiment:
         return check({**table, "presence": {**table.get("presence", {}), "trace": name}})
 
+    # config.toml names the file without its folder, as OUT may be moved.
     return replace(under(str(trace.resolve())), table=under(trace.name).table)
 
 
 def growth(scene: StudyScene) -> None:
-    """Train on more and more people, measure the same others as newcomers.
+    """Train on more and more people, and measure the same others as unseen clients.
 
-    Every seed draws its own order of people; a larger set of a seed holds its smaller ones.
+    Every seed draws its own order of people; a seed's larger sets include its smaller ones.
     """
     sizes, people = scene.sizes, scene.people
     needed = max(sizes) + scene.unseen
@@ -230,13 +240,15 @@ def growth(scene: StudyScene) -> None:
             f"people: training on {', '.join(map(str, sizes))} and testing on {scene.unseen} "
             f"others takes {needed} people, the data has {len(people)}: give fewer, or more data"
         )
-    known, strangers = people[: -scene.unseen], people[-scene.unseen :]
-    starting_model.refuse_overlap(scene.experiment.model.start, scene.loaded.raw.name, {*strangers})
+    known, left_out = people[: -scene.unseen], people[-scene.unseen :]
+    starting_model.refuse_overlap(scene.experiment.model.start, scene.loaded.raw.name, {*left_out})
     values: dict[str, np.ndarray] = {}
     seeds = scene.experiment.plan.seeds
     for column, size in enumerate(sizes):
         for seed in seeds:
             scene.console.print(f"{plural(size, 'person')}, seed {seed}", highlight=False)
+            # The same permutation for every size: a larger set includes the smaller one, so that
+            # the curve shows more people and not other people.
             drawn = RandomStream("people", seed).numpy().permutation(len(known))[:size]
             chosen = [known[int(i)] for i in sorted(drawn)]
             folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
@@ -244,32 +256,33 @@ def growth(scene: StudyScene) -> None:
             run = {**scene.experiment.table.get("run", {}), "seeds": [seed]}
             run_on_people(scene, check({**scene.experiment.table, "run": run}), folder, chosen)
             for label in scene.experiment.methods:
-                table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
+                table = values.setdefault(label, np.zeros((len(left_out), len(sizes))))
                 trained = scene.run(folder / label, seed)
-                for row, person in enumerate(strangers):
+                for row, person in enumerate(left_out):
                     got = trained.unseen_client(person, chosen)["P0"]
                     table[row, column] += got[trained.task.headline] / len(seeds)
     headline = scene.experiment.task(seeds[0]).headline
     how = f"newcomers; local-only: others' models; {plural(len(seeds), 'seed')}"
-    curves = Curves(headline, "people in training", strangers, sizes, values, how)
+    curves = Curves(headline, "people in training", left_out, sizes, values, how)
     present(curves, scene.out / PEOPLE / "people.png", scene.console)
 
 
 def learning(scene: StudyScene) -> None:
-    """Train with more and more samples of each person, measure people on the same test part.
+    """Train with more and more samples of each person, and measure on the same test part.
 
-    A larger number of samples holds the smaller ones. With `run.evaluate_people` the same few
+    A larger number of samples includes the smaller ones. With `run.evaluate_people` the same few
     people are measured at each; with `run.split_seeds` they are measured on every split.
     """
     counts = scene.counts
     if not counts or len(set(counts)) != len(counts):
         raise ConfigError(f"samples: give different numbers, at least one; got {counts}")
+    # All are checked before anything trains.
     trainings = {
         count: training_on(
             scene, with_key(scene.experiment, "few_data", "samples_per_person", count)
         )
         for count in sorted(counts)
-    }  # all are checked before anything trains
+    }
     values: dict[str, list[dict[str, float]]] = {}
     titles: dict[str, str] = {}
     headline = scene.experiment.task(0).headline
@@ -295,7 +308,7 @@ def learning(scene: StudyScene) -> None:
 
 
 def training_on(scene: StudyScene, experiment: Experiment) -> Callable[[Path], Path]:
-    """Check an experiment, on each of its splits; return what runs it in a folder."""
+    """Check an experiment, on each of its splits; return a function that runs it in a folder."""
     if not experiment.plan.split_seeds:
         own = replace(scene, loaded=validate(experiment))
         return lambda folder: run_on_people(own, experiment, folder, scene.people)
@@ -304,9 +317,9 @@ def training_on(scene: StudyScene, experiment: Experiment) -> Callable[[Path], P
 
 
 def own_priors(study: StudyResults, metric: str) -> dict[str, dict[str, float]]:
-    """Scores of people's own prior, which learns nothing from others, by its name."""
+    """Return the scores of the baselines from each person's own data, by their names."""
     return {
-        name: {person: told[metric] for person, told in study.priors[name].items()}
+        name: {person: metrics[metric] for person, metrics in study.priors[name].items()}
         for name in own_prior(study.runs[0])
     }
 
@@ -319,7 +332,8 @@ def with_key(experiment: Experiment, part: str, key: str, value: Any) -> Experim
 
 def several_splits(scene: StudyScene) -> Path:
     """Run the experiment on several splits of the same people, and merge person by person."""
-    made = split_runs.data_splits(scene.experiment, scene.split_seeds)  # before anything trains
+    # All splits are checked before anything trains.
+    made = split_runs.data_splits(scene.experiment, scene.split_seeds)
     on_splits(scene, scene.experiment, made, scene.out / SPLITS)
     merge_splits.show(read(scene.out / SPLITS), scene.console)
     return scene.out / SPLITS
@@ -331,7 +345,7 @@ def on_splits(
     splits: Mapping[int, split_runs.DataSplit],
     folder: Path,
 ) -> Path:
-    """Run an experiment on each split, or go on with it, and merge them."""
+    """Run or resume an experiment on each split, and merge the runs."""
 
     def one(split: split_runs.DataSplit, inner: Path) -> None:
         scene.console.print(f"split {inner.name.removeprefix('split')}", highlight=False)
@@ -349,7 +363,7 @@ def matrix(scene: StudyScene) -> None:
 
 
 def conditions(scene: StudyScene) -> None:
-    """Split everybody's error by what was recorded about the samples."""
+    """Split everybody's error by the recorded conditions of samples."""
     folder = within(scene)
     measures.write_conditions(scene.experiment, scene.run, folder, scene.people, scene.console)
 
@@ -374,12 +388,13 @@ PROTOCOLS: Mapping[str, Callable[[StudyScene], Any]] = {
 
 
 def combined(specific: float, independent: float, lower_is_better: bool) -> float:
-    """Return the harmonic mean of how good a method is for people it knows and for unseen clients.
+    """Return a method's combined score for people it was trained on and for unseen clients.
 
-    Where less is better, goodness is 1 / error, and its harmonic mean is that of the mean error:
-    what a user sees on average who is known with probability one half. Elsewhere it is
-    2 / (1 / specific + 1 / independent), and 0 if either is not above 0.
+    It is the harmonic mean, 2 / (1 / specific + 1 / independent), and 0 if either is not above 0;
+    for errors it is their mean.
     """
+    # The harmonic mean of 1 / error is 1 / mean error: what a user sees on average who is a
+    # participant with probability one half.
     if lower_is_better:
         return (specific + independent) / 2
     if min(specific, independent) <= 0:
@@ -388,7 +403,7 @@ def combined(specific: float, independent: float, lower_is_better: bool) -> floa
 
 
 def summarise(out: Path, console: Console) -> None:
-    """Print the headline under each protocol done in OUT, and the combined score; write it too."""
+    """Print and write the headline under each finished protocol of OUT, and the combined score."""
     done = {
         name: read(out / name)
         for name in (WITHIN, LEAVE, LATE)

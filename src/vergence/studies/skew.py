@@ -22,7 +22,7 @@ from vergence.metrics.skew import MEASURES, Skew, measure_skew
 from vergence.results.figure_style import canvas, figure_format, save, styled
 
 SAMPLES, MOST, LEAST = 4000, 400, 20
-"""Training samples compared: of everybody together, and of one person at most and at least."""
+"""Number of compared training samples of all people, and the most and fewest of one person."""
 TITLES = {
     "covariate": "P(x)",
     "label": "P(y)",
@@ -38,8 +38,8 @@ def load(target: str, root: str | None, sets: Sequence[str] = ()) -> Federation:
 
     Args:
         target: a TOML file, or a name from `vergence data list`.
-        root: the folder of the data; wins over the experiment's.
-        sets: `federation.key=value` or `noise.key=value`.
+        root: the folder of the data; replaces the experiment's.
+        sets: settings `federation.key=value` or `noise.key=value`.
 
     Raises:
         ConfigError: no such name, or an option is out of range.
@@ -54,6 +54,8 @@ def load(target: str, root: str | None, sets: Sequence[str] = ()) -> Federation:
         raise ConfigError(f"{target} needs federation = {{ name = ... }}")
     options = dict(federation)
     name, own = options.pop("name"), options.pop("root", None)
+    # A name on the command line is the user's own; a file may come from somebody else, whose code
+    # runs only if the user trusts it.
     with under(current_trust() if from_file else trust_in_own_file()):
         dataset = bind(find("data", name, Dataset), options, f"federation ({name})")
     noise = bind(Noise, table.get("noise", {}), "noise")
@@ -62,13 +64,14 @@ def load(target: str, root: str | None, sets: Sequence[str] = ()) -> Federation:
 
 
 def skew_of(federation: Federation) -> Skew:
-    """Measure the training samples of everybody.
+    """Measure the skew of everybody's training samples.
 
     Raises:
         ConfigError: more than 200 people.
         DataError: a person has too few samples, or they hold nothing to compare.
     """
     people = federation.people
+    # Distances between all pairs of samples are in memory at once: their number is limited.
     if len(people) > SAMPLES // LEAST:
         raise ConfigError(
             f"skew compares at most {SAMPLES // LEAST} people, '{federation.name}' has "
@@ -91,7 +94,7 @@ def show(
     sets: Sequence[str] = (),
     picture: Path | None = None,
 ) -> None:
-    """Print every measure of every client, and write the shares as a heat map if wanted."""
+    """Print every measure of every client, and draw the shares as a heat map in `picture`."""
     if picture is not None:
         figure_format(picture)
     federation = load(target, root, sets)
@@ -112,7 +115,7 @@ def show(
 
 
 def table(skew: Skew, name: str) -> Table:
-    """Return one row per client: value (share), with a star where chance does not explain it."""
+    """Return one row per client: value (share), with a star if it is beyond chance."""
     caption = (
         "value (share), each client against all others; * beyond 99 % of what chance gives; "
         "dominating: the largest such share"

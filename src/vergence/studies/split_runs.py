@@ -1,6 +1,6 @@
 """`run.split_seeds`: an experiment run once per split of its data, merged into one run per method.
 
-Of generated people every seed of the generator makes others, who are all kept, as `p01@2`.
+Every seed of a generator makes other people, who are all in the merged run, as `p01@2`.
 Docs: docs/reference/runs.md.
 """
 
@@ -32,9 +32,9 @@ class DataSplit:
 
 
 def with_method_list(experiment: Experiment, home: Path | None = None) -> Experiment:
-    """The experiment with its one method as a list, so that every run has a folder of its own.
+    """Return the experiment with its one method as a list, so that every run has a folder.
 
-    `home` is the folder that it is run in, which keeps the model that it starts from.
+    `home` is the folder of the run, which contains the model that it starts from.
 
     Raises:
         ConfigError: it is made of Python objects, which no other split can be read from.
@@ -57,12 +57,13 @@ def with_method_list(experiment: Experiment, home: Path | None = None) -> Experi
 
 
 def key_of(experiment: Experiment) -> str:
-    """The option of the data set that another split takes another value of.
+    """Return the option of the data set whose value differs between splits.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the data set has no such option.
     """
     known = {each.name for each in fields(experiment.dataset)}
+    # A split seed first: it keeps the people, whereas a generator's seed makes others.
     found = next((key for key in (SPLIT, GENERATED) if key in known), None)
     if found is None:
         raise ConfigError(
@@ -75,9 +76,9 @@ def key_of(experiment: Experiment) -> str:
 def data_splits(
     experiment: Experiment, seeds: Sequence[int], home: Path | None = None
 ) -> dict[int, DataSplit]:
-    """Every split of an experiment, by its seed, checked before anything trains.
+    """Return every split of an experiment, by its seed, checked before anything trains.
 
-    `home` is as of `with_method_list`.
+    `home` is as in `with_method_list`.
 
     Raises:
         ConfigError: fewer than two different seeds, or splits that cannot be merged.
@@ -110,6 +111,7 @@ def data_splits(
                 f"splits: split_seed {seed} has other people than split_seed {seeds[0]}; name "
                 "people who are in every split (people), or take other seeds"
             )
+    # Equal data twice would pass for an independent repetition.
     if len({each.loaded.sha for each in found.values()}) < len(seeds):
         raise ConfigError(f"splits: {key} does not change this data: its split is not random")
     return found
@@ -121,13 +123,14 @@ def run_and_merge(
     out: Path,
     one: Callable[[DataSplit, Path], object],
 ) -> None:
-    """Let `one` run or finish each split in its folder `out/splitN`, and merge them below `out`."""
+    """Let `one` run or resume each split in its folder `out/splitN`; merge them in `out`."""
     folders = {seed: out / f"split{seed}" for seed in splits}
     for seed, each in splits.items():
         one(each, folders[seed])
-    apart = key_of(experiment) == GENERATED
+    generated = key_of(experiment) == GENERATED
     loaded = {seed: each.loaded for seed, each in splits.items()}
-    merge_splits.merge(experiment, loaded, out, folders, apart)
+    merge_splits.merge(experiment, loaded, out, folders, generated)
+    # Last, as a seal covers every file of its folder.
     for folder in (*(out / label for label in experiment.methods), out):
         checksums.seal(folder)
 
@@ -135,11 +138,11 @@ def run_and_merge(
 def run(
     experiment: Experiment, out: Path, follower: RoundCallback, *, resumed: bool = False
 ) -> Loaded:
-    """Run an experiment on each of its `run.split_seeds`, or go on; return data of the first.
+    """Run or resume an experiment on each of its `run.split_seeds`; return the first's data.
 
     Raises:
-        StateError: `out` holds a run already, or that of another experiment.
-        PartialRun: interrupted; what is done is kept.
+        StateError: `out` holds a run already, or a run of another experiment.
+        PartialRun: interrupted; finished work stays.
     """
     splits = data_splits(experiment, experiment.plan.split_seeds, out)
     first = next(iter(splits.values())).loaded
@@ -161,12 +164,14 @@ def run(
     with locked(out):
         if resumed:
             provenance.check_settings(out, experiment.table)
+            # A sealed folder is finished: its files are checked by their digests.
             if not checksums.sealed(out):
                 provenance.check(out, stamp)
         elif (out / "config.toml").exists():
             raise StateError(f"{out} holds a run already: {follower.advice_exists(out)}")
         else:
-            provenance.write(out, stamp)  # first: what is in a folder with one is read as a run's
+            # First: other files of a folder are only read as a run's if it has a stamp.
+            provenance.write(out, stamp)
             starting_model.write_copy(experiment.model.start, out)
             results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         run_and_merge(experiment, splits, out, one)

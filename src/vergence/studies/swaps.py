@@ -1,4 +1,4 @@
-"""Figure of learning without labels: eyes drawn again with codes of other eyes."""
+"""Figure of learning without labels: eyes reconstructed with codes of other eyes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
     Args:
         folder: a run directory of task `cross_encoder` with people it never saw.
         out: the figure (.png, .svg, .pdf).
-        columns: how many glances of this person, spread from the leftmost look to the rightmost.
-        person: who of them; default the first.
+        columns: number of glances of this person, from the leftmost look to the rightmost.
+        person: one of these people; default the first.
 
     Returns:
-        Row name -> images `[columns, H, W]`.
+        images `[columns, H, W]` by name of the row.
 
     Raises:
         ConfigError: another task, an unknown person, or rows of single eyes.
@@ -49,14 +49,15 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
             f"{folder} is of task '{task}'; only a cross_encoder has codes to swap "
             "(docs/how-to/unlabelled.md)"
         )
-    strangers = find_held_out(folder, person or "all")
-    who = next(iter(strangers.folders))
-    trained = strangers.run(who)
+    left_out = find_held_out(folder, person or "all")
+    who = next(iter(left_out.folders))
+    trained = left_out.run(who)
     network = FewShotScene(trained, (who,), Evaluation()).network(trained.newcomer(who))
     samples = trained.ready.people[who].test
     eyes = pixels(dict(samples.columns))
     if eyes.shape[1] == 1:
         raise ConfigError(f"{folder}: rows of single eyes have no other eye of the same glance")
+    # By the yaw of the left eye.
     order = samples.columns["gaze"][:, 0, 1].argsort()
     chosen = order[torch.linspace(0, len(order) - 1, columns).round().long()]
     with torch.no_grad():
@@ -66,11 +67,11 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
 
 
 def swapped_images(network: torch.nn.Module, eyes: Tensor, gaze: int) -> dict[str, np.ndarray]:
-    """Return left eyes, and what the decoder makes of their codes after each swap.
+    """Return left eyes, and the decoder's images of their codes after each swap.
 
-    `eyes` is `[columns, 2, 1, H, W]`; the other glance of a column is the one that stands opposite:
-    that of the last column for the first.
+    `eyes` is `[columns, 2, 1, H, W]`.
     """
+    # The other glance is that of the opposite column: of a look to the left one to the right.
     codes = network.encode(eyes)  # type: ignore[operator]
     eye, look = codes[..., :-gaze], codes[..., -gaze:]
 

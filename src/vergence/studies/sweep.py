@@ -1,4 +1,4 @@
-"""`vergence study sweep`: a search at an equal budget per method, on validation data alone."""
+"""`vergence study sweep`: a search with an equal budget per method, on validation data only."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from vergence.studies.trials import Log, MethodTrials, TrialStudy, on_validation
 
 CONFIG, TRIALS, FIGURE, BEST = "sweep.toml", "trials.csv", "sweep.png", "best.toml"
 WORK = ".trials"
-"""Where the trial under way lies."""
+"""Folder of the trial that is running."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A finished sweep: what was tried of every method, how it was chosen, and at what privacy."""
+    """A finished sweep: every method's trials, how the best was chosen, and the privacy spent."""
 
     out: Path
     sweep: SweepSettings
@@ -58,12 +58,12 @@ class SweepResult:
 
 
 def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
-    """Try every method's settings in a new directory, or go on where the same sweep stopped there.
+    """Try every method's settings in a new directory, or resume the same sweep there.
 
     Raises:
-        ConfigError: there is no sweep, or a point of it is no usable experiment.
+        ConfigError: there is no sweep, or one of its points is no usable experiment.
         StateError: the directory holds something else.
-        PartialRun: interrupted, or the disk is full; finished trials are kept.
+        PartialRun: interrupted, or the disk is full; finished trials stay.
     """
     out = Path(out)
     if experiment.sweep is None:
@@ -71,6 +71,7 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
     refuse_several_splits(experiment, "a sweep, which chooses settings on validation data,")
     points = experiment.sweep.points()
     trust = trust_with_code(experiment.code)
+    # Before anything trains: a setting out of range would be found after hours.
     with under(trust):
         entries = trial_entries(experiment, points)
     with under(trust), locked(out):
@@ -84,8 +85,8 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
         else:
             stamp.write(out, made)
             files = experiment.files(experiment.table)
-            told = results.provenance(loaded.raw, loaded.sha, made["code"], files)
-            results.write_json(out / "provenance.json", told)
+            about = results.provenance(loaded.raw, loaded.sha, made["code"], files)
+            results.write_json(out / "provenance.json", about)
             results.write_toml(out / CONFIG, experiment.table)
         study = TrialStudy(out, seen, loaded, made, entries, Log(out / TRIALS, points))
         try:
@@ -100,7 +101,7 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
 
 
 def resume(out: Path) -> SweepResult:
-    """Go on with an interrupted sweep."""
+    """Resume an interrupted sweep."""
     return sweep(load(out / CONFIG), out)
 
 
@@ -136,7 +137,7 @@ def with_settings(entry: Table, point: Point) -> Table:
 
 
 def run_trials(study: TrialStudy) -> None:
-    """Run what is not in the log yet, method after method, trial after trial."""
+    """Run the trials that are not in the log yet, method after method."""
     plan, log = study.experiment.plan, study.log
     spendings = Spendings(study.out / SPENT, plan)
     with progress_bar() as bar:
@@ -149,6 +150,7 @@ def run_trials(study: TrialStudy) -> None:
                     path = study.out / WORK / f"{label}-{trial}-{seed}"
                     tick = partial(advance, bar, line, begun * plan.rounds)
                     outcome = run_trial(study, entries[trial], seed, path, tick)
+                    # Before the log: a trial in the log is never run again, and its books go below.
                     spendings.add((label, trial, seed), path / "state")
                     log.add(label, trial, seed, outcome)
                     shutil.rmtree(path, ignore_errors=True)
@@ -168,6 +170,7 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
     assert chosen is not None
     task = experiment.task(0)
     lower = chosen.metric == "headline" and task.headline in task.lower_is_better
+    # Trials of earlier sweeps count: they, too, were spent on choosing these settings.
     earlier = experiment.tuning.trials if experiment.tuning else 0
     count = len(next(iter(study.entries.values())))
     tuning = Tuning(
@@ -187,6 +190,7 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
     metric = task.headline if chosen.metric == "headline" else "score"
     privacy = Spendings(out / SPENT, study.experiment.plan).lines()
     found = SweepResult(out, chosen, metric, lower, tuning, methods, privacy)
+    # Without the sweep: its winners are ordinary experiments.
     base = {
         k: v
         for k, v in experiment.table.items()
@@ -209,11 +213,12 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
 
 
 def method_outcome(study: TrialStudy, label: str, metric: str, lower: bool) -> MethodTrials:
-    """Outcome of a method's trials; the earlier one of equals is the best."""
+    """Return the outcome of a method's trials; of equal ones the earlier is the best."""
     rows, seeds = study.log.rows, study.experiment.plan.seeds
     values, reasons = [], []
     for i in range(len(study.entries[label])):
         mine = [rows[label, i, seed] for seed in seeds]
+        # A setting that fails with one seed has failed: its mean would be over other seeds.
         wrong = next((row.status for row in mine if row.status != "ok"), "")
         reasons.append(wrong)
         values.append(math.nan if wrong else sum(getattr(r, metric) for r in mine) / len(mine))
@@ -223,18 +228,19 @@ def method_outcome(study: TrialStudy, label: str, metric: str, lower: bool) -> M
 
 
 def write_experiment(path: Path, table: Table, above: Sequence[str]) -> None:
-    """Write an experiment file that `vergence run` accepts, below lines of comment."""
+    """Write an experiment file that `vergence run` accepts, after lines of comment."""
+    # Whatever `vergence run` would refuse is refused here, before it is written.
     check(table)
     results.write_toml(path, table, above)
 
 
 def in_words(point: Point) -> str:
-    """Return a point as a reader would write it."""
+    """Return a point's settings as text."""
     return ", ".join(f"{key} = {value}" for key, value in point.items())
 
 
 def show(result: SweepResult, console: Console) -> None:
-    """Print every method's winner, what to mistrust, and where the files are.
+    """Print every method's winner, warnings, and the paths of the files.
 
     Raises:
         PartialRun: all trials of a method failed.
@@ -259,6 +265,7 @@ def show(result: SweepResult, console: Console) -> None:
         if t.best is None:
             lost.append(f"{label} ({t.reasons[0].removeprefix('failed: ')})")
             values = [math.nan]
+        # A trial's own value, and not a mean of two.
         middle = values[len(values) // 2]
         places = digits([values[0], middle])
         cells = [number(v, places) for v in (values[0], middle, values[-1])]

@@ -1,6 +1,6 @@
 """Privacy budget that the trials of a sweep, or folds, spend, one by one and all together.
 
-Each of them trains on the same people anew, with noise of its own: what they spend adds up.
+Each of them trains on the same people again, with its own noise, so that their spending adds up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Trial = tuple[str, int, int]
 
 
 def budgets_of(plan: Plan) -> dict[str, BudgetedProtection]:
-    """Protections of a plan that spend a budget, by unit."""
+    """Return the protections of a plan that spend a budget, by unit."""
     budgeted = (p for p in protections(plan) if isinstance(p, BudgetedProtection))
     return {each.unit: each for each in budgeted}
 
@@ -37,7 +37,7 @@ def budgets_of(plan: Plan) -> dict[str, BudgetedProtection]:
 def total_spending(
     budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]
 ) -> dict[str, float]:
-    """Spending of some runs together, of each unit: of the person who has spent most."""
+    """Return the spending of some runs together, by unit: that of the person who spent most."""
     found: dict[str, dict[str, list[tuple[float, float, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -49,7 +49,7 @@ def total_spending(
 
 
 def spending_of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
-    """Spending of finished runs of this plan, all seeds, of each unit: see `total_spending`."""
+    """Return the spending of finished runs of this plan, all seeds, as in `total_spending`."""
     budgets, books = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
     each = [(one, at, seed) for one in budgets.values() for at in books for seed in plan.seeds]
     return total_spending(
@@ -58,10 +58,10 @@ def spending_of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
 
 
 class Spendings:
-    """spent.csv: a line per trial, seed and person, there before the trial's own books go.
+    """The file spent.csv, with a line per trial, seed and person.
 
     Raises:
-        StateError: the file that is there is damaged.
+        StateError: an existing file is damaged.
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
@@ -75,13 +75,14 @@ class Spendings:
             for *key, unit, who, _, _, charges in table(self.path).itertuples(index=False):
                 each = tuple((float(n), float(r), int(s)) for n, r, s in parse_json(charges))
                 self.rows.setdefault(tuple(key), []).append(Spending(unit, who, each))
+        # To begin a new file would forget what these people have lost already.
         except (ValueError, TypeError, StateError) as error:
             raise StateError(
                 f"{self.path} is damaged ({error}), so that what was spent is not known; restore it"
             ) from None
 
     def add(self, trial: Trial, state: Path) -> None:
-        """Write down what a trial's books say; one that is taken again takes its own place."""
+        """Write the spending of a trial's books; a repeated trial replaces its own lines."""
         budgets, folder = self.budgets.values(), state / FOLDER
         found = [row for each in budgets for row in each.spendings(folder, trial[2])]
         if not found:
@@ -92,26 +93,27 @@ class Spendings:
             for unit, who, charges in rows:
                 amount = f"{self.budgets[unit].epsilon(charges):.4g}"
                 delta = f"{self.budgets[unit].delta:g}"
+                # With the charges themselves: their epsilons do not simply add up.
                 lines.append((*key, unit, who, amount, delta, json.dumps(charges)))
         write_csv(self.path, TABLES[SPENT], lines)
 
     def together(self) -> dict[str, float]:
-        """Spending of all trials together, of each unit: see `total_spending`."""
+        """Return the spending of all trials together, as in `total_spending`."""
         return total_spending(self.budgets, chain.from_iterable(self.rows.values()))
 
     def lines(self) -> list[str]:
-        """Lines for the screen and the experiment of the winners; none without privacy."""
-        told = []
+        """Return lines for the screen and the winners' experiment files; none without privacy."""
+        lines = []
         for unit, amount in self.together().items():
             much = f"{amount:.3g}" if math.isfinite(amount) else f"over {MOST:g}"
-            told.append(
+            lines.append(
                 f"privacy: the {len(self.rows)} trials of this sweep, on the same people, spend "
                 f"epsilon {much} together at delta {self.budgets[unit].delta:g} per {unit}; a run "
                 "of the winners spends its own on top"
             )
-        if told:
-            told.append(
+        if lines:
+            lines.append(
                 "privacy: the choice among trials is a release of its own, by validation scores "
                 f"without noise: no epsilon covers it; {NOT_COVERED}"
             )
-        return told
+        return lines

@@ -1,4 +1,4 @@
-"""Figure of a sweep: what every trial was worth against each of its settings."""
+"""Figure of a sweep: the result of every trial against each of its settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vergence.results.layout import digits, metric_name, number
 from vergence.studies.trials import MethodTrials
 
 WIDE = 20.0
-"""Numbers whose largest is so many times the smallest get a logarithmic axis."""
+"""Ratio of the largest to the smallest number from which an axis is logarithmic."""
 
 
 @styled
@@ -31,11 +31,11 @@ def figure(
     wide = max(panes.values())
     page = canvas(max(3.1 * wide, 4.2), 2.4 * len(methods) + 0.3)
     panels = page.subplots(len(methods), wide, squeeze=False)
-    told = f"{metric_name(metric)}, {'lower' if lower else 'higher'} is better"
+    legend = f"{metric_name(metric)}, {'lower' if lower else 'higher'} is better"
     for row, (label, tried) in zip(panels, methods.items(), strict=True):
         space = spaces[label]
         row[0].set_title(label, fontweight="bold")
-        row[0].set_title(told, loc="right", fontsize=8, color=MUTED)
+        row[0].set_title(legend, loc="right", fontsize=8, color=MUTED)
         if is_full_grid(tried, space):
             heat(row[0], tried, space, lower)
         else:
@@ -59,14 +59,16 @@ def dots(
     colour: str,
     lower: bool,
 ) -> None:
-    """Draw every trial over one setting; failed ones as crosses where the worst are."""
-    given = [point[key] for point in tried.points]
+    """Draw every trial over one setting, with failed ones as crosses at the bad end."""
+    settings = [point[key] for point in tried.points]
     names = () if isinstance(choices, SearchRange) or all(map(is_number, choices)) else choices
-    x = [names.index(v) if names else float(v) for v in given]
+    # Words have no scale: they get places in the order of the space.
+    x = [names.index(v) if names else float(v) for v in settings]
     failed = [math.isnan(value) for value in tried.values]
     axes.scatter(x, tried.values, s=22, color=colour, alpha=0.8, linewidth=0)
     lost = [v for v, bad in zip(x, failed, strict=True) if bad]
     at = [0.96 if lower else 0.04] * len(lost)
+    # Failed trials have no value: their place is a share of the axis, whatever its limits.
     axes.plot(lost, at, "x", color=MUTED, transform=axes.get_xaxis_transform())
     if tried.best is not None:
         axes.plot(
@@ -96,7 +98,7 @@ def logarithmic(choices: tuple[Any, ...] | SearchRange) -> bool:
 
 
 def heat(axes: Axes, tried: MethodTrials, space: Space, lower: bool) -> None:
-    """Draw a grid of two settings as a map, its values written in; the best one framed."""
+    """Draw a grid of two settings as a map with its values, and a frame around the best one."""
     (down, rows), (across, columns) = space.items()
     assert isinstance(rows, tuple)
     assert isinstance(columns, tuple)
@@ -105,6 +107,7 @@ def heat(axes: Axes, tried: MethodTrials, space: Space, lower: bool) -> None:
     for i, (point, value) in enumerate(zip(tried.points, tried.values, strict=True)):
         places[i] = rows.index(point[down]), columns.index(point[across])
         values[places[i]] = value
+    # Bright is good, whichever direction the metric has.
     shown = np.ma.masked_invalid(-values if lower else values)
     axes.imshow(shown, cmap="viridis", aspect="auto")
     decimals = digits(values.flat)

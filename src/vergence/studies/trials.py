@@ -1,4 +1,4 @@
-"""One trial of a sweep: trained and scored without test data, and written down."""
+"""Trials of a sweep, which are trained and scored without test data, and their log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrialOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodTrials:
-    """One method's trials: settings, what each was worth (NaN: failed), why it failed, the best."""
+    """One method's trials: settings, values (NaN: failed), reasons of failure, and the best."""
 
     points: Sequence[Point]
     values: Sequence[float]
@@ -53,15 +53,15 @@ class LoadedDataset(Dataset):
     federation: Federation
 
     def load(self, root: str | None = None) -> Federation:
-        """Return it."""
+        """Return the federation."""
         return self.federation
 
 
 class Log:
-    """trials.csv: a line per method, trial and seed, there as soon as it is finished.
+    """The file trials.csv, with a line per method, trial and seed as soon as it is finished.
 
     Raises:
-        StateError: the file that is there is of another sweep, or damaged.
+        StateError: an existing file belongs to another sweep, or is damaged.
     """
 
     def __init__(self, path: Path, points: Mapping[str, Sequence[Point]]) -> None:
@@ -77,24 +77,24 @@ class Log:
             raise StateError(
                 f"{self.path} is damaged (other columns); restore it, or sweep into another --out"
             )
-        for label, trial, seed, *told in table(self.path, *TRIAL, *OUTCOME).itertuples(index=False):
-            self.rows[label, trial, seed] = TrialOutcome(*told)
+        for label, trial, seed, *row in table(self.path, *TRIAL, *OUTCOME).itertuples(index=False):
+            self.rows[label, trial, seed] = TrialOutcome(*row)
 
     def add(self, label: str, trial: int, seed: int, outcome: TrialOutcome) -> None:
-        """Write down one more."""
+        """Write the outcome of one more trial."""
         self.rows[label, trial, seed] = outcome
         rows = []
-        for key, told in self.rows.items():
+        for key, each in self.rows.items():
             point = self.points[key[0]][key[1]]
-            tried = [point.get(name, "") for name in self.settings]
-            spent = (repr(told.score), repr(told.headline), f"{told.seconds:.3f}")
-            rows.append((*key, *tried, *spent, told.status))
+            settings = [point.get(name, "") for name in self.settings]
+            numbers = (repr(each.score), repr(each.headline), f"{each.seconds:.3f}")
+            rows.append((*key, *settings, *numbers, each.status))
         results.write_csv(self.path, (*TRIAL, *self.settings, *OUTCOME), rows)
 
 
 @dataclass(frozen=True)
 class TrialStudy:
-    """A sweep under way: the experiment as trials run it, its data, and what is to be tried."""
+    """A running sweep: the experiment as trials run it, its data, every trial's method, the log."""
 
     out: Path
     experiment: Experiment
@@ -105,10 +105,10 @@ class TrialStudy:
 
 
 def on_validation(experiment: Experiment) -> Experiment:
-    """Return the experiment as trials see it: the chosen people, and no test data.
+    """Return the experiment as trials see it: with the people of the sweep, and no test data.
 
-    Every second validation sample stays validation data, which methods steer by; the others stand
-    where test data would, to be scored. What was test data is not looked at.
+    Every second validation sample remains validation data, by which methods make decisions; the
+    others take the place of test data, to be scored.
 
     Raises:
         DataError: a person has no two validation samples.
@@ -129,9 +129,11 @@ def on_validation(experiment: Experiment) -> Experiment:
                 f"sweep: person '{person}' has {count} validation samples, and 2 are needed: one "
                 "to steer by, one to score; name other sweep.people"
             )
+        # Alternately: halves would be of different parts of a recording.
         steer, score = (splits.val.subset(torch.arange(i, count, 2)) for i in (0, 1))
         people[person] = Splits(splits.train, steer, score)
     gone = {client: since for client, since in plan.presence.gone.items() if client in people}
+    # A trial is scored once, at its end, on everybody: other measurements would cost time.
     plan = replace(
         plan,
         seeds=chosen.seeds or plan.seeds,
@@ -146,7 +148,7 @@ def on_validation(experiment: Experiment) -> Experiment:
 
 
 def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick) -> TrialOutcome:
-    """Run one trial with one seed, and score it; one that cannot be finished has failed."""
+    """Run one trial with one seed, and score it; a trial that cannot be finished has failed."""
     experiment = study.experiment
     task = experiment.task(seed)
     _, method = build_method(entry, experiment.table.get("local", {}))
@@ -157,12 +159,15 @@ def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     names = ("score", task.headline)
     try:
         method.check(task)
+        # An interruption after the last round leaves only the scoring to do.
         if str(seed) not in folder.manifest["done"]:
             run_rounds(method, task, study.loaded.ready, experiment.plan, folder, tick)
         people = results.person_means(path)
         wrong = diverged(path, people, names)
-    except (StateError, PartialRun):  # not the settings' fault
+    # Damaged files and interruptions are not the settings' fault.
+    except (StateError, PartialRun):
         raise
+    # Settings may break a method or a network anywhere; the sweep goes on with the next ones.
     except Exception as error:
         people, wrong = {}, f"{type(error).__name__}: {first_or_last_line(error)}"
     spent = results.seconds(path)
@@ -173,7 +178,8 @@ def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
 
 
 def first_or_last_line(error: Exception) -> str:
-    """Return the one line of an error that says what happened; a worker sends its traceback."""
+    """Return the line of an error that says what happened."""
+    # A worker sends its whole traceback, whose last line is the error.
     lines = str(error).strip().splitlines() or [""]
     return lines[-1 if lines[0].startswith("Traceback") else 0]
 
@@ -181,14 +187,14 @@ def first_or_last_line(error: Exception) -> str:
 def diverged(
     path: Path, people: Mapping[str, Mapping[str, float]], metrics: Sequence[str]
 ) -> str | None:
-    """Evidence that training diverged, None where it did not.
+    """Return evidence that training diverged; None if it did not.
 
-    NaN alone is none: a person whose test samples a metric is not defined for has no number.
+    A single NaN is no evidence: a metric may not be defined for a person's samples.
     """
     for metric in metrics:
         for person, value in people[metric].items():
             if math.isinf(value) or not any(np.isfinite([*people[metric].values()])):
                 return f"{metric} of '{person}' is {value}"
-    told = table(path / "turns.csv").status
-    lost = told.str.startswith(NOT_FINITE).sum()
-    return f"{lost} of {len(told)} replies held NaN or infinity" if lost else None
+    status = table(path / "turns.csv").status
+    lost = status.str.startswith(NOT_FINITE).sum()
+    return f"{lost} of {len(status)} replies held NaN or infinity" if lost else None

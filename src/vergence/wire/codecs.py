@@ -111,6 +111,7 @@ class Int8(Codec):
     def _code(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         largest = torch.maximum(blocks.amax(1), -blocks.amin(1))
         scale = (largest / 127).clamp(max=SCALE_MAX).float()
+        # A block with a smaller scale becomes 0: the error of its levels would have no bound.
         scale = scale * (scale >= SCALE_MIN)
         divisor = scale.masked_fill(scale == 0, torch.inf).to(blocks.dtype)
         levels = (blocks / divisor[:, None]).round_().clamp_(-127, 127)
