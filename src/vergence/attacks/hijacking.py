@@ -76,7 +76,7 @@ class Hijacker:
         )
         self.draws = torch.Generator().manual_seed(self.how.seed)
         # Initial weights come from torch's global generator, which a run must not see advanced.
-        with own_randomness():
+        with isolated_randomness():
             torch.manual_seed(self.how.seed)
             with torch.no_grad():
                 features = pilot(inputs[:256])

@@ -133,7 +133,7 @@ class Follower:
         """
         slopes, batch = self.slopes(pull), {SMASHED: t}
         # Head poses that enter at the last layer never leave the client: the attacker assumes 0.
-        if reading(self.end):
+        if reads_side_inputs(self.end):
             batch |= dict.fromkeys(self.end.task.side_inputs, torch.zeros(len(t), 2))
         output = self.trainer.forward(Forward(self.params, batch, self._itself)).double()
         # mse: dL/d out = 2 (out - y) / (2 n), a mean over n samples and two angles. l1: only the

@@ -273,7 +273,7 @@ def invert_update(
         steps: number of steps of the optimisation.
     """
     task = saved.task
-    network = built(task.module(), task.init())
+    network = bind_parameters(task.module(), task.init())
     # A task standardises pixels linearly: black and white give the scale, for pixels in [0, 1]
     # through which gradients flow.
     dark, bright = (

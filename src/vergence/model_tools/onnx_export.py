@@ -280,7 +280,7 @@ def params_and_probe(trained: TrainedRun, person: str | None) -> tuple[Params, S
 
 def assembled(task: Task, params: Params, first: Batch) -> Exportable:
     """Return the network with pre- and postprocessing, for the columns that it reads."""
-    network = built(task.module(), params)
+    network = bind_parameters(task.module(), params)
     if isinstance(task, GazeMap) and isinstance(network, GlcCausalNet):
         return StreamingModel(task, network, first.get(BANK)).eval().requires_grad_(False)
     columns = ["frames"]

@@ -166,7 +166,7 @@ def notes(lines: Sequence[PruningRow]) -> list[str]:
     for line in lines:
         if line.pruning is None or not line.pruning.structured or line.network is None:
             continue
-        if row(line.network) is None:
+        if removable_layers(line.network) is None:
             sentences.append(
                 f"{line.name}: set to zero, not taken out: {type(line.network).__name__} is no row "
                 "of plain layers, its sums and norms need every channel. It gets no faster."

@@ -130,7 +130,7 @@ class Blank(Model):
     @classmethod
     def of(cls, network: Model) -> Blank:
         """Return another network without its data."""
-        with own_randomness():
+        with isolated_randomness():
             return cls(network.build().to("meta"))
 
     def build(self) -> nn.Module:
@@ -161,7 +161,7 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
     *inner, last = stages = network.of
     # Labels that must stay on the client, such as the pictures of an autoencoder, rule out every
     # cut but a U-shape.
-    for stage in () if set(task.labels) & set(task.stays) else stages:
+    for stage in () if set(task.labels) & set(task.never_sent) else stages:
         row = [(piece, piece.module()) for piece in pieces(task, stage)]
         done = works(row, batch)
         found[CUT].append(cut_choice(CUT, (stage,), done, bytes_to_server(row[-1][0], batch)))
@@ -174,7 +174,9 @@ def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
             )
     for stage in inner[:-1]:
         row = [(piece, piece.module()) for piece in pieces(task, stage, inner[-1])]
-        columns_sent = task.side_inputs if reading(pieces(task, stage, inner[-1])[1]) else ()
+        columns_sent = (
+            task.side_inputs if reads_side_inputs(pieces(task, stage, inner[-1])[1]) else ()
+        )
         if set(columns_sent) <= set(task.public):
             sent = width(batch, columns_sent)
             found[U_SHAPE].append(cut_choice(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))

@@ -208,7 +208,7 @@ class _Turn:
             if plain and whole is not None and not self.plan.wire.lossless:
                 # A codec's size does not depend on the values: zeros stand for the update.
                 coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
-                whole = size(coded)
+                whole = bytes_of_arrays(coded)
             server = f"{seen}; {self.protected}" if plain and self.protected else seen
             most = exposed.weight != "number" and not privacy.bounded
             handed = plain and exposed.reveal == "each" and self.common.handed

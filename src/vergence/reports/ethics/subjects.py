@@ -135,7 +135,7 @@ def scored(headline: str) -> list[tuple[str, str]]:
 def subject(task: Task, people: Federation | None = None) -> EthicsSubject:
     """Return the words for a task; the people's data say what a sample of gaze is."""
     # The task is the same for frames and for windows of frames: the word comes from the data.
-    words = OTHERS.get(called(task), GAZE)
+    words = OTHERS.get(registry_name(task), GAZE)
     if words is not GAZE or people is None or not people.clients:
         return words
     return replace(words, sample=people.people[people.clients[0]].train.kind)
