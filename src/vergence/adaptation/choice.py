@@ -31,8 +31,8 @@ from vergence.metrics.held_out import BLOCKS, simplest_near_best
 SMALL, FOLDS = 10, 5
 # Smallest number of samples for cross-validation: of one, nothing is left to fit.
 FEWEST = 2
-# Strengths of the penalty on the distance to the shared model that fine-tuning tries.
 PULLS = (10.0, 1.0)
+"""Strengths of the penalty on the distance to the shared model that fine-tuning tries."""
 SIMPLEST_FIRST = (
     "shrunk offset",
     "fitted offset",

@@ -43,8 +43,8 @@ LAST, WHOLE = "last layer", "whole model"
 # Batches of fine-tuning, and the largest number of batches of training on the samples alone: so
 # many steps as a whole run would take too long on a few samples.
 STEPS, MOST_STEPS = 50, 1000
-# Name of the personalisation that a method itself offers an unseen client.
 ADAPTED = "the method's own"
+"""Name of the personalisation that a method itself offers an unseen client."""
 # Turns of training for an unseen client, where a method keeps a personal model between turns. One
 # turn leaves such a model (Ditto, APFL) near its start.
 TURNS = 5

@@ -19,8 +19,8 @@ from vergence.errors import ConfigError, DataError, is_out_of_memory, nearest
 from vergence.experiment.schema import Experiment
 from vergence.tasks.gaze_angle import GazeAngle
 
-# Name of a person whose file holds no name.
 ME = "me"
+"""Name of a person whose file holds no name."""
 GENERATED = "vergence.data.synthetic"
 # Options of data sets that leave people out. They are reset to their defaults: a new person need
 # not be among the run's people.

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Packages whose functions count by their names, as a run records the versions that matter.
+# Functions of these packages count by their names: a run records the versions, and their code would
+# give another digest after every harmless update.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "vergence"})
 SIMPLE = (
     bool,
@@ -40,8 +41,8 @@ SIMPLE = (
 )
 # Memory addresses in a `repr` differ between two runs of the same program.
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-# Attributes that every network has, and that are no settings of it.
 OWN_TO_MODULES = frozenset(vars(nn.Module())) - {"training"}
+"""Attributes that every network has, and that are no settings of it."""
 
 
 def behaviour_digest(thing: Any) -> str:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # Characters in a line of the printed tables: a text has no terminal whose width could be taken.
 WIDTH = 120
-# Pixels per inch of a picture in a notebook.
 PIXELS = 80
+"""Pixels per inch of a picture in a notebook."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from vergence.training.sequential import Solver
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Evaluation that scores are from: with the model a person has after the last round's download.
 P0 = "P0"
+"""Evaluation that scores are from: with the model a person has after the last round's download."""
 
 
 class FinishedRun:

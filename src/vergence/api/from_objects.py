@@ -51,8 +51,8 @@ from vergence.experiment.schema import (
 from vergence.privacy.config import Privacy
 from vergence.training.device import choose_device
 
-# Entry of provenance.json in place of a command line.
 FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
+"""Entry of provenance.json in place of a command line."""
 # Most characters of a network's description in config.toml. It is for readers: changes are found
 # by the digest of the initial parameters next to it.
 SHOWN = 2000

@@ -33,8 +33,8 @@ CELLS = 1_000_000
 # Size of a constant, in multiples of the largest target, above which it is rejected: the optimiser
 # runs away where a loss has no minimum.
 FAR = 1e4
-# Words in torch's errors on numbers of a type that a function does not take.
 KIND = re.compile("type|bool|not implemented for")
+"""Words in torch's errors on numbers of a type that a function does not take."""
 
 
 def task_from(

@@ -20,15 +20,15 @@ from vergence.core.data import Samples, Splits
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.results.text_tables import Record, TextTable
 
-# Pictures per person: known, to be named, and named together by a majority vote. Two votes of 32
-# frames, about a second of a camera, come from the 64 pictures of a person.
+# Pictures per person: known, to be named, and named together by a majority vote. 32 frames are
+# about a second of a camera, which a server easily has together.
 KNOWN, ASKED, BATCH = 100, 64, 32
 # Number of people whose gaze is estimated: each needs a network trained on all others.
 READ = 5
 # Below this probability chance is printed to a hundredth of a percent: 1 in 250 is not "0 %".
 FINE = 0.01
-# Number of columns of a gaze label: pitch and yaw.
 GAZE = 2
+"""Number of columns of a gaze label: pitch and yaw."""
 
 
 def people_table(

@@ -14,8 +14,8 @@ from vergence.privacy.split.defense import IMAGE
 from vergence.results.figure_style import canvas, styled
 
 SHOWN = 6
-# Dimensions of `[samples, 1, height, width]`.
 GRAY = 4
+"""Dimensions of `[samples, 1, height, width]`."""
 MEAN, ANOTHER = "nothing: the mean of the others", "nothing: another picture of theirs"
 """Names of the baselines that need no attack."""
 AS_IT_RAN = ", as in the run"

@@ -40,8 +40,8 @@ from vergence.methods.generative.provider import Taught
 from vergence.training.sequential import Solver
 
 TEACHER, STUDENT = "teacher", "student"
-# Largest number of an owner's samples whose membership is tested: enough for a rate at one false
-# positive in a hundred.
+# Largest number of an owner's samples whose membership is tested: half of them are no members, of
+# whom one in a hundred gives 25 false positives, enough for a rate.
 SAMPLES = 5000
 
 

@@ -25,8 +25,8 @@ from vergence.experiment.code_names import parse
 if TYPE_CHECKING:
     from vergence.experiment.schema import Experiment
 
-# Names of the folder with the public halves of a machine's keys, and of the aggregators' folder.
 PUBLIC, AGGREGATORS = "public", "aggregators"
+"""Names of the folder with public halves of a machine's keys, and of the aggregators' folder."""
 README = """\
 server/          stays here, or goes to {host}: vergence deploy serve server
 clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):

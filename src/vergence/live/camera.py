@@ -23,9 +23,11 @@ from av.video.frame import VideoFrame
 
 from vergence.errors import ConfigError, DataError, PartialRun
 
-# Longest wait for a network stream to open, and for its next frame.
+# Longest wait for a network stream to open, and for its next frame: a dead server must not hang
+# the program.
 TIMEOUT_S = 10.0
-# Longest delay that a file played in real time catches up with.
+# Longest delay that a file played in real time catches up with: after a longer one frames would
+# race past to make up for it.
 LATE_S = 1.0
 # Share of a frame's interval by which a frame may be early where a rate is set. Times of frames
 # jitter: a strict limit would drop every second frame of a camera at the rate.

@@ -17,8 +17,8 @@ from vergence.live.window import LiveWindow
 # Longest wait for a frame before events of the window are handled again: it must still answer keys
 # when the camera gives nothing.
 POLL_S = 0.1
-# Seconds between two lines of statistics.
 REPORT_EVERY_S = 60.0
+"""Seconds between two lines of statistics."""
 
 
 @dataclass(frozen=True)

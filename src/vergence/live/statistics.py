@@ -8,8 +8,8 @@ import numpy as np
 
 from vergence.system.memory import memory_mb
 
-# Width of a bin of the histogram of latencies, and start of its last bin.
 STEP_MS, LONGEST_MS = 0.1, 10_000.0
+"""Width of a bin of the histogram of latencies, and start of its last bin."""
 
 
 class LiveStatistics:

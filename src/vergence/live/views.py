@@ -16,8 +16,8 @@ from vergence.live.eye_sources import EyeSource
 from vergence.live.gaze_models import EyeModel, MapModel
 from vergence.video.overlay import EDGE_RGB, PREDICTED_RGB, draw
 
-# Quarter of the arrow's length for somebody who looks along the picture, as a share of its height.
 ARROW = 0.25
+"""Quarter of the length of an arrow along the picture, as a share of the picture's height."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,9 +40,9 @@ from vergence.video.streaming import State, StreamingModel
 
 # float32 results of the same operations in another order differ by about 1e-6.
 TOLERANCE = 1e-5
-# Networks on frozen features, whose feature extractor is put into the graph.
 FROZEN = (GlcFeatures, GlcCausal)
-# Number of test samples for which the file must answer as torch does.
+"""Networks on frozen features, whose feature extractor is put into the graph."""
+# Number of test samples for which the file must answer as torch does: a few, as each is run twice.
 CHECKED = 32
 PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
 Size = int | Literal["dynamic"]

@@ -26,12 +26,12 @@ from vergence.core.task import Model, Task, isolated_randomness
 from vergence.methods.split.base import needed_columns
 from vergence.training.batches import batches
 
-# Bytes of a parameter as it is sent.
 WORD = 4
-# Formats of smashed data: bytes per value, and bytes per tensor for its scale.
+"""Bytes of a parameter as it is sent."""
 NUMBERS = {"float32": (4, 0), "float16": (2, 4), "int8": (1, 4)}
-# A bottleneck leaves one channel of eight.
+"""Formats of smashed data: bytes per value, and bytes per tensor for its scale."""
 SHRINK = 8
+"""A bottleneck leaves one channel of eight."""
 FEDAVG, CUT, BOTTLENECK, U_SHAPE = "FedAvg", "cut", "bottleneck", "U-shape"
 
 

@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt
 from vergence.core.options import NamedOptions
 from vergence.model_tools.split_cost import NUMBERS, U_SHAPE, WORD, CutChoice, Load
 
-# Values of the methods' option `ahead`: batches sent before the first gradient comes back.
 AHEAD = (0, 1, 2, 4)
+"""Values of the methods' option `ahead`: batches sent before the first gradient comes back."""
 Speed = Annotated[float, Gt(0)]
 
 

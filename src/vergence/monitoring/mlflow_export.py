@@ -36,8 +36,8 @@ KEY = "vergence.key"
 ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}
 # MLflow refuses longer texts of parameters, and more metrics in one request.
 LONGEST, MANY = 6000, 900
-# Files of a finished run that MLflow gets.
 FILES = ("config.toml", "results.json", "people.csv", "report.html")
+"""Files of a finished run that MLflow gets."""
 # Protections that hide people. MLflow may be a server of a whole group: of a run with one of these
 # nothing goes there that is about a single person.
 HIDING = {"aggregation", "user", "solver", "mask", "cut", "output_range", "split_guard"}
@@ -52,7 +52,7 @@ OF_PEOPLE = (
     "study.contact",
 )
 """Settings that name people."""
-# Seconds between two looks at a run that goes on.
+# Seconds between two looks at a run that goes on, each of which reads its tables anew.
 AGAIN = 5.0
 
 

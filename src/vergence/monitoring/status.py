@@ -17,7 +17,8 @@ from vergence.monitoring.method_progress import MethodProgress, stand
 from vergence.results.run_files import read_config
 from vergence.system.file_locks import lock_owner
 
-# Number of people and events shown to readers; programs get all people.
+# Number of people and events shown to readers: in a longer table nobody finds those who matter.
+# Programs get all people.
 SHOWN = 50
 
 

@@ -20,7 +20,7 @@ from vergence.results.layout import finite
 
 # Number of people and reasons in a terminal, of which all should be seen at once.
 FEW = 10
-# Seconds between two looks.
+# Seconds between two looks, each of which reads the run's tables anew.
 AGAIN = 2.0
 
 

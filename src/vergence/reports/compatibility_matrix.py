@@ -51,8 +51,8 @@ SETTINGS: Mapping[str, Table] = {
 KEPT = ("task", "model", "federation", "local")
 ROWS = (*AMONG_SETTINGS, *WITH_METHODS)
 RUNS, SAME = "yes", "-"
-# A placeholder such as {module} in a rule's sentence; doubled braces are literal ones.
 GAP = re.compile(r"(?<!\{)\{\w[\w.]*\}")
+"""A placeholder such as {module} in a rule's sentence; doubled braces are literal ones."""
 
 
 def blocks(table: Mapping[str, Any]) -> list[TextTable]:

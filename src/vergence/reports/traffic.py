@@ -20,10 +20,10 @@ from vergence.model_tools.split_cost import NUMBERS, Blank, Load, load_of, width
 from vergence.reports.downloads import downloads
 from vergence.wire.size import bytes_of_arrays
 
-# Bytes of a weight or a metric, and of the index that says which rows are alike.
 NUMBER, INDEX = 8, 8
-# What an observer of the network sees under TLS, as in a deployment.
+"""Bytes of a weight or a metric, and of the index that says which rows are alike."""
 TLS = "size and time"
+"""What an observer of the network sees under TLS, as in a deployment."""
 
 
 MEASURED = {"loss": "how well training goes (loss)"}
@@ -33,8 +33,8 @@ LAB_SHARES = {
     "per entry": "how much each entry counts, added up over the lab's people",
 }
 """Kind of weights -> what a lab sends of them with its sum."""
-# Stands behind a part of the model that training never sends, and that evaluation needs.
 TO_MEASURE = ", to whom a deployment measures"
+"""Stands behind a part of the model that training never sends, and that evaluation needs."""
 
 
 @dataclass(frozen=True)

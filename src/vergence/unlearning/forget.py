@@ -38,8 +38,8 @@ from vergence.results.text_tables import TextTable, csv_text
 from vergence.unlearning import data_footprint
 from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
 
-# Largest number of names that an error message lists.
 SHOWN = 50
+"""Largest number of names that an error message lists."""
 REMEMBERED = (
     "would be remembered through it, whatever is trained after it; forget them in that run, start "
     "from the model made then, and delete this folder"

@@ -29,10 +29,10 @@ COLUMNS = (
     *("confidence", "true_x", "true_y", "error_share"),
 )
 TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
-# Shortest overlay in seconds, where short clips are slowed down.
+# Shortest overlay in seconds: a clip of a few frames is slowed down, or it would be over at once.
 WATCHABLE_S = 3.0
-# Radius in frame widths around the predicted point, in which heat counts as confidence.
 NEAR = 0.1
+"""Radius in frame widths around the predicted point, in which heat counts as confidence."""
 # Share of the peak below which heat is transparent, or a broad map would tint the whole frame; and
 # rows blended at a time.
 CLEAR, STRIP = 0.12, 32

@@ -37,8 +37,9 @@ from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay, w
 from vergence.video.streaming import StreamingModel, stream
 
 Point = tuple[float, float]
-# Number of folders above a video that may be the root of a data set: its recording's, its person's.
 LEVELS = 2
+"""Number of folders above a video that may be the root of a data set: its recording's, its
+person's."""
 
 
 def predict_maps(

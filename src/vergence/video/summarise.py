@@ -25,13 +25,13 @@ from vergence.results.write import write_json
 from vergence.video.encode import encode
 from vergence.video.shot_scores import Scorer
 
-# Longest time between samples; shortest and longest duration of a shot, in seconds.
 SAMPLE_S, SHORTEST_S, LONGEST_S = 0.5, 1.5, 5.0
+"""Longest time between samples; shortest and longest duration of a shot, in seconds."""
 # At least four shots of the longest kind fit into the budget: a summary of one shot would be no
 # choice, so short videos get shorter shots.
 SEVERAL = 4
-# Number of shots on a contact sheet, number in a row, and width of a tile in pixels.
 TILES, ROW, TILE = 48, 6, 200
+"""Number of shots on a contact sheet, number in a row, and width of a tile in pixels."""
 SUMMARY_RGB, OTHER_RGB = (255, 170, 40), (70, 74, 80)
 
 

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from vergence.deployment.transport.wakeups import Wakeups, WakeupSocket
 
 ACTION = "turn"
-# Seconds between two polls for an answer, a task or a message.
 POLL = 0.2
+"""Seconds between two polls for an answer, a task or a message."""
 # Seconds between two polls where a notice says when to poll: only a lost notice needs them.
 RARELY = 1.0
 # Largest message, in bytes, that goes as one value, of which Flower makes three objects. Of an
 # array it makes five, but sends them in parts of 5 MiB.
 SHORT = 1 << 20
-# Seconds between two checks whether a node is still connected.
 LOOK = 0.5
-# Flower's number for the error that a node is not connected.
+"""Seconds between two checks whether a node is still connected."""
 UNAVAILABLE = 5
+"""Flower's number for the error that a node is not connected."""
 BUNDLE = b"""
 [project]
 name = "vergence"

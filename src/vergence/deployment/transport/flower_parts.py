@@ -17,7 +17,7 @@ from typing import Any
 
 from vergence.errors import ConfigError
 
-# Minor version of Flower whose parts these are.
+# Minor version of Flower whose parts these are: the next one may rename them without notice.
 FLOWER = "1.41"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "flwr.superlink.extensions": ("get_middleware",),

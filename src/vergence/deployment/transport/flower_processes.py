@@ -42,18 +42,18 @@ ENVIRONMENT = {
 # Environment variables with the key to the link's control interface, and the folder of nodes' keys.
 # The key is in no argument, which every user of the machine can list.
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
-# First part of the names of Flower's middlewares that serve only one of its interfaces.
 PATHS = {"Control": "/v1/control/", "Runtime": "/v1/runtime/", "NodeAuth": "/v1/fleet/"}
-# Seconds of the shortest pause between two polls for what another process is about to bring.
+"""First part of the names of Flower's middlewares that serve only one of its interfaces."""
 BRIEFLY = 0.01
+"""Seconds of the shortest pause between two polls for what another process is about to bring."""
 # Seconds between two heartbeats: after two missing ones the link takes a node for gone.
 BEAT = 15
-# Argument of Flower's programs: the file with the secret that the processes of a folder share.
 SECRET_FILE = "--superexec-auth-secret-file"
-# Line by which a process reports that it has its libraries and data and waits for its task.
+"""Argument of Flower's programs: the file with the secret that the processes of a folder share."""
 STANDS_BY = b"stands by"
-# First part of the line in a node's log on a refusal by admission control; the reason follows.
+"""Line by which a process reports that it has its libraries and data and waits for its task."""
 REFUSED = "refused: "
+"""First part of the line in a node's log on a refusal by admission control; the reason follows."""
 
 
 def link(arguments: list[str]) -> None:

@@ -28,14 +28,14 @@ PAGE, FACTS = "ethics.html", "ethics.json"
 CARDS = ("privacy_card.md", "model_card.md", "dataset_card.md")
 # Words that a board would read as a promise of privacy.
 CLAIM = re.compile(r"\bprivate(ly)?\b|\banonym\w*", re.IGNORECASE)
-# Characters with a meaning in Markdown, within a line or a cell of a table.
 SPECIAL = re.compile(r"[&<>|*\[\]\\]")
-# Of the drawing: letters in a line, the height of a line, and the offset of a box's text.
+"""Characters with a meaning in Markdown, within a line or a cell of a table."""
 WIDE, HIGH, TOP = 32, 17, 64
-# What leaves a device if no update does.
+"""Of the drawing: letters in a line, the height of a line, and the offset of a box's text."""
 MEASURED_ONLY = "measurements alone, nothing that was learned"
-# Numbers from here on are printed without decimals.
+"""What leaves a device if no update does."""
 LARGE = 1000
+"""Numbers from here on are printed without decimals."""
 
 
 class PageSource(NamedTuple):

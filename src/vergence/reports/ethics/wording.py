@@ -28,8 +28,8 @@ Source: Ponomareva et al., "How to DP-fy ML", JAIR 2023, section 5.2, tiers 1 to
 """
 # From here on two decimals would print as 100 %, which no epsilon gives.
 CERTAIN = 0.99995
-# An attack whose error is less than a tenth below chance is called hardly better.
 HARDLY = 1.1
+"""An attack whose error is less than a tenth below chance is called hardly better."""
 UPDATES = frozenset({"update", "groups"})
 """Kinds of trees that are updates of parameters."""
 

@@ -11,10 +11,10 @@ from vergence.results.figure_style import COLOURS, INK, MUTED, SPARE, canvas, st
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, table
 
-# Colours of groups, in turn; where there are more groups, they repeat.
 TINTS = tuple(COLOURS[name] for name in ("fedavg", "fedcpf", "fedselect", "fedavg_ft")) + SPARE
-# Horizontal positions of the columns.
+"""Colours of groups, in turn; where there are more groups, they repeat."""
 SERVER, MODEL, PERSON = 0.0, 1.0, 2.0
+"""Horizontal positions of the columns."""
 # Runs with more people are not drawn: a line per person would make a page of many screens.
 MOST = 100
 
