@@ -23,7 +23,7 @@ AS_IT_RAN = ", as in the run"
 
 
 def has_gray_images(samples: Samples) -> bool:
-    """Return whether samples have gray images, `[samples, 1, height, width]`."""
+    """Return whether samples have grey images, `[samples, 1, height, width]`."""
     image = samples.columns.get(IMAGE)
     return image is not None and image.ndim == GRAY and image.shape[1] == 1
 
