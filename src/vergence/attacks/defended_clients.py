@@ -68,7 +68,8 @@ class PixelNoise(UndefendedClient):
 
         def imitate(smashed: Tensor, generator: Generator) -> Tensor:
             if times == 1:
-                # torch draws no Laplace noise from a generator; two exponentials have a Laplace difference.
+                # torch draws no Laplace noise from a generator; the difference of
+                # two exponentials is Laplace.
                 one, other = torch.empty(2, *smashed.shape).exponential_(generator=generator)
                 return smashed + self.level * (one - other)
             # Laplace noise of scale b has variance 2 b^2; a mean of several is nearly Gaussian.
