@@ -29,7 +29,7 @@ def test_vectors_of_nobody_are_named_by_chance():
 
 
 def test_one_vector_on_a_side_is_refused():
-    with pytest.raises(ConfigError, match="two people at least on both sides, got 2 known and 1"):
+    with pytest.raises(ConfigError, match="needed on both sides, got 2 known and 1"):
         nearest(torch.eye(2), torch.ones(1, 2))
 
 

@@ -269,16 +269,16 @@ class _Handler(BaseHTTPRequestHandler):
             # A file caught in the middle of a change: the next look may be good, and the server
             # must live to give it.
             except Exception as error:
-                text = f"{home.folder} cannot be shown ({type(error).__name__}: {error})"
-                self.answer(500, "text/plain", f"{text}\n")
+                reason = f"{home.folder} cannot be shown ({type(error).__name__}: {error})"
+                self.answer(500, "text/plain", f"{reason}\n")
 
     do_HEAD = do_GET  # noqa: N815
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         # The library answers every other verb with 501.
         unknown = code == 501
-        text = "only GET and HEAD" if unknown else message or "not understood"
-        self.answer(405 if unknown else code, "text/plain", f"{text}\n")
+        reason = "only GET and HEAD" if unknown else message or "not understood"
+        self.answer(405 if unknown else code, "text/plain", f"{reason}\n")
 
     def answer(self, code: int, kind: str, body: str) -> None:
         """Send an answer."""
