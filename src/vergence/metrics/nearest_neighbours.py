@@ -44,7 +44,7 @@ def own_kind_share(
 
     Examples:
         >>> x = torch.tensor([[0.0], [1.0], [9.0]])
-        >>> round(among_own(x, torch.tensor([0, 0, 1])), 3)
+        >>> round(own_kind_share(x, torch.tensor([0, 0, 1])), 3)
         0.667
     """
     y, kinds = others or (None, kind)
