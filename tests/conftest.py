@@ -38,7 +38,7 @@ DURATIONS = Path(__file__).with_name("durations.json")
 SECONDS: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
 MEASURED: Counter[str] = Counter()
 # Seconds that a function's cases may take in `make test`, and in `make check`.
-QUICK, SLOW = 0.6, 30.0
+QUICK, SLOW = 0.6, 10.0
 if os.environ.get("VERGENCE_MARKS") == "written":
     # Mutants name the tests that notice them, however long these take.
     QUICK = SLOW = float("inf")
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config, items):
         first = name not in met and SECONDS.get(name, 0.0) <= CASE * cases[name] > CASE
         met.add(name)
         if (mark := tier(name)) and not first:
-            item.add_marker(mark)
+            item.add_marker("slow" if item.get_closest_marker("ci") else mark)
     yield  # pytest takes out what was not asked for
     for item in items:
         name = dict(item.user_properties)["group"]

@@ -91,6 +91,7 @@ def of_the_others(path):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", LIES)
 def test_who_says_what_cannot_be_is_left_out_and_named(name, tmp_path):
     lie, said = LIES[name]

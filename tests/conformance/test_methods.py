@@ -171,6 +171,7 @@ def test_states_pack_and_unpack(method):
         assert equal_states(thawed, state)
 
 
+@pytest.mark.ci
 def test_bytes_engine_equals_simulator(method, tmp_path):
     plain = honest(method)[1].fingerprint
     assert short(method, tmp_path / "b", engine="bytes")[1].fingerprint == plain

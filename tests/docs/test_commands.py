@@ -32,7 +32,10 @@ RUN = [c for c in COMMANDS if not c.note and not c.text.startswith("pytest ")]
 """Tests that a page names run by themselves."""
 NIGHTLY = (
     *("docs/results/", "docs/explanation/cut.md", "docs/explanation/differential_privacy.md"),
-    *("docs/how-to/ethics.md", "docs/how-to/forget.md", "docs/how-to/unlabelled.md"),
+    *("docs/explanation/statistics.md", "docs/explanation/secure_aggregation.md"),
+    *("docs/how-to/attacks.md", "docs/how-to/ethics.md", "docs/how-to/forget.md"),
+    *("docs/how-to/protocols.md", "docs/how-to/sweep.md", "docs/how-to/unlabelled.md"),
+    *("docs/reference/composition.md", "docs/reference/coverage.md", "docs/reference/runs.md"),
 )
 """Pages whose commands train and attack for long; other pages have commands of the same kinds."""
 ZSH = shutil.which("zsh")
@@ -143,6 +146,7 @@ def forks():
         server.close()
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",

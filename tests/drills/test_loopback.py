@@ -20,6 +20,7 @@ def deployment(tmp_path):
         yield made
 
 
+@pytest.mark.ci
 def test_the_same_bits_as_the_simulator_over_tls_with_node_keys(deployment, tmp_path):
     table = {**TABLE, "methods": [*TABLE["methods"], "fedselect", "scaffold", "splitfed"]}
     deployment.hand_out(table)
