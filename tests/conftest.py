@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -37,6 +38,9 @@ DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of each test function, its cases together, which `VERGENCE_DURATIONS=write` renews."""
 SECONDS: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
 MEASURED: Counter[str] = Counter()
+SHARED: dict[str, float] = {}
+FIXTURES: dict[str, float] = {}
+"""Seconds of shared fixtures, by name, and of those that a function uses: the first test waits."""
 # Seconds that a function's cases may take in `make test`, and in `make check`.
 QUICK, SLOW = 0.6, 10.0
 if os.environ.get("VERGENCE_MARKS") == "written":
@@ -90,9 +94,32 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: -files[item.path])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    """Measure what a fixture takes that several tests share."""
+    began = time.perf_counter()
+    value = yield
+    if fixturedef.scope != "function":
+        SHARED[fixturedef.argname] = time.perf_counter() - began
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """Note what a test's shared fixtures took, and how much of that while this test waited."""
+    before = set(SHARED)
+    yield
+    own = {name: SHARED[name] for name in item.fixturenames if name in SHARED}
+    waited = sum(SHARED[name] for name in set(SHARED) - before)
+    item.user_properties.append(("shared", (sum(own.values()), waited)))
+
+
 def pytest_runtest_logreport(report) -> None:
-    """Add up the seconds of a function's cases."""
-    MEASURED[dict(report.user_properties)["group"]] += report.duration
+    """Add up the seconds of a function's cases, and once those of the fixtures that they share."""
+    about = dict(report.user_properties)
+    shared, waited = about.get("shared", (0.0, 0.0))
+    MEASURED[about["group"]] += report.duration - waited * (report.when == "setup")
+    FIXTURES[about["group"]] = max(shared, FIXTURES.get(about["group"], 0.0))
 
 
 def pytest_sessionfinish(session) -> None:
@@ -100,7 +127,7 @@ def pytest_sessionfinish(session) -> None:
     if os.environ.get("VERGENCE_DURATIONS") == "write" and not hasattr(
         session.config, "workerinput"
     ):
-        now = {name: round(took, 1) for name, took in MEASURED.items()}
+        now = {name: round(took + FIXTURES[name], 1) for name, took in MEASURED.items()}
         kept = {name: took for name, took in {**SECONDS, **now}.items() if took > 0.2}
         DURATIONS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
