@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ SHARES = (0.6, 0.2, 0.2)
 FEWEST = 3
 """Samples that a person needs: one for each part."""
 Columns = dict[str, Tensor]
+T = TypeVar("T")
 
 
 def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
@@ -60,13 +61,13 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
     return columns
 
 
-def as_text(names: Iterable[object], what: str) -> dict[str, Any]:
+def as_text(names: Iterable[T], what: str) -> dict[str, T]:
     """Map the text of every name to the name itself.
 
     Raises:
         DataError: two names have the same text, as 1 and "1"; the message has both.
     """
-    by_text: dict[str, Any] = {}
+    by_text: dict[str, T] = {}
     for name in names:
         text = str(name)
         if text in by_text:
@@ -77,7 +78,7 @@ def as_text(names: Iterable[object], what: str) -> dict[str, Any]:
     return by_text
 
 
-def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Any]:
+def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Tensor]:
     """Stack the items of a torch data set into columns."""
     # Its tensors are columns already, and need not be taken apart and stacked again.
     if isinstance(dataset, TensorDataset):
@@ -98,7 +99,7 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
     if not isinstance(rows[0], Mapping):
         keys = _names(len(rows[0]), who, names)
         rows = [dict(zip(keys, row, strict=True)) for row in rows]
-    columns = {}
+    columns: dict[str, Tensor] = {}
     for name in rows[0]:
         try:
             columns[name] = torch.stack([torch.as_tensor(row[name]) for row in rows])
@@ -139,12 +140,12 @@ def _names(count: int, who: str, names: Sequence[str]) -> Sequence[str]:
     return names[:count]
 
 
-def _tensor(column: Any, where: str) -> Tensor:
+def _tensor(column: object, where: str) -> Tensor:
     """Copy a column into a tensor of a type that networks take."""
     if isinstance(column, Tensor):
         tensor = column.detach().cpu().clone()
     else:
-        array = column.to_numpy() if hasattr(column, "to_numpy") else _array(column, where)
+        array = getattr(column, "to_numpy", lambda: _array(column, where))()
         if array.dtype == object:
             array = _plain(array, where)
         if array.dtype.kind not in "biuf":
@@ -163,7 +164,7 @@ def _tensor(column: Any, where: str) -> Tensor:
     return tensor.long() if tensor.dtype in (torch.int8, torch.int16, torch.int32) else tensor
 
 
-def _array(column: Any, where: str) -> np.ndarray:
+def _array(column: object, where: str) -> np.ndarray:
     try:
         return np.asarray(column)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -323,7 +324,7 @@ def split_rows(
 
 
 def split_people(
-    people: Any,
+    people: object,
     names: Sequence[str],
     shares: Sequence[float] = SHARES,
     shuffle: int | None = None,
@@ -383,7 +384,7 @@ def refuse_empty(counts: Mapping[str, int]) -> None:
         raise DataError(f"without samples: {', '.join(empty)}; leave these people out")
 
 
-def _checked(samples: Any, who: str, names: Sequence[str], missing: Collection[str]) -> Columns:
+def _checked(samples: object, who: str, names: Sequence[str], missing: Collection[str]) -> Columns:
     columns = columns_of(samples, who, names)
     check_numbers(columns, who, missing)
     return columns
@@ -410,7 +411,7 @@ def rows_in(columns: Columns) -> int:
 
 
 def by_person(
-    frame: Any, person: str, columns: Mapping[str, Any] | None, missing: Collection[str] = ()
+    frame: Any, person: str, columns: Mapping[str, object] | None, missing: Collection[str] = ()
 ) -> dict[str, Columns]:
     """Return each person's columns of a data frame, in the order in which people appear.
 
@@ -436,11 +437,11 @@ def by_person(
             "from_frame: columns must say what samples hold, as {'x': ['pupil', 'speed'], 'y': "
             f"'gaze_x'}}; got {columns!r}"
         )
-    several = {name for name, sources in columns.items() if _are_several(sources, frame)}
-    wanted: dict[str, Any] = {
-        name: list(sources) if name in several else sources for name, sources in columns.items()
+    several = {
+        name: list(sources) for name, sources in columns.items() if _are_several(sources, frame)
     }
-    used: list[Any] = [c for n, own in wanted.items() for c in (own if n in several else [own])]
+    wanted = {**columns, **several}
+    used: list[Any] = [c for name, own in wanted.items() for c in several.get(name, [own])]
     check_columns(frame, (person, *used))
     unknown = frame.index[frame[person].isna()]
     if len(unknown):
@@ -479,14 +480,14 @@ def check_columns(frame: Any, names: Iterable[object]) -> None:
             raise DataError(f"the frame has {known.count(name)} columns {name!r}: rename them")
 
 
-def _are_several(columns: Any, frame: Any) -> bool:
+def _are_several(columns: object, frame: Any) -> TypeGuard[Iterable[object]]:
     """Return whether this is a list of column names; the name of one column may be a tuple too."""
     if isinstance(columns, str) or (isinstance(columns, tuple) and columns in list(frame.columns)):
         return False
     return isinstance(columns, Iterable)
 
 
-def _side(columns: Any) -> Any:
+def _side(columns: Any) -> object:
     """Return a frame's column, or a tensor of several columns side by side."""
     if columns.ndim == 1:
         return columns

@@ -232,12 +232,12 @@ def compute(params: Params, data: Samples, want: Wanted) -> Conversation[Any]:
     return (yield Compute(params, data, want))
 
 
-def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:
+def drive(conversation: Conversation[T] | T, answer: Callable[[Any], object]) -> T:
     """Run a conversation to its end, answering all requests; a plain value is returned as it is."""
     # A method that has nothing to ask may return its result instead of a generator.
     if not isinstance(conversation, Generator):
         return conversation
-    reply: Any = None
+    reply: object = None
     while True:
         try:
             reply = answer(conversation.send(reply))

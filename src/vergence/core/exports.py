@@ -45,9 +45,10 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
     """
     if name == "__all__":
         return public_names(package, functions)
-    homes = () if name.startswith("_") else index(package, functions).get(_own(package, name), ())
+    own = _spellings(package).get(name, name)
+    homes = () if name.startswith("_") else index(package, functions).get(own, ())
     if len(homes) == 1:
-        return getattr(import_module(homes[0]), _own(package, name))
+        return getattr(import_module(homes[0]), own)
     near = "" if name.startswith("_") else meant(name, public_names(package, functions))
     why = f"has no attribute '{name}'{near}"
     if homes:
@@ -57,8 +58,8 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
 
 def public_names(package: str, functions: bool = False) -> list[str]:
     """List the names that exactly one of a package's modules defines, of the package's kind."""
-    shown = {own: public for public, own in _package_value(package, "SPELLINGS", {}).items()}
-    kind = _package_value(package, "KIND", "")
+    shown = {own: public for public, own in _spellings(package).items()}
+    kind = vars(import_module(package)).get("KIND", "")
     homes_of = index(package, functions)
     names = {name for name, homes in homes_of.items() if len(homes) == 1}
     if kind:
@@ -117,10 +118,6 @@ def _modules(package: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     )
 
 
-def _package_value(package: str, name: str, otherwise: object) -> Any:
-    """Return a package's `KIND`, or its `SPELLINGS` (public name -> class name), if it has one."""
-    return vars(import_module(package)).get(name, otherwise)
-
-
-def _own(package: str, name: str) -> str:
-    return _package_value(package, "SPELLINGS", {}).get(name, name)
+def _spellings(package: str) -> Mapping[str, str]:
+    """Return a package's `SPELLINGS` (public name -> class name), if it has any."""
+    return vars(import_module(package)).get("SPELLINGS", {})

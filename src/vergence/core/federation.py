@@ -180,7 +180,7 @@ class Federation:
     @classmethod
     def from_arrays(
         cls,
-        people: Mapping[Any, Any],
+        people: Mapping[Any, object],
         *,
         split: tuple[float, float, float] = arrays.SHARES,
         shuffle: int | None = None,
@@ -229,7 +229,7 @@ class Federation:
         return cls(name, parts, defaults | dict(about or {}), missing=missing)
 
     @classmethod
-    def from_datasets(cls, people: Mapping[Any, Any], **options: Any) -> Federation:
+    def from_datasets(cls, people: Mapping[Any, object], **options: Any) -> Federation:
         """Make a federation of one `torch.utils.data.Dataset` per person, read into memory.
 
         Items are (input, target), or mappings of arrays. `options` are those of `from_arrays`.

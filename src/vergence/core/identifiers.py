@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
 
 from vergence.errors import DataError
 
@@ -14,7 +13,7 @@ LONGEST = 100
 """Largest number of bytes of an id."""
 
 
-def check_ids(ids: Iterable[Any], where: str) -> None:
+def check_ids(ids: Iterable[str], where: str) -> None:
     """Check that ids are printable, usable in file names, and different from each other.
 
     Args:

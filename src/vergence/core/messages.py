@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +73,7 @@ class SealedTree:
     total: Params
     weight: float | Mask | Params
     coded: Mapping[str, Tensor] | None = None
-    how: Any = None
+    how: object = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -43,7 +42,7 @@ class FeatureAlignment(Objective):
         return task.loss(output, batch) + self.weight * offset.square().mean()
 
 
-def loss_per_sample(task: Task, output: Any, batch: Batch) -> Tensor:
+def loss_per_sample(task: Task, output: object, batch: Batch) -> Tensor:
     """Return the task's loss of every sample of a batch, `[batch]`.
 
     Entries of an output that have no row for each sample are used for all samples.

@@ -11,7 +11,7 @@ import typing
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
-from typing import Annotated, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
@@ -119,7 +119,7 @@ def _listed(text: str) -> dict[str, str]:
     return texts
 
 
-def check_ranges(record: Any, name: str) -> None:
+def check_ranges(record: object, name: str) -> None:
     """Check every annotated number, also in a tuple, and every literal of a dataclass instance.
 
     Raises:

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
-from vergence.core.files import parse_json
+from vergence.core.files import JsonObject, parse_json
 from vergence.core.masks import Mask
 from vergence.core.params import Layout, Params
 from vergence.core.tags import field_tags, tag
@@ -149,13 +149,13 @@ def memory_allowance(size: int) -> int:
 
 
 def _read(
-    arrays: dict[str, Tensor], header: Any, records: Sequence[type], limit: float = math.inf
-) -> Any:
+    arrays: dict[str, Tensor], header: JsonObject, records: Sequence[type], limit: float = math.inf
+) -> object:
     layouts = [read_layout(*layout) for layout in header["layouts"]]
     return _StateReader(arrays, layouts, known_records(*records), limit).read(header["tree"])
 
 
-def open_arrays(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor], Any]:
+def open_arrays(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor], JsonObject]:
     """Return the arrays of safetensors bytes, and the parsed JSON text of their header.
 
     Raises:
@@ -205,7 +205,7 @@ def printable(untrusted: object) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def read_header(data: bytes) -> Any:
+def read_header(data: bytes) -> JsonObject:
     """Return the parsed JSON text in the header of safetensors bytes."""
     size = int.from_bytes(data[:8], "little")
     return parse_json(parse_json(data[8 : 8 + size])["__metadata__"][HEADER])
@@ -336,7 +336,7 @@ class _StateReader:
         self.returned_paths.add(path)
         return array
 
-    def read(self, node: Any) -> Any:
+    def read(self, node: object) -> object:
         if not isinstance(node, dict):
             return node
         if "bytes" in node:
@@ -362,7 +362,7 @@ class _StateReader:
             raise StateError(f"unknown record '{printable(node['record'])}' in a state")
         kind = self.records[node["record"]]
         names = {label: name for name, label in field_tags(kind)}
-        written: dict[str, Any] = node["fields"]
+        written: JsonObject = node["fields"]
         return kind(**{names.get(k, k): self.read(v) for k, v in written.items()})
 
 

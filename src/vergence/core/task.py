@@ -494,7 +494,7 @@ def _linear_head(network: Model) -> str:
     return entry
 
 
-def map_outputs(change: Callable[..., Tensor], *outputs: Any) -> Any:
+def map_outputs(change: Callable[..., Tensor], *outputs: object) -> Any:
     """Apply `change` to the tensors at the same place of outputs of the same structure.
 
     Other entries (a number, None) are copied from the first output.
@@ -505,7 +505,7 @@ def map_outputs(change: Callable[..., Tensor], *outputs: Any) -> Any:
     parts = [output_entries(each) for each in outputs]
     made = {name: map_outputs(change, *(part[name] for part in parts)) for name in parts[0]}
     if isinstance(first, tuple | list):
-        kind: Any = type(first)
+        kind: Callable[..., object] = type(first)
         return kind(*made.values()) if hasattr(first, "_fields") else kind(made.values())
     # A copy, since nothing is known of how to construct another library's output.
     whole = copy.copy(first)
@@ -514,7 +514,7 @@ def map_outputs(change: Callable[..., Tensor], *outputs: Any) -> Any:
             whole[name] = part
         else:
             # Works for frozen dataclasses, too.
-            object.__setattr__(whole, name, part)
+            object.__setattr__(whole, str(name), part)
     return whole
 
 
@@ -526,7 +526,7 @@ def join_outputs(parts: Sequence[Any]) -> Any:
     return map_outputs(lambda *each: torch.cat([torch.atleast_1d(part) for part in each]), *parts)
 
 
-def tensor_in(output: Any, name: str | int | None) -> Tensor:
+def tensor_in(output: object, name: str | int | None) -> Tensor:
     """Return the tensor of an output that losses and metrics compare with targets.
 
     Args:
@@ -538,20 +538,20 @@ def tensor_in(output: Any, name: str | int | None) -> Tensor:
         ConfigError: there is no such tensor; lists the entries, and how to choose one.
     """
     values = output_entries(output)
-    tensors = [each for each, value in values.items() if isinstance(value, Tensor)]
+    tensors = {each: value for each, value in values.items() if isinstance(value, Tensor)}
     if name is None:
         # Without logits, one is obvious in a tuple, or where there is no other.
         one_is_obvious = isinstance(output, tuple | list) or len(tensors) == 1
-        wanted = [LOGITS] if LOGITS in tensors else tensors[: int(one_is_obvious)]
+        wanted = [LOGITS] if LOGITS in tensors else list(tensors)[: int(one_is_obvious)]
     else:
         wanted = list(values)[name:][:1] if isinstance(name, int) and name not in values else [name]
     if wanted and wanted[0] in tensors:
-        return values[wanted[0]]
+        return tensors[wanted[0]]
     wrong = "" if name is None else f", where outputs={name!r} is no tensor"
     raise ConfigError(
         f"the network returns {describe_output(output)}{wrong}: "
         + (
-            f"say which loss and metrics take, task_from(..., outputs={tensors[0]!r})"
+            f"say which loss and metrics take, task_from(..., outputs={next(iter(tensors))!r})"
             if tensors
             else "its forward must return a tensor, or a dict, a tuple or an object with one in it"
         )
@@ -564,7 +564,7 @@ def describe_output(output: object) -> str:
     return "None" if output is None else f"a {type(output).__name__}{names and f' ({names})'}"
 
 
-def output_entries(output: Any) -> dict[Any, Any]:
+def output_entries(output: object) -> dict[object, object]:
     """Return the entries of a dict, a tuple or an object by name or place."""
     if isinstance(output, Mapping):
         return dict(output)

@@ -368,7 +368,8 @@ class ClientTurn:
         self.worker, self.state, self.points = worker, state, batch.points
         self.message, self.progress = task.message, batch.progress
         self.site = worker.site(worker.trained_on, task.client, task.message, batch.progress)
-        self.before, self.after = state.state, None
+        self.before = state.state
+        self.after: object = None
         self.fitted: FitResult | None = None
         self.fits, self.steps = 0, 0
         self.ask: Ask | None = None

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -66,8 +65,8 @@ class RunOutcome:
     """
 
     fingerprint: str
-    server: Any
-    clients: Mapping[str, Any]
+    server: object
+    clients: Mapping[str, object]
 
 
 def run_rounds(

@@ -40,8 +40,8 @@ class Turn(Protocol):
 
     site: ClientContext
     message: Message
-    before: Any
-    after: Any
+    before: object
+    after: object
     progress: float
 
     def batches(self) -> RandomStream:
@@ -74,7 +74,7 @@ class ClientHooks:
         """Data and random numbers that a client sees, before its turn begins."""
         return site
 
-    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
         """Result of a request of a turn: `then(ask)` is what it is without this protection."""
         return then(ask)
 
@@ -85,11 +85,11 @@ class ClientHooks:
         """
         return ask
 
-    def serving(self, ask: Any, client: str) -> Any:
+    def serving(self, ask: object, client: str) -> object:
         """Request of the server's half for this client's batch, as it is to be answered."""
         return ask
 
-    def computing(self, ask: Any, round: int, then: Callable[[Any], Any]) -> Any:
+    def computing(self, ask: object, round: int, then: Callable[[object], object]) -> object:
         """Result of that request in this round; `then(ask)` is the result without it."""
         return then(ask)
 
@@ -335,14 +335,14 @@ class Protection:
         """Sentences for the same two about who sees what; data, or their number, may be missing."""
         return ()
 
-    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+    def spent(self, run: ProtectedRun) -> Mapping[str, object]:
         """Numbers for results.json after a run: what it did, or what was spent."""
         return {}
 
 
 def answered(
-    hooks: Sequence[ClientHooks], ask: Any, turn: Turn, plain: Callable[[Any], Any]
-) -> Any:
+    hooks: Sequence[ClientHooks], ask: object, turn: Turn, plain: Callable[[Any], object]
+) -> object:
     """Result of what a turn asks for, through all hooks, the first of them outermost."""
     # The first hook is the outermost: it sees the result of all later ones, and none of them can
     # change what it returns.

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,7 +104,7 @@ def zeros_for(
 
 
 def reply_trees(
-    method: Method, verb: str, sent: Mapping[str, Params], server: Callable[[], Any]
+    method: Method, verb: str, sent: Mapping[str, Params], server: Callable[[], object]
 ) -> dict[str, Params]:
     """Return trees with the shapes that a reply to a verb must have, as far as they are known.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.hooks import ProtectedRun, Protection
@@ -44,7 +44,7 @@ class BuiltInProtection(Protection):
     """
 
     plan: Plan
-    policy: Any
+    policy: object
 
     def check(self, run: ProtectedRun) -> None:
         """Refuse a run that cannot be forecast."""

@@ -134,15 +134,14 @@ class DefendedTrainer(ClientHooks):
         self.books: dict[str, Released] = {}
         self.draws = self.secret and self.secret.child("predictions").draws()
 
-    def answer(
-        self, ask: Step | Forward, turn: Turn, then: Callable[[Step | Forward], object]
-    ) -> object:
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
         """Compute with a client's own layers.
 
         Raises:
             DpSgdBudgetSpent: a picture's budget does not allow to send it again.
         """
         site = turn.site
+        assert isinstance(ask, Step | Forward)
         # In a U-shaped split a client has the last layers, too, which the defence leaves alone.
         if ask.on(self.task) != self.front:
             return self.others.answer(ask, site.progress)

@@ -32,14 +32,14 @@ class SplitGuardHooks(ClientHooks):
 
     answers = (Step,)
 
-    def answer(self, ask: Step, turn: Turn, then: Callable[[Step], StepResult]) -> StepResult:
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
         """Return the result of a step; after false labels the client's layers stay as they were.
 
         Raises:
             DpSgdBudgetSpent: the client accuses its server, and stops.
         """
         state = turn.before
-        if PULL not in ask.batch or not isinstance(state, ClientFront):
+        if not isinstance(ask, Step) or PULL not in ask.batch or not isinstance(state, ClientFront):
             return then(ask)
         # Answers come in the order of the batches: this one is to the batch that waited longest.
         at = self._batch(turn, state.batches_sent - len(state.waiting))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vergence import profiling
 from vergence.core import files as disk
@@ -64,9 +64,9 @@ class Checkpoint:
     """
 
     round: int
-    server: Any
+    server: object
     filed: Mapping[str, StateRef]
-    engine_state: Mapping[str, Any] = field(default_factory=dict)
+    engine_state: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass

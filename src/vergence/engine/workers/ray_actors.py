@@ -24,6 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ def installed() -> None:
         )
 
 
-def ready() -> Any:
+def ready() -> ModuleType:
     """Return Ray, set up so that nobody else can use the cluster that is started here."""
     # Ray's ports are open to the network, and whoever reaches them runs code. Ray's own protection
     # is a token in a file of the home folder; this token is in this process's environment only.
@@ -98,7 +99,7 @@ def ready() -> Any:
     return importlib.import_module("ray")
 
 
-def begin(workers: int) -> Any:
+def begin(workers: int) -> ModuleType:
     """Return Ray, connected to the cluster that RAY_ADDRESS names or started on this machine.
 
     Raises:

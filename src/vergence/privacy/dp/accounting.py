@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import scipy
 from annotated_types import Ge, Gt, Interval
 from scipy.special import log_ndtr, ndtr
 
+from vergence.core.files import JsonObject
 from vergence.core.optional import import_optional
 from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, StateError
@@ -105,7 +106,7 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
     return epsilons
 
 
-def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> dict[str, Any]:
+def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> JsonObject:
     """Largest epsilon among some ledgers, the PLD accountant's value for it, and its charges."""
     alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
     worst = max(alike, key=alike.__getitem__, default=Ledger())

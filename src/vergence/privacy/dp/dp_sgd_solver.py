@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +75,7 @@ class TrainingSchedule:
         return _mean_multiplier(policy, self.means)
 
 
-def uncovered(verb: str, ask: Any) -> ConfigError:
+def uncovered(verb: str, ask: object) -> ConfigError:
     """Return the refusal of a turn that uses training samples in another way than training."""
     what = f"the {ask.want} of" if isinstance(ask, Compute) else "single batches of"
     return ConfigError(

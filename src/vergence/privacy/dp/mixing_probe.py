@@ -136,7 +136,7 @@ class MixingProbe:
             layer.training = dropout or not isinstance(layer, _DropoutNd)
         seen: dict[str, Tensor] = {}
 
-        def note(name: str, layer: nn.Module, _: Any, output: Any) -> None:
+        def note(name: str, layer: nn.Module, _: object, output: object) -> None:
             if isinstance(output, Tensor) and name:
                 seen[f"first by '{name}' ({type(layer).__name__})"] = output.clone()
 
@@ -218,7 +218,7 @@ def same(one: Tensor, other: Tensor, rounding: float = 0.0) -> bool:
     return torch.equal(one, other) or bool((one - other).abs().max() <= rounding * one.abs().max())
 
 
-def by_sample(output: Any, samples: int) -> list[Tensor]:
+def by_sample(output: object, samples: int) -> list[Tensor]:
     """Tensors in an output that have a row for each sample."""
     rows: list[Tensor] = []
 
@@ -239,7 +239,7 @@ def swapped(rows: Tensor, samples: int) -> Tensor:
     return rows
 
 
-def slopes(output: Any, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
+def slopes(output: object, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
     """Return the gradient of a loss by the outputs of a batch, a row for each sample."""
     torch.default_generator.manual_seed(0)
 

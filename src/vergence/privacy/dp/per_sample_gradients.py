@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -152,7 +151,7 @@ class Clipper:
         refuse(module)
         self.module, self.clip = module, clip
         self.names = {layer: name for name, layer in module.named_modules()}
-        self.caught: dict[nn.Module, tuple[tuple[Any, ...], Tensor, int]] = {}
+        self.caught: dict[nn.Module, tuple[tuple[Tensor, ...], Tensor, int]] = {}
         self.fault = ""
         self.own = [layer for layer in module.modules() if trainable(layer)]
         self.hooks = [
@@ -199,7 +198,7 @@ class Clipper:
         self,
         losses: Tensor,
         into: Mapping[str, Tensor],
-        caught: Mapping[nn.Module, tuple[tuple[Any, ...], Tensor, int]],
+        caught: Mapping[nn.Module, tuple[tuple[Tensor, ...], Tensor, int]],
     ) -> str:
         """Write the sum from what hooks saw; return why that is not possible, "" if it is."""
         first, outputs = self.module not in NOT_BY_LAYERS, [out for _, out, _ in caught.values()]
@@ -300,7 +299,11 @@ class Clipper:
             hook.remove()
 
     def _record_pass(
-        self, layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], output: Any
+        self,
+        layer: nn.Module,
+        inputs: tuple[Tensor, ...],
+        keywords: dict[str, object],
+        output: object,
     ) -> None:
         if not self.watching or not torch.is_grad_enabled():
             return

@@ -27,7 +27,7 @@ sum of it.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -67,6 +67,7 @@ from vergence.privacy.secure_aggregation.session import (
     Participant,
     Refused,
     Register,
+    SentMessage,
     Sign,
     UsedContributions,
     check,
@@ -78,6 +79,9 @@ from vergence.privacy.secure_aggregation.session import (
 SHARES = 2 * shamir.SHARE
 STEPS = (Advert, Shares, Masked, Agreed, Unmask)
 """Messages of clients, in order."""
+Question = Invitation | Roster | RelayedShares | Survivors | Agreements
+"""Messages of the server."""
+Answer = TypeVar("Answer", bound=SentMessage)
 
 
 class PairwiseClient(Participant[PairwiseParams]):
@@ -242,24 +246,24 @@ class PairwiseServer:
         self.terms, self.register = terms, register
         self.step = 0
         self.due: frozenset[str] = frozenset(register)
-        self.answers: dict[str, Any] = {}
+        self.answers: dict[str, SentMessage | None] = {}
         self.refused: dict[str, str] = {}
         self.adverts: dict[str, Advert] = {}
         self.shares: dict[str, Shares] = {}
         self.names: frozenset[str] = frozenset()
         self.total = np.zeros(terms.words, np.uint64)
 
-    def open(self) -> dict[str, Any]:
+    def open(self) -> dict[str, Invitation]:
         """First message to each client, by name."""
         return dict.fromkeys(sorted(self.due), Invitation(self.terms.digest))
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: object) -> None:
         """Check and store a client's answer.
 
         Raises:
             Refused: the answer must not count; says why.
         """
-        if self.step == len(STEPS) or type(message) is not STEPS[self.step]:
+        if self.step == len(STEPS) or not isinstance(message, STEPS[self.step]):
             raise Refused(f"order: {type(message).__name__} came, and is not due")
         if message.terms != self.terms.digest:
             raise Refused("round: this is of another attempt, or on other terms")
@@ -277,14 +281,13 @@ class PairwiseServer:
         self._check_content(message)
         if isinstance(message, Masked):
             np.add(self.total, received(message.words), self.total)
-            # Only the sum is kept: rows of all clients would not fit into memory.
-            message = None
-        self.answers[name] = message
+        # Of words only the sum is kept: rows of all clients would not fit into memory.
+        self.answers[name] = None if isinstance(message, Masked) else message
 
     def _shown(self) -> bytes:
         return view_digest(self.terms.digest, self.adverts, self.shares, self.names)
 
-    def _check_content(self, message: Any) -> None:
+    def _check_content(self, message: SentMessage) -> None:
         """Check that a message has the fields, sizes and recipients that its step demands."""
         if isinstance(message, Advert):
             try:
@@ -307,42 +310,46 @@ class PairwiseServer:
             if any(len(share) != shamir.SHARE for share in shares):
                 raise Refused(f"size: '{message.sender}' sent what is no share")
 
-    def close(self) -> dict[str, Any] | Total:
+    def close(self) -> Mapping[str, Question] | Total:
         """End a step with the answers that came; return the next messages by client, or the sum.
 
         Raises:
             Aborted: too few are left, or what they gave does not fit.
         """
-        answers, digest = self.answers, self.terms.digest
-        least = self.terms.threshold
-        if len(answers) < least:
+        names, digest, least = frozenset(self.answers), self.terms.digest, self.terms.threshold
+        if len(names) < least:
             raise Aborted(
-                f"too few: {len(answers)} answered with {STEPS[self.step].__name__}, and "
+                f"too few: {len(names)} answered with {STEPS[self.step].__name__}, and "
                 f"{least} are needed"
             )
-        names = frozenset(answers)
+        questions: Mapping[str, Question] = {}
         if self.step == 0:
-            self.adverts = dict(answers)
+            self.adverts = self._came(Advert)
             check_roster(self.adverts, self.terms)
-            roster = Roster(digest, tuple(answers[name] for name in sorted(answers)))
-            questions: dict[str, Any] = dict.fromkeys(names, roster)
+            roster = Roster(digest, tuple(self.adverts[name] for name in sorted(names)))
+            questions = dict.fromkeys(names, roster)
         elif self.step == 1:
-            self.shares = dict(answers)
+            self.shares = self._came(Shares)
             questions = {
-                to: RelayedShares(digest, {n: s.boxes[to] for n, s in answers.items() if n != to})
+                to: RelayedShares(
+                    digest, {n: s.boxes[to] for n, s in self.shares.items() if n != to}
+                )
                 for to in names
             }
         elif self.step == 2:
             self.names = names
             questions = dict.fromkeys(names, Survivors(digest, tuple(sorted(names))))
         elif self.step == 3:
-            signatures = {name: answers[name].signature for name in sorted(answers)}
-            questions = dict.fromkeys(names, Agreements(digest, signatures))
+            agreed = {n: each.signature for n, each in sorted(self._came(Agreed).items())}
+            questions = dict.fromkeys(names, Agreements(digest, agreed))
         else:
-            self._unmask(answers)
-            questions = {}
+            self._unmask(self._came(Unmask))
         self.step, self.due, self.answers = self.step + 1, names, {}
         return questions or Total(self.total, tuple(sorted(self.names)))
+
+    def _came(self, kind: type[Answer]) -> dict[str, Answer]:
+        """Return the step's answers, which are all of one kind."""
+        return {name: each for name, each in self.answers.items() if isinstance(each, kind)}
 
     def _unmask(self, answers: Mapping[str, Unmask]) -> None:
         """Take away the pads that did not cancel."""
@@ -374,20 +381,22 @@ class PairwiseServer:
             raise Aborted(f"shares: those of '{name}' do not fit ({error})") from None
 
 
-def converse(server: PairwiseServer) -> Generator[dict[str, Any], Mapping[str, Any], Total]:
+def converse(
+    server: PairwiseServer,
+) -> Generator[Mapping[str, Question], Mapping[str, object], Total]:
     """Run a server's part: yield messages by client, take answers by client, return the sum.
 
     Raises:
         Aborted: nobody learns the sum.
     """
-    asked = server.open()
+    asked: Mapping[str, Question] = server.open()
     while True:
         answers = yield asked
         for name, answer in answers.items():
             try:
                 # The connection knows who sent the answer: nobody may answer for another client.
-                if getattr(answer, "sender", name) != name:
-                    raise Refused(f"signature: '{name}' speaks for '{answer.sender}'")
+                if (sender := getattr(answer, "sender", name)) != name:
+                    raise Refused(f"signature: '{name}' speaks for '{sender}'")
                 server.receive(answer)
             except Refused as reason:
                 server.refused[name] = str(reason)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vergence.privacy.secure_aggregation.additive import (
     agreed_on,
@@ -42,7 +43,11 @@ from vergence.privacy.secure_aggregation.session import (
     transcript,
 )
 
-Talk = Generator[dict[str, Any], Mapping[str, Any], SharedTotal]
+Answers = Mapping[str, object]
+"""Answer of each client or aggregator, by name; nothing is known of their kinds."""
+Question = Invitation | Openings | AggregatorParts | HeldByAll | Relayed | Lookups
+Talk = Generator[Mapping[str, Question], Answers, SharedTotal]
+FromAggregator = TypeVar("FromAggregator", Opening, HeldParts, ShownCounts, LookedUp, OpenedShare)
 
 
 class Coordinator:
@@ -98,8 +103,9 @@ class Coordinator:
                 f"too few: {len(names)} sent all their parts, and {terms.threshold} are needed"
             )
         self.before = agreed_on(terms, keys, helds)
-        lists = HeldByAll(digest, tuple(helds.values()), openings)
-        answers = yield dict.fromkeys(terms.aggregators, lists)
+        answers = yield dict.fromkeys(
+            terms.aggregators, HeldByAll(digest, tuple(helds.values()), openings)
+        )
         opened = np.ones(terms.gated, np.bool_)
         if terms.gated:
             lookups = yield from self._gate(answers, openings)
@@ -109,30 +115,30 @@ class Coordinator:
         return self._sum(self._all(answers, OpenedShare), names, opened)
 
     def _all(
-        self, answers: Mapping[str, Any], kind: type, names: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
+        self, answers: Answers, kind: type[FromAggregator], names: tuple[str, ...] = ()
+    ) -> dict[str, FromAggregator]:
         """Return the messages of all aggregators, or of `names`; a missing one ends the sum."""
-        names = names or self.terms.aggregators
-        for name in names:
-            answer: Any = answers.get(name)
-            if type(answer) is not kind or answer.sender != name:
+        messages: dict[str, FromAggregator] = {}
+        for name in names or self.terms.aggregators:
+            answer = answers.get(name)
+            if not isinstance(answer, kind) or answer.sender != name:
                 raise Aborted(f"aggregator '{name}' has not sent its {kind.__name__}")
             try:
                 self._checked(answer)
             except Refused as reason:
                 raise Aborted(f"aggregator '{name}': {reason}") from None
-        return {name: answers[name] for name in names}
+            messages[name] = answer
+        return messages
 
-    def _checked(self, message: Any) -> None:
+    def _checked(self, message: FromAggregator | SharePart) -> None:
         if message.terms != self.terms.digest:
             raise Refused("round: this is of another attempt, or on other terms")
         check(message.signed, message.signature, message.sender, self.register)
 
-    def _parts(self, answers: Mapping[str, Any]) -> dict[str, dict[str, SharePart]]:
+    def _parts(self, answers: Answers) -> dict[str, dict[str, SharePart]]:
         """Return the clients' parts, by client and aggregator."""
         parts_of: dict[str, dict[str, SharePart]] = {}
-        for name in answers:
-            answer: Any = answers[name]
+        for name, answer in answers.items():
             try:
                 if type(answer) is not Contribution or answer.sender != name:
                     raise Refused(f"order: '{name}' sent something else than its parts")
@@ -150,15 +156,15 @@ class Coordinator:
         return parts_of
 
     def _gate(
-        self, answers: Mapping[str, Any], openings: tuple[Opening, ...]
-    ) -> Generator[dict[str, Any], Mapping[str, Any], Lookups]:
+        self, answers: Answers, openings: tuple[Opening, ...]
+    ) -> Generator[Mapping[str, Relayed], Answers, Lookups]:
         """Relay boxes between dealer and parties; return the parties' lookups."""
         terms, digest, parties = self.terms, self.terms.digest, self.terms.parties
-        keys = {opening.sender: opening for opening in openings}
-        if terms.dealer == self.name and self.sign is not None:
-            dealt: Any = tables(self.name, terms, keys, self.sign)
-        else:
-            dealt = answers.get(terms.dealer)
+        dealt = (
+            tables(self.name, terms, {key.sender: key for key in openings}, self.sign)
+            if terms.dealer == self.name and self.sign is not None
+            else answers.get(terms.dealer)
+        )
         missing = [name for name in parties if type(answers.get(name)) is not Ready]
         if missing or type(dealt) is not ShownCounts:
             raise Aborted(f"aggregator '{[*missing, terms.dealer][0]}' is not ready for the gate")
@@ -171,7 +177,9 @@ class Coordinator:
         }
         return Lookups(digest, tuple(self._all(answers, LookedUp, parties).values()))
 
-    def _sum(self, shares: Mapping[str, OpenedShare], names: list[str], opened: Any) -> SharedTotal:
+    def _sum(
+        self, shares: Mapping[str, OpenedShare], names: list[str], opened: NDArray[np.bool_]
+    ) -> SharedTotal:
         gated, terms = self.terms.gated, self.terms
         many = int(opened.sum()) + terms.words - gated
         total = np.zeros(many, np.uint64)

@@ -210,12 +210,12 @@ class Participant(Generic[T]):
 
     terms: T
     sign: Sign
-    steps: list[tuple[type, Callable[[Any], Any]]]
+    steps: list[tuple[type, Callable[[Any], object]]]
 
     def _signed(self, message: M) -> M:
         return replace(message, signature=self.sign(message.signed))
 
-    def answer(self, message: Any) -> Any:
+    def answer(self, message: object) -> Any:
         """Return the answer to a message.
 
         Raises:
@@ -226,7 +226,7 @@ class Participant(Generic[T]):
         if not self.steps or type(message) is not self.steps[0][0]:
             due = self.steps[0][0].__name__ if self.steps else "nothing more"
             raise Refused(f"order: {type(message).__name__} came, due is {due}")
-        if message.terms != self.terms.digest:
+        if not isinstance(message, SessionMessage) or message.terms != self.terms.digest:
             raise Refused("round: this is of another attempt, or on other terms")
         answer = self.steps[0][1](message)
         self.steps.pop(0)
