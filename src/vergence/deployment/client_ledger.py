@@ -46,8 +46,8 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
             raise StateError(f"plan: round {done} is asked for, and this run has {plan.rounds}")
         own = plan.progress(done) if turn else 0.0
         # Progress sets learning rates and other schedules: a wrong one, told to one client, would
-        # make its reply unlike the others'. In asynchronous delivery turns of several rounds share
-        # one progress, so that it cannot be computed from the round.
+        # make its reply unlike the others'. In asynchronous delivery a message's round is the
+        # number of the client's turn, from which progress cannot be computed.
         if request.progress != own and not plan.delivery.asynchronous:
             raise StateError(
                 f"plan: round {done} of {plan.rounds} is at progress {own:g}, and the server says "
@@ -88,8 +88,8 @@ class ClientRecord:
 
     def may_count(self, file: str | None) -> bool:
         """Return whether a server may name this file as the state to start from."""
-        # The second test needs `pending`: after a turn without a new state, both are None, and None
-        # would let a server start this client anew although it has a state.
+        # While no new state is pending, `pending` is None, as is the file of a client without a
+        # state: without this test a server could start a client anew although it has a state.
         return file == self.committed or (self.pending is not None and file == self.pending)
 
 
@@ -148,7 +148,7 @@ class ClientLedger:
         self.ahead = record.may_count(request.file)
         fresh = self.ahead and request.file != record.committed
         # A server could otherwise have a turn taken, never open its words, and ask again from the
-        # new state: the same person's data would be trained on twice in one round.
+        # new state: the next reply would contain two turns' training, and no sum the first reply.
         if fresh and record.sum and not has_contributed(record.sum):
             raise self._wrong_state(request.file)
         if not (self.ahead or repeated):

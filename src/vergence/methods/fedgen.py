@@ -164,7 +164,7 @@ class FedGen(Method[Teachers, NoState]):
         classes = totals.nonzero()[:, 0]
         if not len(classes) or not self.steps:
             return s
-        # Every reply is added up alone: heads and their weights are needed one by one.
+        # The loss weighs the clients' heads one by one, so each reply is added up alone.
         one = {"model": s.model}
         models = [*(s.model + add_up([r], one).mean("model") for r in came), s.model]
         heads = stack_heads([model.only(s.head) for model in models])
@@ -198,7 +198,7 @@ class FedGen(Method[Teachers, NoState]):
     ) -> Conversation[tuple[NoState, Reply]]:
         """Train on own samples and made-up features; also send the number of samples per class."""
         classes = yield from compute(msg["model"], site.train, "classes")
-        # In round 0 the generator has learned nothing, and knows no class.
+        # A generator that has learned no class yet, as in round 0, has no features to train on.
         objective = self.client_objective(msg, site) if msg["known"].flat.any() else None
         fitted = yield from fit(msg["model"], site.train, self.local, objective=objective)
         update = fitted.params - msg["model"]

@@ -36,7 +36,7 @@ class FedYogi(ServerOptimizer[Moments]):
     def server(self, task: Task) -> Moments:
         """Start from the task's initial model."""
         start = task.init()
-        # Algorithm 2 asks for v_{-1} >= tau^2, so that the first steps stay bounded.
+        # Algorithm 2 asks for v_{-1} >= tau^2, and this is the smallest that it allows.
         return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
 
     def step(self, s: Moments, update: Params) -> Moments:

@@ -140,14 +140,14 @@ class RobustRule(NamedOptions, ABC):
                 root update is missing or of another shape.
         """
         votes = UpdateMatrix.of(replies)
-        # An absent entry would count as 0 in a distance: an attacker with a mask like the others'
-        # would seem nearer to them than honest clients with masks of their own.
+        # An absent entry is 0 in `values`, so that a distance would compare masks: an attacker who
+        # takes somebody's mask would seem nearer to that client than honest clients do.
         if not self.entrywise and not votes.same_support:
             raise ConfigError(f"privacy.robust = '{self.name}' {WHOLE}")
         need = self.fewest(len(votes))
         if len(votes) < need:
             reason = f"too few: {self.name} needs {need} replies, {len(votes)} came"
-            # With fewer replies the attackers could be the majority: better no step than theirs.
+            # With fewer replies the rule promises nothing, and attackers could decide the step.
             return empty_verdict(replies, like, reason)
         decision = self.decide(votes, stream, self._root(root, like))
         self._check_decision(decision, votes.entries)

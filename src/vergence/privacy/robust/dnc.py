@@ -51,7 +51,7 @@ class DnC(RobustRule):
         out = math.ceil(self.remove * attackers(self.attackers, len(votes)) - 1e-9)
         good = np.ones(len(votes), bool)
         for draw in range(self.draws):
-            # Random entries of this round: an attacker who knew them would poison all others.
+            # Drawn anew in each round: an attacker who knew the entries would change only others.
             rng = stream.child("dnc", draw).numpy()
             entries = np.sort(
                 rng.choice(votes.entries, min(self.sample, votes.entries), replace=False)

@@ -246,8 +246,9 @@ class Aggregator(Participant[AdditiveParams]):
     def _take(self, part: SharePart) -> None:
         if part.terms != self.terms.digest or part.to != self.name:
             raise Refused("round: this is of another attempt, or for somebody else")
-        # A second part would replace the first after others agreed on it; a contribution of an
-        # aggregator or the dealer would be one that its author can subtract.
+        # A second part would replace the first, and no longer fit this client's shares at the other
+        # aggregators. An aggregator or dealer that also contributed would count towards the
+        # threshold, and could subtract its own words from the sum.
         if part.sender in {*self.parts, *self.terms.aggregators, self.terms.dealer}:
             raise Refused(f"order: '{part.sender}' sent a part before, or must not")
         check(part.signed, part.signature, part.sender, self.register)
