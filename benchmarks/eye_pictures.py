@@ -93,7 +93,7 @@ def noise(run: TrainedRun, channels: int = 4) -> Figure:
     axes = figure.subplots(len(LEVELS), channels + 2, squeeze=False)
     for level, row in zip(LEVELS, axes, strict=True):
         defence = PixelNoise(level)
-        defence.keep(network, *image.shape[-2:])
+        defence.constrain(network, *image.shape[-2:])
         with torch.no_grad():
             clean = network.stage(first, pixels)
         sent = [clean] * 2

@@ -187,7 +187,7 @@ def trained(row: Row, eyes: Eyes, size: tuple[int, int], epochs: int) -> Staged:
     whole = network(row, size)
     front, tail = parts(whole, row.cut)
     imitate = row.defence.imitation()
-    row.defence.keep(front, *size)
+    row.defence.constrain(front, *size)
     private = None if row.epsilon is None else Private(row.epsilon, whole, eyes, epochs)
 
     def loss(rows: Tensor, noise: torch.Generator) -> Tensor:
@@ -196,7 +196,14 @@ def trained(row: Row, eyes: Eyes, size: tuple[int, int], epochs: int) -> Staged:
         found = tail(imitate(front(eyes.images[rows]), noise))
         return (found - eyes.gaze[rows]).abs().mean()
 
-    learn(whole, loss, len(eyes.images), epochs, 1e-3, after=lambda: row.defence.keep(front, *size))
+    learn(
+        whole,
+        loss,
+        len(eyes.images),
+        epochs,
+        1e-3,
+        after=lambda: row.defence.constrain(front, *size),
+    )
     return whole
 
 

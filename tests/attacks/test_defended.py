@@ -57,5 +57,5 @@ def test_averaging_thins_pixel_noise_and_not_a_bottlenecks():
 def test_layers_are_kept_at_norm_one():
     network = front()
     assert sensitivity(network.conv1, 9, 15) > 1.5
-    PixelNoise(0.5).keep(network, 9, 15)
+    PixelNoise(0.5).constrain(network, 9, 15)
     assert sensitivity(network.conv1, 9, 15) == pytest.approx(1, abs=1e-5)

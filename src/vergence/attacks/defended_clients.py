@@ -25,7 +25,7 @@ class UndefendedClient:
     fresh = False
     """Whether the same image is sent with new noise every time."""
 
-    def keep(self, front: nn.Module, height: int, width: int) -> None:
+    def constrain(self, front: nn.Module, height: int, width: int) -> None:
         """Constrain the client's layers in place, after every step of training."""
 
     def released(
@@ -51,7 +51,7 @@ class PixelNoise(UndefendedClient):
 
     fresh = True
 
-    def keep(self, front: nn.Module, height: int, width: int) -> None:
+    def constrain(self, front: nn.Module, height: int, width: int) -> None:
         """Divide the first convolution by its operator norm."""
         conv = front.get_submodule("conv1")
         assert isinstance(conv, nn.Conv2d)
@@ -119,7 +119,7 @@ def defended_client(defence: SplitDefense, noise_spec: NoiseSpec | None) -> Unde
         noise_spec: scale of its noise, None where it adds none.
     """
     if isinstance(defence, BottleneckCut) and noise_spec is not None:
-        return Clipped(Bottleneck(defence.clip, noise_spec.scale), fresh=not defence.still)
+        return Clipped(Bottleneck(defence.clip, noise_spec.scale), fresh=not defence.freezes_layers)
     return UndefendedClient() if noise_spec is None else PixelNoise(noise_spec.scale)
 
 

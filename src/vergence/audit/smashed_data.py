@@ -221,7 +221,7 @@ def attack_setup(
     run = defence_of(saved, ready)
     # A defence may constrain the layers after every step, the last one included.
     if run is not None:
-        run.defence.keep(stage_layers(network, piece.network.of), *image.shape[2:])
+        run.defence.constrain(stage_layers(network, piece.network.of), *image.shape[2:])
     layers = Params.of(network).only(piece.init().layout.names)
     labels = any("labels" in exposed.trees for exposed in _smashed_exposures(method))
     halves = Halves(task, network, piece.network.of, layers, labels, run)

@@ -132,6 +132,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     renamed_hooks: ClassVar[Mapping[str, str]] = {
         "beside": "server_part",
+        "keeps": "state_labels",
         "predicting": "prediction_trees",
         "borrows": "needs_public_data",
         "hands_on": "passes_layers_on",
@@ -140,7 +141,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     """What leaves a client, by verb. Conformance tests check that nothing else leaves it."""
     trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
     """Descriptions of the trees for reports, by name."""
-    keeps: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
+    state_labels: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
     """Descriptions of the parts of a client's state for reports, by name."""
     pooled: ClassVar[bool] = False
     """True: one site has everybody's data, as the data centre of comparisons."""

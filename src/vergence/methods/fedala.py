@@ -60,7 +60,7 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
     layers: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
         "mix": "a mix of models",
     }

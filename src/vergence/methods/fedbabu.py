@@ -50,7 +50,7 @@ class FedBABU(BodyMethod[Untouched]):
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
         "head": "which layers are personal",
     }

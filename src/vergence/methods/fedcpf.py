@@ -133,7 +133,7 @@ class FedCPF(AveragingMethod[Personal]):
     guard: bool = False
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
         "last_mask": "which numbers of the model were personal",
         "mask": "which numbers of the model are personal",

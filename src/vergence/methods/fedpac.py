@@ -86,7 +86,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         "centres": Tree("mean features of every class (centres)", "values"),
         "statistics": Tree("mean features of every class (statistics)", "values"),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",
         "sketch": "mean features",
     }

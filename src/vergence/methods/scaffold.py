@@ -61,7 +61,7 @@ class Scaffold(Method[Controlled, ControlVariate]):
     trees: ClassVar[Mapping[str, Tree]] = {
         "control": Tree("correction (control)"),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "control": "a correction",
     }
 

@@ -63,13 +63,13 @@ def test_epsilon_of_draws_is_what_they_were_spread_over():
     for epsilon in (0.5, 8.0, 100.0):
         policy = MaskBudget(epsilon)
         for draws in (1, 30, 5000):
-            assert policy.amounts([(policy.epsilon_per_draw(draws), draws)]) == pytest.approx(
+            assert policy.epsilon_of([(policy.epsilon_per_draw(draws), draws)]) == pytest.approx(
                 epsilon
             )
     rho = (2 * 0.1**2 + 3 * 0.2**2) / 8
-    both = MaskBudget(8.0).amounts([(0.1, 2), (0.2, 3)])
+    both = MaskBudget(8.0).epsilon_of([(0.1, 2), (0.2, 3)])
     assert both == pytest.approx(min(0.8, rho + 2 * math.sqrt(rho * math.log(1e5))))
-    assert MaskBudget(8.0).amounts([]) == 0
+    assert MaskBudget(8.0).epsilon_of([]) == 0
 
 
 def test_what_belongs_in_the_mask_is_likelier_by_half_a_draws_epsilon():

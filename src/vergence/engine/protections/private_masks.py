@@ -166,7 +166,7 @@ class MaskProtection(BudgetedProtection):
             f"masks: {there:,} {parts[policy.of]}; about {seen.choices} choices of "
             f"{seen.draws:,} in all, each draw at epsilon {each:.3g}: one that belongs in the mask "
             f"is {math.exp(each / 2) - 1:.2%} likelier than one that does not; epsilon "
-            f"{policy.amounts([(each, seen.draws)]):.3g} at delta {policy.delta:g} per person, "
+            f"{policy.epsilon_of([(each, seen.draws)]):.3g} at delta {policy.delta:g} per person, "
             f"seed and method,{ONLY}"
         )
         heading = "How the parts of the model that stay personal are chosen."
@@ -192,4 +192,4 @@ class MaskProtection(BudgetedProtection):
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
         """Return the epsilon of draws."""
-        return self.policy.amounts((each, times) for each, _, times in charges)
+        return self.policy.epsilon_of((each, times) for each, _, times in charges)

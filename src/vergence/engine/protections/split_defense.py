@@ -60,13 +60,13 @@ class DefenseForecast:
     Attributes:
         releases: how often the run sends a picture.
         noise_spec: noise on smashed data; None: the defence adds none.
-        still: whether the clients' layers are never trained, so that a picture is sent in the same
+        frozen: whether the clients' layers are never trained, so that a picture is sent in the same
             form each time, which counts as one release.
     """
 
     releases: int
     noise_spec: NoiseSpec | None
-    still: bool = False
+    frozen: bool = False
 
 
 def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> DefenseForecast:
@@ -82,24 +82,24 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
     few, local = federation.clients[:1], method.local
     # With epochs everybody sends a picture equally often. With steps, whoever has the fewest
     # samples sends each most often, and the noise must do for them.
-    still = defence.still or method.fixed
-    if local.steps is not None and not still:
+    frozen = defence.freezes_layers or method.fixed
+    if local.steps is not None and not frozen:
         federation.refuse_many("counting how often a picture is sent")
         few = federation.clients
     trained = [federation.people[client].train for client in few]
     passes = max(sweeps(local, len(samples)) for samples in trained)
-    releases = 1 if still else plan.rounds * passes
+    releases = 1 if frozen else plan.rounds * passes
     moves = gain(task, trained[0]) if isinstance(defence, PixelCut) else 1.0
     noise_spec = defence.noise_spec(releases, moves)
     if noise_spec is not None:
-        spent = defence.amounts(releases * defence.cost(noise_spec.multiple))
-        if not spent <= defence.allowed * (1 + 1e-6):
+        spent = defence.epsilon_of(releases * defence.cost(noise_spec.multiple))
+        if not spent <= defence.epsilon_limit * (1 + 1e-6):
             raise ConfigError(
                 f"privacy.cut: a picture is sent {releases} times, which with this noise spends "
-                f"epsilon {spent:.3g}, and {defence.allowed:g} is allowed; take fewer rounds or "
-                "epochs, or leave out noise"
+                f"epsilon {spent:.3g}, and {defence.epsilon_limit:g} is allowed; take fewer rounds "
+                "or epochs, or leave out noise"
             )
-    return DefenseForecast(releases, noise_spec, still)
+    return DefenseForecast(releases, noise_spec, frozen)
 
 
 def sweeps(local: LocalTraining, samples: int) -> int:
@@ -147,10 +147,10 @@ class DefendedTrainer(ClientHooks):
             return self.others.answer(ask, site.progress)
         if isinstance(ask, Forward):
             return self._release(ask, site)
-        if self.defence.still:
+        if self.defence.freezes_layers:
             return StepResult(ask.params, ask.optimiser, 0.0)
         result = self.trainer.step(ask, site.progress)
-        self.guarded.keep(self.trainer.module, ask.batch)
+        self.guarded.constrain(self.trainer.module, ask.batch)
         return result
 
     def _release(self, ask: Forward, site: ClientContext) -> Tensor:
@@ -183,11 +183,11 @@ class DefendedTrainer(ClientHooks):
             return
         after, planned = book.after(new, multiple), self.defence.cost(multiple)
         if not after <= self.outlook.releases * planned * (1 + 1e-9):
-            spent = self.defence.amounts(after)
-            if not spent <= self.defence.allowed:
+            spent = self.defence.epsilon_of(after)
+            if not spent <= self.defence.epsilon_limit:
                 raise DpSgdBudgetSpent(
                     f"budget: a picture sent again would make epsilon {spent:.3g}, and "
-                    f"{self.defence.allowed:g} is allowed"
+                    f"{self.defence.epsilon_limit:g} is allowed"
                 )
         book.enter(new, mark, multiple)
 
@@ -211,7 +211,7 @@ class DefendedTrainer(ClientHooks):
         # the cut, and are measured with the defence that they would have there.
         def stage(name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
             if name == own_stages[0]:
-                self.defence.keep(stage_layers(network, own_stages), *x.shape[-2:])
+                self.defence.constrain(stage_layers(network, own_stages), *x.shape[-2:])
             output = plain(name, x, *side_inputs)
             return self._noisy(self.defence.shaped(output)) if name == own_stages[-1] else output
 
@@ -270,7 +270,7 @@ class SplitDefenseProtection(BudgetedProtection):
                 "privacy audit`"
             )
         often = f"a picture is sent {planned.releases} times, through other layers each time"
-        if planned.still:
+        if planned.frozen:
             often = "clients do not train their layers, so that a picture is released once"
         if isinstance(defence, PixelCut):
             height, width = samples.columns[IMAGE].shape[-2:]
@@ -281,13 +281,13 @@ class SplitDefenseProtection(BudgetedProtection):
         front = method.front(run.task)
         ask = Forward(front.init(), samples.take(slice(0, 1)), method.front)
         features = Trainer(front).forward(ask).numel()
-        spent = defence.amounts(planned.releases * defence.cost(planned.noise_spec.multiple))
+        spent = defence.epsilon_of(planned.releases * defence.cost(planned.noise_spec.multiple))
         return (
             f"pictures: smashed vectors ({features} features) are cut to {defence.clip:g} and get "
             f"noise of {planned.noise_spec.scale:.4g} on every feature, drawn once per picture and "
             f"state of the layers; {often}: epsilon {spent:.3g} at delta {defence.delta:g} per "
             "picture, seed and method, against any other in its place, in smashed data alone, not "
-            f"in {SENT if planned.still else LEARNT + SENT}"
+            f"in {SENT if planned.frozen else LEARNT + SENT}"
         )
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
@@ -297,7 +297,7 @@ class SplitDefenseProtection(BudgetedProtection):
             return {}
         # Epsilon is promised for every picture, so the one with the highest cost counts.
         highest = max(Released(path, self.policy.cost).most for path in paths)
-        epsilon = self.policy.amounts(highest)
+        epsilon = self.policy.epsilon_of(highest)
         return {self.unit: {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}}
 
     def _terms(self) -> Mapping[str, object]:
@@ -317,7 +317,8 @@ class SplitDefenseProtection(BudgetedProtection):
             "clip": defence.clip,
             "delta": defence.delta,
             "allowed": defence.epsilon,
-            "only": " in smashed data alone, not in " + (SENT if defence.still else LEARNT + SENT),
+            "only": " in smashed data alone, not in "
+            + (SENT if defence.freezes_layers else LEARNT + SENT),
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
@@ -328,4 +329,4 @@ class SplitDefenseProtection(BudgetedProtection):
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
         """Return the epsilon of all releases of a picture together."""
-        return self.policy.amounts(sum(cost for cost, _, _ in charges))
+        return self.policy.epsilon_of(sum(cost for cost, _, _ in charges))

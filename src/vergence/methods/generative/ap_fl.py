@@ -144,7 +144,7 @@ class GlobalMemory(Method[Memory, Befriended]):
             "how many recordings of each class each person has",
         ),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "mine": "the person's own model",
         "friend": "a model made of what others said",
     }

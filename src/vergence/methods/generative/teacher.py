@@ -78,7 +78,7 @@ class TeacherMethod(Taught[Owner]):
         "gradients": Tree("which way each of them would have to change", "gradients"),
         "known": Tree("which classes it knows", "answers"),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "teacher": "a model that answers",
         "known": "which classes it knows",
         "profile": "what recordings look like on average",

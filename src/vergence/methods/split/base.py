@@ -79,7 +79,7 @@ H = TypeVar("H", bound=ClientFront)
 
 
 @dataclass
-class ServerBack:
+class ServerTail:
     """A server's copy of its layers during a round, with its example count and losses."""
 
     tail: Params
@@ -87,12 +87,12 @@ class ServerBack:
     read_example_count: float = 0.0
     losses: list[float] = field(default_factory=list)
 
-    def copy(self) -> ServerBack:
+    def copy(self) -> ServerTail:
         """Return a copy in its own memory, to which the server can return."""
         # Steps change moments in place, so they are copied as the layers are.
         slots = {name: slot.copy() for name, slot in self.optimiser.slots.items()}
         optimiser = OptimizerState(slots, self.optimiser.steps)
-        return ServerBack(self.tail.copy(), optimiser, self.read_example_count, list(self.losses))
+        return ServerTail(self.tail.copy(), optimiser, self.read_example_count, list(self.losses))
 
     def training_reply(self, weights: str, **trees: Params) -> Reply:
         """Return the reply with trained trees and their mean loss."""
@@ -116,7 +116,7 @@ class Cutting(Method[P, H]):
         "labels": Tree("of every picture: {columns}", "labels"),
         "gradient": Tree("how each of these should change", "own"),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
+    state_labels: ClassVar[Mapping[str, str]] = {
         "front": "first layers while training",
         "start": "first layers before training",
     }
@@ -218,7 +218,7 @@ class BatchwiseSplit(Cutting[P, H]):
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
 
     def train_copy(
-        self, client: ClientId, copy: ServerBack, first: Mapping[str, Params] | None = None
+        self, client: ClientId, copy: ServerTail, first: Mapping[str, Params] | None = None
     ) -> Conversation[None]:
         """Train one copy of the server's layers with one client, until its last batch.
 

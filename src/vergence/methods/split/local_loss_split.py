@@ -21,7 +21,7 @@ from vergence.methods.split.base import (
     FRESH,
     BatchwiseSplit,
     ClientFront,
-    ServerBack,
+    ServerTail,
     SplitParts,
     examples,
     label_columns,
@@ -110,7 +110,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
         """Train one copy on the smashed data of one client."""
-        copy = ServerBack(templates["tail"].copy())
+        copy = ServerTail(templates["tail"].copy())
         client, last = clients[0], None
         replies = yield from ask_several(client, "train", [None])
         while last is None:

@@ -12,7 +12,7 @@ from vergence.core.method import Exposure
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerBack, SplitParts
+from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerTail, SplitParts
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
         """Train both halves with each client; a client that drops out leaves no trace."""
-        copy, front = ServerBack(templates["tail"].copy()), templates["front"]
+        copy, front = ServerTail(templates["tail"].copy()), templates["front"]
         for client in clients:
             # A client that drops out half-way must not leave half of its steps in the server's
             # layers.

@@ -7,7 +7,7 @@ from vergence.core.conversation import Conversation
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Reply
 from vergence.core.params import Params
-from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerBack, SplitParts
+from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerTail, SplitParts
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,6 @@ class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
         """Train one copy with one client."""
-        copy = ServerBack(templates["tail"].copy())
+        copy = ServerTail(templates["tail"].copy())
         yield from self.train_copy(clients[0], copy)
         return copy.training_reply(self.weights, tail=copy.tail - templates["tail"])

@@ -32,7 +32,7 @@ from vergence.methods.split.base import (
     FRESH,
     BatchwiseSplit,
     ClientFront,
-    ServerBack,
+    ServerTail,
     SplitParts,
     pack,
     read_columns,
@@ -96,8 +96,8 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         "t": Tree("what the middle layers make of every picture", "own"),
         "pull": Tree("how each of those should change; it tells of {labels}", "loss gradients"),
     }
-    keeps: ClassVar[Mapping[str, str]] = {
-        **BatchwiseSplit.keeps,
+    state_labels: ClassVar[Mapping[str, str]] = {
+        **BatchwiseSplit.state_labels,
         "end": "last layers while training",
         "end_start": "last layers before training",
     }
@@ -164,7 +164,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
         """Train one copy of the middle layers with one client."""
-        copy, client = ServerBack(templates["tail"].copy()), clients[0]
+        copy, client = ServerTail(templates["tail"].copy()), clients[0]
         coming = deque((yield from ask_several(client, "train", [None, *[{}] * self.ahead])))
         while len(smashed := (yield from read_raw(client, (trees := coming.popleft())["smashed"]))):
             batch = {

@@ -7,7 +7,7 @@ from vergence.core.conversation import Conversation, NoReplyCounted, attend, rel
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Reply
 from vergence.core.params import Params
-from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerBack, SplitParts
+from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerTail, SplitParts
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
         """Train the server's layers with each client; a client that drops out leaves no trace."""
-        copy = ServerBack(templates["tail"].copy())
+        copy = ServerTail(templates["tail"].copy())
         for client in clients:
             # A client that drops out half-way must not leave half of its steps in the server's
             # layers.

@@ -44,7 +44,7 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
         """Return epsilon of one draw, where a run makes so many."""
         return per_draw(self.epsilon, self.delta, draws)
 
-    def amounts(self, spent: Iterable[tuple[float, int]]) -> float:
+    def epsilon_of(self, spent: Iterable[tuple[float, int]]) -> float:
         """Return epsilon of draws, given as pairs: epsilon of one, and how many.
 
         Each is epsilon^2 / 8 concentrated; see `per_draw`.

@@ -74,7 +74,7 @@ class PrivateMaskSelector:
 
 def spent(entries: Sequence[Release], policy: MaskBudget) -> float:
     """Return epsilon of the choices in a release log."""
-    return policy.amounts((entry.noise, entry.steps) for entry in entries)
+    return policy.epsilon_of((entry.noise, entry.steps) for entry in entries)
 
 
 def book_of(seed: int, client: str) -> str:

@@ -65,7 +65,7 @@ class SplitDefense:
     """Base of defences at the cut; each defence overrides the methods that it uses."""
 
     @property
-    def still(self) -> bool:
+    def freezes_layers(self) -> bool:
         """True if the clients' layers are never trained."""
         return False
 
@@ -73,7 +73,7 @@ class SplitDefense:
         """Refuse layers for which the defence's promise does not hold."""
         return
 
-    def keep(self, front: nn.Module, height: int, width: int) -> None:
+    def constrain(self, front: nn.Module, height: int, width: int) -> None:
         """Constrain the weights of the client's layers, in place; images have this size."""
         return
 
@@ -98,12 +98,12 @@ class SplitDefense:
         """Cost of one release for a picture; costs add up."""
         return 0.0
 
-    def amounts(self, cost: float) -> float:
+    def epsilon_of(self, cost: float) -> float:
         """Return the epsilon that a sum of costs amounts to."""
         return 0.0
 
     @property
-    def allowed(self) -> float:
+    def epsilon_limit(self) -> float:
         """The epsilon that a picture may spend."""
         return math.inf
 
@@ -128,7 +128,7 @@ class BottleneckCut(SplitDefense, Budget):
     frozen: bool = False
 
     @property
-    def still(self) -> bool:
+    def freezes_layers(self) -> bool:
         """True if the clients' layers are never trained."""
         return self.frozen
 
@@ -151,12 +151,12 @@ class BottleneckCut(SplitDefense, Budget):
         """Return mu squared: releases compose as Gaussian mechanisms do."""
         return multiple**-2
 
-    def amounts(self, cost: float) -> float:
+    def epsilon_of(self, cost: float) -> float:
         """Return epsilon at `delta`, against any other picture in this one's place."""
         return gaussian_epsilon(math.sqrt(cost), self.delta) if cost else 0.0
 
     @property
-    def allowed(self) -> float:
+    def epsilon_limit(self) -> float:
         """The epsilon that a picture may spend."""
         return math.inf if self.epsilon is None else self.epsilon
 
@@ -212,7 +212,7 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
         height, width = conv.kernel_size
         sensitivity(conv, height, width)
 
-    def keep(self, front: nn.Module, height: int, width: int) -> None:
+    def constrain(self, front: nn.Module, height: int, width: int) -> None:
         """Divide the convolution's weights by its operator norm."""
         conv = only_convolution(front)
         assert conv is not None
@@ -227,7 +227,7 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
         """Return epsilon of one release per unit of L1 change."""
         return 1 / multiple
 
-    def amounts(self, cost: float) -> float:
+    def epsilon_of(self, cost: float) -> float:
         """Return epsilon per unit of L1 change: releases add up."""
         return cost
 
@@ -246,16 +246,16 @@ class DefendedPiece(Piece):
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return bounded smashed data, before noise, of constrained layers."""
         # In every pass: the last step moved the weights, and noise is scaled to their norm.
-        self.keep(module, batch)
+        self.constrain(module, batch)
         return self.defence.shaped(super().forward(module, batch))
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the loss with the defence's term."""
         return super().loss(output, batch) + self.defence.term(self.images(batch), output)
 
-    def keep(self, module: nn.Module, batch: Batch) -> None:
+    def constrain(self, module: nn.Module, batch: Batch) -> None:
         """Constrain the layers' weights, in place."""
-        self.defence.keep(module, *self.images(batch).shape[-2:])
+        self.defence.constrain(module, *self.images(batch).shape[-2:])
 
     def images(self, batch: Batch) -> Tensor:
         """Input of the network."""

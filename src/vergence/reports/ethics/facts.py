@@ -132,7 +132,7 @@ def stays(means: PrivacyMeans) -> list[str]:
     many = means.subject.samples
     data = many if "labels" in means.kinds else f"{many}, and {means.subject.labels}"
     parts = {
-        means.method.keeps.get(name, name.replace("_", " ")): size
+        means.method.state_labels.get(name, name.replace("_", " ")): size
         for name, size in parts_of(means.method.client(means.task)).items()
     }
     own = [what if size is None else f"{what} ({size:,} bytes)" for what, size in parts.items()]
