@@ -118,7 +118,11 @@ def trained(
     plan = Plan(rounds=args.rounds, evaluate_every=0, workers=1, presence=presence)
     with run_folder() as folder:
         found = run_rounds(
-            method, task, people.only([args.away]) if alone else people, plan, folder
+            method,
+            task,
+            federation=people.only([args.away]) if alone else people,
+            plan=plan,
+            folder=folder,
         )
         return RunOutcome(found.fingerprint, found.server, dict(found.clients))
 

@@ -114,7 +114,14 @@ class Case:
 
         with run_folder() as folder:
             try:
-                run_rounds(self.method, self.task, self.people, self.plan(delivery), folder, tick)
+                run_rounds(
+                    self.method,
+                    self.task,
+                    federation=self.people,
+                    plan=self.plan(delivery),
+                    folder=folder,
+                    tick=tick,
+                )
             except Enough:
                 return found
         raise AssertionError("the horizon lies beyond 10,000 rounds")
@@ -222,7 +229,7 @@ def served(given: argparse.Namespace, seed: int, how: Delivery) -> tuple[float, 
     plan = replace(case.plan(how), rounds=rounds, evaluate_every=0)
     plan = replace(plan, presence=replace(plan.presence, back=(who,)))
     with run_folder() as folder:
-        state = run_rounds(method, task, people, plan, folder).clients[who]
+        state = run_rounds(method, task, federation=people, plan=plan, folder=folder).clients[who]
     test, solver = people.people[who].test, Solver(task)
     mine, shared = (mix_models(state.mine, state.friend, share) for share in (0.0, 0.5))
     return solver.score(mine, test), solver.score(shared, test)

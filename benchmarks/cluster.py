@@ -56,7 +56,12 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
         with run_folder() as folder:
             began = time.perf_counter()
             outcome = run_rounds(
-                method, task, federation, plan, folder, lambda *_: marks.append(time.perf_counter())
+                method,
+                task,
+                federation=federation,
+                plan=plan,
+                folder=folder,
+                tick=lambda *_: marks.append(time.perf_counter()),
             )
             beside.append(marks[0] - began + time.perf_counter() - marks[-1])
     return {

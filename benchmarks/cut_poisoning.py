@@ -93,7 +93,7 @@ def run(
     if lie is not None:
         made = lying(made, liars, LIES[lie])
     with run_folder() as folder:
-        server = run_rounds(made, task, federation, plan, folder).server
+        server = run_rounds(made, task, federation=federation, plan=plan, folder=folder).server
         errors = people_scores(folder, task.headline).values()
     noticed = 0.0 if lie is None else caught(server.front, made, task, federation, liars, lie)
     return statistics.mean(errors), max(errors), noticed

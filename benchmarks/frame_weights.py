@@ -33,7 +33,9 @@ def measured(people: Federation, task: SummaryTask, rounds: int) -> list[float]:
     """Return tau and F of the model after the last round, means over people."""
     with run_folder() as folder:
         plan = Plan(rounds=rounds, evaluate_every=0, checkpoint_every=0, workers=1)
-        model = run_rounds(FedAvg(local=LOCAL), task, people, plan, folder).server.model
+        model = run_rounds(
+            FedAvg(local=LOCAL), task, federation=people, plan=plan, folder=folder
+        ).server.model
     solver = Solver(task)
     tests = [s.test for s in people.people.values()]
     return mean([task.metrics(solver.outputs(model, test), test) for test in tests])

@@ -178,7 +178,14 @@ def rounds(
                     rounds=3, evaluate_every=0, workers=1, device="cuda", precision=precision
                 )
                 began = time.perf_counter()
-                run_rounds(method, task, people, plan, folder, partial(_mark, marks))
+                run_rounds(
+                    method,
+                    task,
+                    federation=people,
+                    plan=plan,
+                    folder=folder,
+                    tick=partial(_mark, marks),
+                )
                 whole = time.perf_counter() - began
             walls = [b - a for a, b in itertools.pairwise(marks[1:])]
             one = median(walls)

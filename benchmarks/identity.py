@@ -67,7 +67,7 @@ def noted(method: Any, seen: Seen) -> Any:
 def run(method: Method[Any, Any], federation: Federation, rounds: int) -> Any:
     with run_folder() as folder:
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        return run_rounds(method, TASK, federation, plan, folder).server
+        return run_rounds(method, TASK, federation=federation, plan=plan, folder=folder).server
 
 
 def sessions(data: str, count: int) -> tuple[str, Federation, Federation]:

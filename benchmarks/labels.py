@@ -119,7 +119,7 @@ def spied(criterion: Loss, federation: Federation, rounds: int) -> tuple[Any, Ga
 
     with run_folder() as folder:
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        run_rounds(watched(method, follow), task, federation, plan, folder)
+        run_rounds(watched(method, follow), task, federation=federation, plan=plan, folder=folder)
     return NOTES, task, found
 
 

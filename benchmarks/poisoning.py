@@ -81,7 +81,7 @@ def measured(cell: Cell, rounds: int | None) -> dict[str, float]:
     task, (method,) = experiment.task(cell[3]), experiment.methods.values()
     with run_folder() as folder:
         ready = experiment.model.prepare(experiment.federation())
-        run_rounds(method, task, ready, experiment.plan, folder)
+        run_rounds(method, task, federation=ready, plan=experiment.plan, folder=folder)
         return people_scores(folder, task.headline)
 
 

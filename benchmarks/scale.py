@@ -62,7 +62,7 @@ class Peak:
 
 def run(method, task, people, plan, tick=None) -> None:
     with run_folder() as folder:
-        run_rounds(method, task, people, plan, folder, tick)
+        run_rounds(method, task, federation=people, plan=plan, folder=folder, tick=tick)
 
 
 def registered(count: int, rounds: int) -> None:

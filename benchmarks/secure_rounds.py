@@ -81,7 +81,14 @@ def one(kind: type[Method], engine: str, privacy: Privacy, rounds: int, people: 
     )
     ticks = []
     with run_folder() as folder:
-        run_rounds(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
+        run_rounds(
+            method,
+            task,
+            federation=few,
+            plan=plan,
+            folder=folder,
+            tick=lambda *_: ticks.append(time.process_time()),
+        )
     return min(b - a for a, b in pairwise(ticks)), task.init().layout.n
 
 

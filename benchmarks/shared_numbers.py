@@ -245,7 +245,7 @@ def trained(method: GlobalMemory, task: Images, people: Federation) -> Memory:
     """Return what the server of a run has in the end."""
     with run_folder() as folder:
         plan = Plan(rounds=5, evaluate_every=0, checkpoint_every=0, workers=1, solver="sequential")
-        return run_rounds(method, task, people, plan, folder).server
+        return run_rounds(method, task, federation=people, plan=plan, folder=folder).server
 
 
 def remembered(outputs: Tensor, kinds: Tensor, classes: int) -> Tensor:

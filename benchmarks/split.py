@@ -70,7 +70,12 @@ def rounds(name: str, data: Federation, count: int) -> list[float]:
         )
         task = GazeAngle(LeNet())
         run_rounds(
-            METHODS[name], task, data, plan, folder, lambda *_: at.append(time.process_time())
+            METHODS[name],
+            task,
+            federation=data,
+            plan=plan,
+            folder=folder,
+            tick=lambda *_: at.append(time.process_time()),
         )
     return [b - a for a, b in itertools.pairwise(at)]
 

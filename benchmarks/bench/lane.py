@@ -48,7 +48,7 @@ def run(
     def tick(*_: object) -> None:
         gate.between_rounds()
 
-    done = run_rounds(learner, problem, people, plan, folder, tick)
+    done = run_rounds(learner, problem, federation=people, plan=plan, folder=folder, tick=tick)
     told = tables(folder.path)
     module = load(job, done.server.model)
     return told | {"loss": job.cost(module), "norm": norm(module)}

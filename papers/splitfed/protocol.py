@@ -296,10 +296,10 @@ def seconds(experiment: Experiment) -> list[float]:
         run_rounds(
             method,
             experiment.task(plan.seeds[0]),
-            validate(experiment).ready,
-            plan,
-            folder,
-            lambda *_: ticks.append(time.process_time()),
+            federation=validate(experiment).ready,
+            plan=plan,
+            folder=folder,
+            tick=lambda *_: ticks.append(time.process_time()),
         )
     return [b - a for a, b in pairwise(ticks)][1:-1]
 

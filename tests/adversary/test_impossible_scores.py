@@ -13,11 +13,9 @@ import pytest
 from tests.adversary.lies import circle, method
 from tests.engine.toys import STAMP
 from vergence.core.local_training import LocalTraining
-from vergence.core.naming import registry_name
 from vergence.core.serialization import unpack
 from vergence.deployment.protocol import ClientRequest, framed, unframed
 from vergence.deployment.remote_clients import remote_people
-from vergence.engine.round_loop import measured
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import checksums
 from vergence.results import write as results
@@ -55,23 +53,13 @@ def ran(folder, lie):
         return framed({**note, "measured": lie}, body)
 
     made.ask = ask
-    out = made.run_rounds(rounds=2, evaluate_every=1)
+    made.run_rounds(rounds=2, evaluate_every=1)
     path = folder / "server"
     directory = RunDirectory(path, STAMP, elsewhere=True)
     directory.open()
     people = remote_people("toy", {c: len(s.train) for c, s in made.federation.people.items()})
     results.write_results(
-        path,
-        "fedavg",
-        registry_name(made.method),
-        made.task,
-        people,
-        measured(people, made.plan),
-        directory.solving,
-        {0: out.fingerprint},
-        None,
-        2,
-        {},
+        directory, "fedavg", made.method, made.task, people, made.plan, personal=None
     )
     checksums.seal(path)
     return made, path

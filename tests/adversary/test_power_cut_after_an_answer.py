@@ -141,9 +141,9 @@ def run_toy(made, disk, experiment):
     run_rounds(
         method,
         experiment.task(0),
-        remote_people("toy", counts),
-        plan,
-        folder,
+        federation=remote_people("toy", counts),
+        plan=plan,
+        folder=folder,
         pool_factory=pool_factory,
     )
     return line

@@ -49,7 +49,7 @@ def session(path, criterion):
     folder = RunDirectory(path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, solver="sequential")
-    run_rounds(watched(method, follow), about, PEOPLE, plan, folder)
+    run_rounds(watched(method, follow), about, federation=PEOPLE, plan=plan, folder=folder)
     return torch.cat(found), torch.cat(sizes)
 
 

@@ -26,7 +26,7 @@ def run(path, method):
     folder = RunDirectory(path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, solver="sequential")
-    return run_rounds(method, TASK, PEOPLE, plan, folder)
+    return run_rounds(method, TASK, federation=PEOPLE, plan=plan, folder=folder)
 
 
 @pytest.mark.parametrize("kind", [SplitFed, SplitFedV2, SplitLearning])

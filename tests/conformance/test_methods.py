@@ -121,7 +121,9 @@ def run(method, tmp_path, people=None, **plan):
     folder.open()
     plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
     people = people or People(people=4).load()
-    return folder, run_rounds(method, task_of(method), people, Plan(**plan), folder)
+    return folder, run_rounds(
+        method, task_of(method), federation=people, plan=Plan(**plan), folder=folder
+    )
 
 
 def short(method, tmp_path, people=None, **plan):

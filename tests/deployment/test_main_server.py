@@ -72,9 +72,9 @@ def three(method, path, line=None, **plan):
     return run_rounds(
         method,
         task_of(method),
-        remote_people("toy", COUNTS),
-        line.plan,
-        folder,
+        federation=remote_people("toy", COUNTS),
+        plan=line.plan,
+        folder=folder,
         pool_factory=pool_factory,
     )
 
@@ -274,9 +274,9 @@ def test_a_client_without_an_end_is_served_no_more(tmp_path, monkeypatch):
     run_rounds(
         line.method,
         task_of(line.method),
-        remote_people("toy", COUNTS),
-        plan,
-        folder,
+        federation=remote_people("toy", COUNTS),
+        plan=plan,
+        folder=folder,
         pool_factory=pool_factory,
     )
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["verb"] == "serve"]
@@ -305,8 +305,8 @@ def test_a_main_server_that_asks_for_ever_is_given_up(tmp_path):
         run_rounds(
             line.method,
             task_of(line.method),
-            remote_people("toy", COUNTS),
-            plan,
-            folder,
+            federation=remote_people("toy", COUNTS),
+            plan=plan,
+            folder=folder,
             pool_factory=pool_factory,
         )

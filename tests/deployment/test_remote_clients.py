@@ -37,7 +37,7 @@ class Loop:
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         runner = ClientRunner(worker, ClientStateStore(folder, task.seed, worker.records))
-        return ClientNode(runner, client, folder, plan=self.plan)
+        return ClientNode(runner, client, plan=self.plan)
 
     def ask(self, client, request):
         self.asked.append((client, request))
@@ -54,7 +54,14 @@ def there(method, path, line=None, **plan):
     if isinstance(line, Loop):
         line.plan = own
     people = replace(remote_people("toy", COUNTS), proxies=PEOPLE.proxies)
-    return run_rounds(method, task_of(method), people, own, folder, pool_factory=remote_pool(line))
+    return run_rounds(
+        method,
+        task_of(method),
+        federation=people,
+        plan=own,
+        folder=folder,
+        pool_factory=remote_pool(line),
+    )
 
 
 ELSEWHERE = [n for n in NAMES if not build(n).pooled]

@@ -73,7 +73,7 @@ class Mortal:
             METHOD, self.task, LocalData(own, own), RandomStream("run", self.task.seed)
         )
         runner = ClientRunner(worker, ClientStateStore(folder, self.task.seed, worker.records))
-        answer = ClientNode(runner, client, folder, plan=self.plan).answer(request)
+        answer = ClientNode(runner, client, plan=self.plan).answer(request)
         if dies:
             raise ClientLost("killed")
         return answer
@@ -90,7 +90,12 @@ def with_deaths(rate: float, seed: int, sizes: Sizes) -> tuple[dict[str, float],
         plan = Plan(rounds=sizes.rounds, evaluate_every=0, solver="sequential")
         line = Mortal(federation, task, home / "homes", rate, plan)
         run_rounds(
-            METHOD, task, remote_people("toy", counts), plan, folder, pool_factory=remote_pool(line)
+            METHOD,
+            task,
+            federation=remote_people("toy", counts),
+            plan=plan,
+            folder=folder,
+            pool_factory=remote_pool(line),
         )
         turns = [row["status"] for row in table(home / "server", "turns.csv")]
         ended = {
@@ -281,7 +286,14 @@ def soaked(rounds: int) -> list[tuple[float, int]]:
         folder = RunDirectory(home, STAMP)
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        run_rounds(METHOD, ToyTask(Linear()), People(people=3).load(), plan, folder, look)
+        run_rounds(
+            METHOD,
+            ToyTask(Linear()),
+            federation=People(people=3).load(),
+            plan=plan,
+            folder=folder,
+            tick=look,
+        )
     return seen
 
 

@@ -111,7 +111,12 @@ def told(home: Path, silent: bool) -> tuple[str, list[str]]:
     plan = Plan(rounds=8, evaluate_every=0, solver="sequential")
     line = Closed(federation, task, home / "homes", plan=plan, silent=silent)
     outcome = run_rounds(
-        METHOD, task, remote_people("toy", counts), plan, folder, pool_factory=remote_pool(line)
+        METHOD,
+        task,
+        federation=remote_people("toy", counts),
+        plan=plan,
+        folder=folder,
+        pool_factory=remote_pool(line),
     )
     rows = table(home / "server", "turns.csv")
     return outcome.fingerprint, [r["status"] for r in rows if r["status"] != "ok"]

@@ -62,9 +62,9 @@ def with_silence(deployment: Deployment, rounds: int, silent: set[tuple[str, int
     return run_rounds(
         experiment.methods[LABEL],
         experiment.task(0),
-        federation,
-        experiment.plan,
-        folder,
+        federation=federation,
+        plan=experiment.plan,
+        folder=folder,
         pool_factory=remote_pool(Silent(ends, silent)),
     ).fingerprint
 

@@ -59,7 +59,9 @@ class Forged:
     def go_on(self, path: Path, tick: Any = None) -> str:
         folder = RunDirectory(path, STAMP)
         folder.open()
-        return run_rounds(self.method, self.task, PEOPLE, PLAN, folder, tick).fingerprint
+        return run_rounds(
+            self.method, self.task, federation=PEOPLE, plan=PLAN, folder=folder, tick=tick
+        ).fingerprint
 
     def read(self, path: Path) -> None:
         """Read all that a run goes on from, as it does."""

@@ -54,9 +54,9 @@ class Talk:
         run_rounds(
             self.method,
             task_of(self.method),
-            remote_people("toy", COUNTS),
-            plan,
-            path,
+            federation=remote_people("toy", COUNTS),
+            plan=plan,
+            folder=path,
             pool_factory=self._pool,
         )
         self.data = b""

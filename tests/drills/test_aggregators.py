@@ -139,9 +139,9 @@ class Line:
         return run_rounds(
             experiment.methods[self.note["label"]],
             experiment.task(0),
-            remote_people("eye_synthetic", counts),
-            experiment.plan,
-            folder,
+            federation=remote_people("eye_synthetic", counts),
+            plan=experiment.plan,
+            folder=folder,
             pool_factory=remote_pool(self, identity=identity),
         ).fingerprint
 

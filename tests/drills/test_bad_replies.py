@@ -211,9 +211,9 @@ def harmed(path, harm: Harm | None) -> tuple[str, set[str]]:
     outcome = run_rounds(
         METHOD,
         task_of(METHOD),
-        remote_people("toy", COUNTS),
-        plan,
-        folder,
+        federation=remote_people("toy", COUNTS),
+        plan=plan,
+        folder=folder,
         pool_factory=pool_factory,
     )
     rows = table(path / "server", "turns.csv")

@@ -118,9 +118,9 @@ def led(out, wire, path, change=lambda line: line):
         found = run_rounds(
             experiment.methods["splitfed"],
             experiment.task(0),
-            remote_people("eye_synthetic", counts),
-            experiment.plan,
-            folder,
+            federation=remote_people("eye_synthetic", counts),
+            plan=experiment.plan,
+            folder=folder,
             pool_factory=remote_pool(line, relay=SessionRelay(line)),
         )
         return found.fingerprint

@@ -103,7 +103,7 @@ class Circle:
         worker, folder = self.workers[client], self.place(client)
         folder.mkdir(parents=True, exist_ok=True)
         runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records), self.sums)
-        return ClientNode(runner, client, folder, identity=self.identity(client), plan=self.plan)
+        return ClientNode(runner, client, identity=self.identity(client), plan=self.plan)
 
     def ask(self, client: str, request: bytes) -> bytes:
         what = unpack(request, ClientRequest)
@@ -140,8 +140,8 @@ class Circle:
         return run_rounds(
             self.method,
             self.task,
-            remote_people("toy", counts),
-            self.plan,
-            folder,
+            federation=remote_people("toy", counts),
+            plan=self.plan,
+            folder=folder,
             pool_factory=pool_factory,
         )

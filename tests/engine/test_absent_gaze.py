@@ -43,7 +43,7 @@ def away(method, place, samples, rounds):
         points=("P0", "P2"),
         presence=Participation(gone={"p02": 0}),
     )
-    outcome = run_rounds(method, TASK, people, plan, folder)
+    outcome = run_rounds(method, TASK, federation=people, plan=plan, folder=folder)
     assert outcome.clients.get("p02") is None
     found = {
         row["evaluation"]: float(row["value"])

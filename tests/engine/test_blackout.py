@@ -86,7 +86,7 @@ class Lasting(Loop):
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         store = ClientStateStore(folder, task.seed, worker.records, lasting=True)
-        return ClientNode(ClientRunner(worker, store), client, folder, plan=self.plan)
+        return ClientNode(ClientRunner(worker, store), client, plan=self.plan)
 
     def ask(self, client, request):
         answer = super().ask(client, request)

@@ -113,7 +113,14 @@ def columns(tmp_path, method, pool_factory=None):
     folder = RunDirectory(tmp_path, STAMP)
     folder.open()
     plan = Plan(rounds=2, evaluate_every=1, workers=1, points=("P0", "P1"))
-    run_rounds(method, Images(NETWORK), PEOPLE, plan, folder, pool_factory=pool_factory)
+    run_rounds(
+        method,
+        Images(NETWORK),
+        federation=PEOPLE,
+        plan=plan,
+        folder=folder,
+        pool_factory=pool_factory,
+    )
     with (tmp_path / "people.csv").open() as file:
         last = {(r["person"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
     with (tmp_path / "rounds.csv").open() as file:

@@ -132,7 +132,7 @@ def test_it_holds_where_clients_are_elsewhere(rounding, tmp_path):
             data = LocalData(own, own)
             worker = ClientExecutor(self.method, task, data, RandomStream("run", 0), hooks=hooks)
             runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records))
-            return ClientNode(runner, client, folder, plan=self.plan)
+            return ClientNode(runner, client, plan=self.plan)
 
     line = Rounding(FedAvg(), tmp_path / "homes")
     line.plan = Plan(**plan)
@@ -140,7 +140,9 @@ def test_it_holds_where_clients_are_elsewhere(rounding, tmp_path):
     folder.open()
     pool, task = remote_pool(line), ToyTask(Linear(4))
     people = remote_people("toy", COUNTS)
-    there = run_rounds(FedAvg(), task, people, line.plan, folder, pool_factory=pool)
+    there = run_rounds(
+        FedAvg(), task, federation=people, plan=line.plan, folder=folder, pool_factory=pool
+    )
     assert there.fingerprint == here
 
 

@@ -199,7 +199,9 @@ def test_the_median_beats_the_sum_where_a_fifth_flips_signs(tmp_path):
         folder = RunDirectory(tmp_path / name, STAMP)
         folder.open()
         plan = Plan(rounds=12, evaluate_every=0, workers=1, **plan)
-        run_rounds(FedAvg(local=LOCAL), ToyTask(Linear()), people, plan, folder)
+        run_rounds(
+            FedAvg(local=LOCAL), ToyTask(Linear()), federation=people, plan=plan, folder=folder
+        )
     clean, added, median = (error(tmp_path / name) for name in runs)
     assert median < 1.2 * clean
     assert added > 2 * clean

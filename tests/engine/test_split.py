@@ -49,7 +49,7 @@ def run(path, method, people=PEOPLE, task=SMALL, **plan):
     folder = RunDirectory(path, STAMP)
     folder.open()
     plan = {"rounds": 2, "evaluate_every": 0, "workers": 1, "solver": "sequential", **plan}
-    return run_rounds(method, task, people, Plan(**plan), folder)
+    return run_rounds(method, task, federation=people, plan=Plan(**plan), folder=folder)
 
 
 def whole(server):

@@ -215,14 +215,19 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
                 hooks=() if guard is None else (guard,),
             )
             runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records))
-            return ClientNode(runner, client, folder, plan=plan).answer(request)
+            return ClientNode(runner, client, plan=plan).answer(request)
 
     server = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     server.open()
     counts = {client: len(s.train) for client, s in PEOPLE.people.items()}
     plan = replace(plan, evaluate_every=0, solver="sequential")
     found = round_loop.run_rounds(
-        method, SMALL, remote_people("eyes", counts), plan, server, pool_factory=remote_pool(Line())
+        method,
+        SMALL,
+        federation=remote_people("eyes", counts),
+        plan=plan,
+        folder=server,
+        pool_factory=remote_pool(Line()),
     )
     assert found.fingerprint == expected.fingerprint
     for client in PEOPLE.clients:

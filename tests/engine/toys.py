@@ -68,7 +68,7 @@ def run_toy(
     folder.open()
     task = task or ToyTask(Linear(inputs=inputs))
     federation = federation or People(people=people, inputs=inputs).load()
-    return run_rounds(method, task, federation, Plan(**plan), folder)
+    return run_rounds(method, task, federation=federation, plan=Plan(**plan), folder=folder)
 
 
 def table(path: Path, name: str) -> list[dict[str, str]]:

@@ -147,7 +147,9 @@ def test_four_bytes_per_person_leave_before_training(tmp_path):
     folder = RunDirectory(tmp_path, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, engine="bytes")
-    run_rounds(CFedVS(), ToyTask(Linear()), People(people=4).load(), plan, folder)
+    run_rounds(
+        CFedVS(), ToyTask(Linear()), federation=People(people=4).load(), plan=plan, folder=folder
+    )
     with (tmp_path / "turns.csv").open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["round"] == "0"]
     up = {(r["client"], r["verb"], r["tree"]): int(r["bytes_up"]) for r in rows}

@@ -158,7 +158,7 @@ def test_fedavg_trains_it_and_the_loss_falls(tmp_path):
     folder.open()
     local = LocalTraining(epochs=3, batch=5, optimizer="adam", lr=5e-3, weight_decay=0)
     plan = Plan(rounds=2, evaluate_every=0, workers=1)
-    outcome = run_rounds(FedAvg(local=local), TASK, people, plan, folder)
+    outcome = run_rounds(FedAvg(local=local), TASK, federation=people, plan=plan, folder=folder)
     before, solver = TASK.init(), Solver(TASK)
     for splits in people.people.values():
         assert solver.loss(outcome.server.model, splits.train) < 0.8 * solver.loss(

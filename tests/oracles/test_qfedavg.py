@@ -93,7 +93,11 @@ def test_q_0_is_uniform_fedavg(tmp_path):
         folder = RunDirectory(tmp_path / type(method).__name__, {"config": "a"})
         folder.open()
         plan = Plan(rounds=5, evaluate_every=0, workers=1)
-        models.append(run_rounds(method, ToyTask(Linear()), people, plan, folder).server.model.flat)
+        models.append(
+            run_rounds(
+                method, ToyTask(Linear()), federation=people, plan=plan, folder=folder
+            ).server.model.flat
+        )
     assert torch.allclose(*models, atol=1e-5)
 
 

@@ -182,7 +182,7 @@ def run_toy(folder, presence, rounds, local=None):
     store.open()
     plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=presence)
     method = Scaffold(local=local or LocalTraining(epochs=2, batch=8))
-    return run_rounds(method, LINE, People(people=5).load(), plan, store)
+    return run_rounds(method, LINE, federation=People(people=5).load(), plan=plan, folder=store)
 
 
 @pytest.mark.parametrize(

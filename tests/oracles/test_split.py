@@ -73,7 +73,9 @@ def after(method, tmp_path):
     folder = RunDirectory(tmp_path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    server = run_rounds(method, ToyTask(Factors()), PEOPLE, plan, folder).server
+    server = run_rounds(
+        method, ToyTask(Factors()), federation=PEOPLE, plan=plan, folder=folder
+    ).server
     return [float(server.front.flat), float(server.tail.flat)]
 
 
@@ -85,7 +87,9 @@ def test_v1_is_fedavg(tmp_path):
     folder = RunDirectory(tmp_path / "whole", STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    whole = run_rounds(FedAvg(local=LOCAL), ToyTask(Factors()), PEOPLE, plan, folder).server.model
+    whole = run_rounds(
+        FedAvg(local=LOCAL), ToyTask(Factors()), federation=PEOPLE, plan=plan, folder=folder
+    ).server.model
     assert whole.flat.tolist() == after(SplitFed(local=LOCAL), tmp_path / "split")
 
 

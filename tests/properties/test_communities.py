@@ -33,7 +33,7 @@ def run(method, people, place):
     folder = RunDirectory(place, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    return run_rounds(method, TASK, people, plan, folder).server
+    return run_rounds(method, TASK, federation=people, plan=plan, folder=folder).server
 
 
 def found(place, communities, **options):

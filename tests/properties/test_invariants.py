@@ -36,7 +36,7 @@ def run(tmp_path):
         folder = RunDirectory(tmp_path / str(next(count)), {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1)
-        return run_rounds(method, TASK, people, plan, folder)
+        return run_rounds(method, TASK, federation=people, plan=plan, folder=folder)
 
     return go
 

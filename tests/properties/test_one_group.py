@@ -22,7 +22,9 @@ def server(method, place):
     folder = RunDirectory(place, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     people = People(people=5, inputs=20).load()
-    return run_rounds(method, ToyTask(Linear(inputs=20)), people, PLAN, folder).server
+    return run_rounds(
+        method, ToyTask(Linear(inputs=20)), federation=people, plan=PLAN, folder=folder
+    ).server
 
 
 @pytest.fixture(scope="module")

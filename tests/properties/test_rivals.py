@@ -55,7 +55,7 @@ def run(tmp_path):
         folder = RunDirectory(go.path, {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        return run_rounds(method, task, people, plan, folder)
+        return run_rounds(method, task, federation=people, plan=plan, folder=folder)
 
     return go
 

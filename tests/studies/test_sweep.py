@@ -218,9 +218,9 @@ def test_random_search_with_names_of_people_and_somebody_gone(tmp_path):
 def test_an_interrupted_sweep_keeps_finished_trials_and_goes_on(found, tmp_path, monkeypatch):
     calls = []
 
-    def stopping(*args):
+    def stopping(*args, tick, **rest):
         calls.append(args)
-        return run_rounds(*args[:-1], stop if len(calls) == 6 else args[-1])
+        return run_rounds(*args, tick=stop if len(calls) == 6 else tick, **rest)
 
     def stop(_seed, done, _metrics):
         if done == 2:
@@ -245,10 +245,10 @@ def test_an_interrupted_sweep_keeps_finished_trials_and_goes_on(found, tmp_path,
 def test_a_trial_that_fails_is_logged_with_its_reason_and_costs_its_budget(tmp_path, monkeypatch):
     """A huge rate gives NaN, which the guards catch or the score shows; an error has its text."""
 
-    def failing(method, *args):
+    def failing(method, *args, **rest):
         if method.local.lr == 0.3:
             raise RuntimeError("no such kernel\nand more")
-        return run_rounds(method, *args)
+        return run_rounds(method, *args, **rest)
 
     monkeypatch.setattr(trials, "run_rounds", failing)
     sets = [
@@ -268,10 +268,10 @@ def test_a_trial_that_fails_is_logged_with_its_reason_and_costs_its_budget(tmp_p
 
 
 def test_a_method_of_which_every_trial_fails_is_left_out_and_named(tmp_path, monkeypatch):
-    def failing(method, *args):
+    def failing(method, *args, **rest):
         if isinstance(method, FedAvg):
             raise RuntimeError("too wide")
-        return run_rounds(method, *args)
+        return run_rounds(method, *args, **rest)
 
     monkeypatch.setattr(trials, "run_rounds", failing)
     sets = ["sweep.seeds=[0]", 'methods=["fedavg", "local_only"]']
@@ -282,7 +282,7 @@ def test_a_method_of_which_every_trial_fails_is_left_out_and_named(tmp_path, mon
 
 
 def test_a_full_disk_stops_the_sweep_and_blames_no_trial(tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **_rest):
         raise PartialRun("cannot save")
 
     monkeypatch.setattr(trials, "run_rounds", full)

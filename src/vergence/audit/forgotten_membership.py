@@ -79,7 +79,7 @@ def shadow_run(
     plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
     single, folder = replace(experiment.with_method(label), plan=plan), RunDirectory(scratch, {})
     folder.open()
-    run_rounds(single.methods[label], single.task(seed), some, plan, folder)
+    run_rounds(single.methods[label], single.task(seed), federation=some, plan=plan, folder=folder)
     return read_run(scratch, seed, single).on_data(ready)
 
 

@@ -115,7 +115,12 @@ def replay_rounds(
         folder.open()
         with suppress(_LastRoundReplayed):
             run_rounds(
-                with_observers(method, record, record_sum), saved.task, data, quiet, folder, tick
+                with_observers(method, record, record_sum),
+                saved.task,
+                federation=data,
+                plan=quiet,
+                folder=folder,
+                tick=tick,
             )
     return AttackerView("server", updates=tuple(updates), sums=sums)
 

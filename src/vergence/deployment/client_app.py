@@ -11,7 +11,7 @@ from typing import Any
 from vergence.core.federation import Federation
 from vergence.core.method import Method
 from vergence.core.naming import plural
-from vergence.deployment.client_node import ClientNode
+from vergence.deployment.client_node import ClientChannel, ClientNode
 from vergence.deployment.folders import EVERYBODY, ClientSide, tell
 from vergence.deployment.joined_node import JoinedNode
 from vergence.deployment.keys import BOX, SealedBox, known_keys, party_identity
@@ -77,42 +77,24 @@ class AnsweringClient(JoinedNode):
     def client_node(self, note: Mapping[str, Any], closed: bool) -> ClientNode:
         """Return the client node of one run, for requests of the server or of the main server."""
         runner = self.runner(note, self.federation, self.folder / "state")
-        worker, plan = runner.worker, self.experiment.plan
-        every = plan.checkpoint_every
-        identity = party_identity(self.folder, note, self.sign)
-        side = self.side
-        count = TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count
-        if not closed:
-            barred = self.verbs_of_main_server(worker.method)
-            return ClientNode(
-                runner,
-                side.client,
-                runner.store.folder,
-                every=every,
-                barred=barred,
-                identity=identity,
-                admit_turn=count,
-                plan=plan,
-            )
-        offered = worker.method.offer(worker.method.server(worker.task), side.client)
-        # The main server sees smashed data. With the clients' layers, which requests of these
-        # kinds and verbs would show it, it could compute the images back.
-        summed = [
-            verb
-            for verb, exposed in worker.method.exposure.items()
-            if exposed.reveal == "aggregate"
-        ]
+        method, side, plan = runner.worker.method, self.side, self.experiment.plan
+        if closed:
+            offered = method.offer(method.server(runner.worker.task), side.client)
+            # The main server sees smashed data. With the clients' layers, which requests of these
+            # kinds and verbs would show it, it could compute the images back.
+            summed = [v for v, exposed in method.exposure.items() if exposed.reveal == "aggregate"]
+            barred = ["evaluate", "digest", "say", *summed]
+            channel = ClientChannel("closed", barred, frozenset(offered))
+        else:
+            channel = ClientChannel("open", self.verbs_of_main_server(method))
         return ClientNode(
             runner,
             side.client,
-            runner.store.folder,
-            every=every,
-            barred=["evaluate", "digest", "say", *summed],
-            attachments=frozenset(offered),
-            channel="closed",
-            identity=identity,
-            admit_turn=count,
             plan=plan,
+            channel=channel,
+            every=plan.checkpoint_every,
+            identity=party_identity(self.folder, note, self.sign),
+            admit_turn=TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count,
         )
 
     def sums(self, method: Method) -> SecureSum | None:

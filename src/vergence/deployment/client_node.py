@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vergence.core.aggregation import Sum
 from vergence.core.files import Unsaved, make_folder, open_for_append, saving, write_whole
@@ -62,49 +62,50 @@ def check_forecast(request: ClientRequest, plan: Plan, method: Method) -> None:
             )
 
 
+class ClientChannel(NamedTuple):
+    """One of the two channels on which a client is asked, and what may be asked on it.
+
+    Attributes:
+        name: name under which answers are stored, `open` (the server) or `closed` (the main
+            server): an answer to one is never handed to the other.
+        barred: kinds of requests and verbs that this channel's asker has no right to.
+        attachments: names of trees that must come as attachments on this channel.
+    """
+
+    name: str = "open"
+    barred: Sequence[str] = ()
+    attachments: frozenset[str] = frozenset()
+
+
 class ClientNode:
     """Client that answers a server's requests, with its own data, and its states on its own disk.
 
     Args:
-        runner: takes turns and evaluations.
+        runner: takes turns and evaluations; its folder of states also gets the client's ledger, its
+            stored answers and the files of secure sums.
         client: this client's name.
-        folder: for its ledger, its stored answers and the files of secure sums.
-        limit: most bytes of a request; default some models' size.
+        plan: the client's own copy of the plan; requests outside it are refused.
+        channel: who asks, and what may be asked; default: the server, anything.
         every: rounds between two checkpoints of the server; 0: unknown. Where it is known, states
             that no checkpoint can name any more are deleted, even if no server asks for it.
-        barred: kinds of requests and verbs that this channel's asker has no right to.
-        attachments: names of trees that must come as attachments on this channel.
-        channel: name under which answers are stored, `open` (the server) or `closed` (the main
-            server): an answer to one is never handed to the other.
         identity: this client's signing key for secure sums, and the public keys it trusts.
         admit_turn: called with each turn's request and digest before the turn; may refuse it.
-        plan: the client's own copy of the plan; requests outside it are refused.
     """
 
     def __init__(
         self,
         runner: ClientRunner,
         client: str,
-        folder: Path,
-        limit: int | None = None,
-        every: int = 0,
-        barred: Sequence[str] = (),
-        attachments: frozenset[str] = frozenset(),
-        channel: str = "open",
-        identity: PartyIdentity | None = None,
-        admit_turn: Callable[[ClientRequest, str], None] | None = None,
         *,
         plan: Plan,
+        channel: ClientChannel | None = None,
+        every: int = 0,
+        identity: PartyIdentity | None = None,
+        admit_turn: Callable[[ClientRequest, str], None] | None = None,
     ) -> None:
-        self.runner, self.client, self.folder = runner, client, folder
-        self.limit = default_limit(runner) if limit is None else limit
-        self.every, self.barred, self.attachments, self.channel = (
-            every,
-            barred,
-            attachments,
-            channel,
-        )
-        self.admit_turn, self.plan, self.identity = admit_turn, plan, identity
+        self.runner, self.client, self.folder = runner, client, runner.store.folder
+        self.limit, self.channel = default_limit(runner), channel or ClientChannel()
+        self.admit_turn, self.plan, self.identity, self.every = admit_turn, plan, identity, every
         self.sum_client: SecureSumClient | None = None
         self.ledger: ClientLedger | None = None
         if runner.sums is not None and (identity is None or identity.sign is None):
@@ -159,8 +160,8 @@ class ClientNode:
             raise StateError("this request asks for nothing that can be done")
         # The main server must not choose the client's layers: with layers of its own making, say
         # an identity, it would read a person's images in the smashed data.
-        if self.attachments and (
-            set(request.attachments) - self.attachments or self.attachments & trees_inside(request)
+        if (attachments := self.channel.attachments) and (
+            set(request.attachments) - attachments or attachments & trees_inside(request)
         ):
             raise StateError(f"who asks '{self.client}' has no say in its layers")
         request = with_attachment(request, attachment, self.limit)
@@ -194,7 +195,7 @@ class ClientNode:
         """Carry out a request, unless it is the turn whose answer is stored."""
         named = self._states_to_drop(request)
         turn = request.kind in ("turn", "say")
-        name = f"answer.{self.channel}" + (".say" if request.kind == "say" else "")
+        name = f"answer.{self.channel.name}" + (".say" if request.kind == "say" else "")
         stored, mark = self.folder / name, sha.encode()
         # A turn is taken once. A server that repeats a request would otherwise get many replies to
         # one question, each with other noise, and could average the noise away.
@@ -309,7 +310,7 @@ class ClientNode:
         for word in (request.kind, *(message.verb for message in (request.message, *request.then))):
             # In split learning with a main server, each of the two askers lacks the other's rights:
             # without this check one could ask for the clients' data or layers all the same.
-            if word in self.barred:
+            if word in self.channel.barred:
                 raise StateError(f"'{word}' is not for who asks '{self.client}' here")
         in_use = [] if request.file is None else [self._state_path(request.file)]
         if request.kind == "turn":

@@ -72,11 +72,11 @@ class RunOutcome:
 def run_rounds(
     method: Method,
     task: Task,
+    *,
     federation: Federation,
     plan: Plan,
     folder: RunDirectory,
     tick: Tick | None = None,
-    *,
     pool_factory: PoolFactory | None = None,
     begin: Begin | None = None,
 ) -> RunOutcome:
@@ -98,9 +98,11 @@ def run_rounds(
     plan.delivery.check()
     device = device_for(method, plan)
     setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
-    sums = None
-    if plan.privacy.aggregation is not None:
-        sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
+    sums = (
+        None
+        if plan.privacy.aggregation is None
+        else sums_for(plan, setup.method, len(setup.trained_on.clients))
+    )
     solving = setup.solver_choice(device)
     refuse_changed_hardware(device, precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)

@@ -435,10 +435,10 @@ def _run_method(
                     run_rounds(
                         experiment.methods[label],
                         experiment.task(seed),
-                        loaded.ready,
-                        plan,
-                        folder,
-                        tick,
+                        federation=loaded.ready,
+                        plan=plan,
+                        folder=folder,
+                        tick=tick,
                         pool_factory=pool(label, seed) if pool else None,
                         begin=origin.begin and partial(origin.begin, label, seed, folder.state),
                     )
@@ -474,19 +474,15 @@ def _write_final_files(
         class_accuracy.write(path / class_accuracy.FILE, finals, people)
         sample_scores.write(path / sample_scores.SAMPLES, finals, people)
     shares = [share for run in finals if (share := _mean_personal_share(method, run)) is not None]
-    assert folder.solving is not None
     results.write_results(
-        path,
+        folder,
         label,
-        registry_name(method),
+        method,
         task,
         loaded.raw,
-        people,
-        folder.solving,
-        {seed: folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds},
-        float(np.mean(shares)) if shares else None,
-        plan.rounds,
-        privacy_spent.spent_block(
+        plan,
+        personal=float(np.mean(shares)) if shares else None,
+        privacy=privacy_spent.spent_block(
             plan, ProtectedRun(method, task, loaded.raw, plan.rounds, folder.state, here)
         ),
     )

@@ -24,8 +24,9 @@ from vergence.core.files import csv_of, saving, write_text, write_whole
 from vergence.core.method import Method
 from vergence.core.naming import registry_name
 from vergence.core.task import Task
-from vergence.engine.round_loop import UPLOAD
-from vergence.engine.storage.run_directory import SolverChoice
+from vergence.engine.plan import Plan
+from vergence.engine.round_loop import UPLOAD, measured
+from vergence.engine.storage.run_directory import RunDirectory, SolverChoice
 from vergence.metrics.fairness import fairness
 from vergence.metrics.intervals import interval, with_number
 from vergence.results.layout import TABLES, finite
@@ -107,43 +108,54 @@ def seconds(folder: Path) -> float:
 
 
 def write_results(
-    folder: Path,
+    folder: RunDirectory,
     label: str,
-    name: str,
+    method: Method,
     task: Task,
     federation: Federation,
-    people: Sequence[str],
-    solving: SolverChoice,
-    fingerprints: Mapping[int, str],
+    plan: Plan,
+    *,
     personal: float | None,
-    rounds: int,
     privacy: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write results.json from the run's own tables."""
-    scores = score_blocks(folder, task.headline, task.lower_is_better)
+    """Write results.json from the run's own tables.
+
+    Args:
+        folder: the finished run.
+        label: name of the run in tables.
+        method: of the run.
+        task: of the run.
+        federation: the people, with their data where these are here.
+        plan: settings of the run.
+        personal: mean share of personal parameters; None for methods without masks.
+        privacy: what protections spent.
+    """
+    scores = score_blocks(folder.path, task.headline, task.lower_is_better)
     write_json(
-        folder / "results.json",
+        folder.path / "results.json",
         {
-            "method": name,
+            "method": registry_name(method),
             "label": label,
             "task": registry_name(task),
             "federation": federation.name,
-            "people": list(people),
+            "people": list(measured(federation, plan)),
             "clients": len(federation.clients),
-            "seeds": list(fingerprints),
-            "rounds": rounds,
+            "seeds": list(plan.seeds),
+            "rounds": plan.rounds,
             "headline": task.headline,
             "lower_is_better": sorted(task.lower_is_better),
             "metrics": scores["metrics"],
-            "bytes": traffic(folder, rounds),
-            "seconds": seconds(folder),
+            "bytes": traffic(folder.path, plan.rounds),
+            "seconds": seconds(folder.path),
             "peak_mb": peak_mb(),
-            "solver": {**solving._asdict()},
+            "solver": {**SolverChoice(*folder.manifest["solving"])._asdict()},
             "harmed_vs_local": None,
             "fairness": scores["fairness"],
             "personal_fraction": personal,
             "input": input_shape(federation),
-            "fingerprint": {str(seed): sha for seed, sha in fingerprints.items()},
+            "fingerprint": {
+                str(seed): folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds
+            },
             **({"privacy": privacy} if privacy else {}),
         },
     )

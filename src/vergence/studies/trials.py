@@ -161,7 +161,14 @@ def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
         method.check(task)
         # An interruption after the last round leaves only the scoring to do.
         if str(seed) not in folder.manifest["done"]:
-            run_rounds(method, task, study.loaded.ready, experiment.plan, folder, tick)
+            run_rounds(
+                method,
+                task,
+                federation=study.loaded.ready,
+                plan=experiment.plan,
+                folder=folder,
+                tick=tick,
+            )
         people = results.person_means(path)
         wrong = diverged(path, people, names)
     # Damaged files and interruptions are not the settings' fault.

@@ -261,8 +261,9 @@ from vergence.tasks.toy import ToyTask
 
 folder = RunDirectory(Path(sys.argv[1]), {"config": "script"})
 folder.open()
-run_rounds(FedAvg(local=LocalTraining(epochs=1000000)), ToyTask(Linear()), People(people=4).load(),
-        Plan(rounds=9, workers=2, evaluate_every=0), folder)
+run_rounds(FedAvg(local=LocalTraining(epochs=1000000)), ToyTask(Linear()),
+        federation=People(people=4).load(), plan=Plan(rounds=9, workers=2, evaluate_every=0),
+        folder=folder)
 """
 
 

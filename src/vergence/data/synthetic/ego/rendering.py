@@ -79,7 +79,9 @@ def _draw(
     canvas[:, :, inner, inner] = _look_up_room(room, view, plane[inner, inner])
     order = np.argsort(scene.objects[0, :, 1])
     for item in order:
-        _paste(canvas, scene, view, lens, plane, int(item), patch, margin, size)
+        offset = scene.objects[view.index, item] - view.head
+        corner = np.rint(lens.project(offset) * size - patch / 2).astype(int) + margin
+        _paste(canvas, scene, plane, int(item), offset.astype(np.float32), corner, patch)
     visible = np.ascontiguousarray(canvas[:, :, inner, inner])
     acting = round(float(scene.acting[view.index].mean()))
     for hand in (1 - acting, acting):
@@ -101,24 +103,29 @@ def _look_up_room(room: NDArray, view: WearerView, plane: NDArray) -> NDArray:
 def _paste(
     canvas: NDArray,
     scene: SyntheticScene,
-    view: WearerView,
-    lens: Lens,
     plane: NDArray,
     item: int,
+    offset: NDArray,
+    corner: NDArray,
     patch: int,
-    margin: int,
-    size: int,
 ) -> None:
-    """Draw one object into every frame, in a window of `patch` pixels around it."""
+    """Draw one object into every frame, in a window of `patch` pixels around it.
+
+    Args:
+        canvas: `[3, frames, height, width]`, drawn on in place.
+        scene: the objects.
+        plane: place of each pixel on the image plane.
+        item: number of the object.
+        offset: its place as seen from the head, for each frame.
+        corner: upper left corner of the window, for each frame.
+        patch: width and height of the window.
+    """
     frames, height, width = canvas.shape[1:]
-    relative = scene.objects[view.index, item] - view.head
-    corner = np.rint(lens.project(relative) * size - patch / 2).astype(int) + margin
     corner = np.clip(corner, 0, height - patch)
     rows = corner[:, 1, None] + np.arange(patch)
     columns = corner[:, 0, None] + np.arange(patch)
     flat = rows[:, :, None] * width + columns[:, None, :]
     size_on_plane = np.float32(SPRITE / (1.15 * scene.sizes[item]))
-    offset = relative.astype(np.float32)
     x = (np.take(plane[..., 0], flat) - offset[:, 0, None, None]) * size_on_plane
     y = (np.take(plane[..., 1], flat) - offset[:, 1, None, None]) * size_on_plane
     cos, sin = np.float32(np.cos(scene.angles[item])), np.float32(np.sin(scene.angles[item]))
