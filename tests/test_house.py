@@ -18,8 +18,8 @@ LIMITS = {
     "class names used twice": 0,
     "identifiers with forbidden words": 0,
     "names that are a bare participle": 1,
-    "Any in core, engine and privacy": 143,
-    "functions with more than 8 parameters": 10,
+    "Any in core, engine and privacy": 49,
+    "functions with more than 8 parameters": 7,
     "uses of one operating system": 0,
 }
 """Where a limit is not what the rules ask for, it is today's count, and may only fall."""

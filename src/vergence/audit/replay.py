@@ -98,7 +98,9 @@ def replay_rounds(
         if done >= rounds:
             raise _LastRoundReplayed
 
-    method = saved.method if local is None else replace(saved.method, local=local)
+    method = with_observers(
+        saved.method if local is None else replace(saved.method, local=local), record, record_sum
+    )
     # One process in the simulator: which engine ran the rounds does not change their updates.
     quiet = replace(
         plan,
@@ -114,14 +116,7 @@ def replay_rounds(
         folder = RunDirectory(Path(scratch), {})
         folder.open()
         with suppress(_LastRoundReplayed):
-            run_rounds(
-                with_observers(method, record, record_sum),
-                saved.task,
-                federation=data,
-                plan=quiet,
-                folder=folder,
-                tick=tick,
-            )
+            run_rounds(method, saved.task, federation=data, plan=quiet, folder=folder, tick=tick)
     return AttackerView("server", updates=tuple(updates), sums=sums)
 
 
