@@ -47,7 +47,7 @@ demo: .venv/demo ## install the least, train on 15 real viewers, print the table
 	$(BIN)/vergence run quickstart --out runs/demo
 	$(BIN)/vergence predict runs/demo/fedcpf src/vergence/data/samples/aria/adt/rgb_upright.mp4 --out runs/demo/aria_adt.mp4
 
-test: setup ## run the tests, less than five minutes
+test: setup ## run the quick tests, less than five minutes
 	$(BIN)/python -m pytest $(SHARED)
 
 check: lint slow ## lint, types, import contracts, slow tests, commands of README and docs
@@ -61,7 +61,7 @@ lint: setup
 slow: setup
 	$(BIN)/python -m pytest $(SLOW) -m "slow and not nightly"
 
-nightly: setup ## run what takes longest and CI leaves out: long drills, most tutorials, pages of results (half an hour)
+nightly: setup ## run what takes longest and CI leaves out: drills, tutorials, engines compared, pages of results (an hour)
 	$(BIN)/python -m pytest $(SLOW) -m nightly
 
 docs: .venv/docs ## build the site into build/site, without a network; a broken link or anchor is an error

@@ -42,7 +42,7 @@ SHARED: dict[str, float] = {}
 FIXTURES: dict[str, float] = {}
 """Seconds of shared fixtures, by name, and of those that a function uses: the first test waits."""
 # Seconds that a function's cases may take in `make test`, and in `make check`.
-QUICK, SLOW = 0.6, 10.0
+QUICK, SLOW = 0.6, 12.0
 if os.environ.get("VERGENCE_MARKS") == "written":
     # Mutants name the tests that notice them, however long these take.
     QUICK = SLOW = float("inf")

@@ -121,15 +121,7 @@ def init(
         server.mkdir(parents=True, mode=0o700)
         (server / "keys").mkdir(mode=0o700)
         make_certificates(server, host)
-        ends = [
-            EndFolder(out / "clients" / c, ClientSide(c, address, run, c, main=main))
-            for c in clients
-        ]
-        adders = [
-            EndFolder(out / AGGREGATORS / name, ClientSide(name, address, run, adds=True))
-            for name in parties
-        ]
-        served = EndFolder(out / MAIN, ClientSide(MAIN, address, run, serves=True))
+        ends, adders, served = end_folders(out, clients, parties, address, run, main)
         for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
             hand_out(end.folder, table, code)
@@ -143,6 +135,23 @@ def init(
         hand_out(server, table, code)
         text = instructions(host, main, bool(adders), keys is None, code)
         (out / "README.txt").write_text(text, encoding="utf-8", newline="\n")
+
+
+def end_folders(
+    out: Path, clients: Sequence[str], parties: Sequence[str], address: str, run: str, main: bool
+) -> tuple[list[EndFolder], list[EndFolder], EndFolder]:
+    """Return the folders to make: of the clients, of the aggregators, and of the main server."""
+    return (
+        [
+            EndFolder(out / "clients" / c, ClientSide(c, address, run, c, main=main))
+            for c in clients
+        ],
+        [
+            EndFolder(out / AGGREGATORS / name, ClientSide(name, address, run, adds=True))
+            for name in parties
+        ],
+        EndFolder(out / MAIN, ClientSide(MAIN, address, run, serves=True)),
+    )
 
 
 def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) -> None:

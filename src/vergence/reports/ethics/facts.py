@@ -47,12 +47,11 @@ def facts(
     Args:
         experiment: the experiment, run or planned.
         label: label of the method.
-        people: the data as its network takes them, None if they are not on this machine.
+        people: the data; None if they are on other machines: then a run says who took part.
         study: the finished run, None for a plan.
     """
     method, plan = experiment.methods[label], experiment.plan
     run = None if study is None else study.run(label)
-    # A run says who took part, also where its data have stayed elsewhere.
     whose = people.clients if people is not None else run.results["people"] if run else None
     if whose is not None:
         plan = plan.known(plan.silos.count(len(whose)))
