@@ -18,7 +18,7 @@ LIMITS = {
     "class names used twice": 0,
     "identifiers with forbidden words": 0,
     "names that are a bare participle": 1,
-    "Any in core, engine and privacy": 49,
+    "Any in core, engine and privacy": 53,
     "functions with more than 8 parameters": 7,
     "uses of one operating system": 0,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ class SealedTree:
     total: Params
     weight: float | Mask | Params
     coded: Mapping[str, Tensor] | None = None
-    how: object = None
+    how: Any = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,8 +66,8 @@ class RunOutcome:
     """
 
     fingerprint: str
-    server: object
-    clients: Mapping[str, object]
+    server: Any
+    clients: Mapping[str, Any]
 
 
 def run_rounds(

@@ -113,7 +113,7 @@ NOBODY_IN_LABS: Mapping[str, str] = MappingProxyType({})
 """Person -> lab, where there are no labs."""
 
 
-class ClientStateIndex(Mapping[str, object]):
+class ClientStateIndex(Mapping[str, Any]):
     """Clients that took part, as a mapping to their states; a state is read when it is asked for.
 
     A turn writes its new state to a new file. The index decides which file is the client's: the new
