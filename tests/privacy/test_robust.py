@@ -164,6 +164,12 @@ def test_dnc_draws_are_those_of_its_stream_and_survivors_of_all_count():
     assert set(once.left_out) <= set(combined(DnC(attackers=0.2, sample=5, draws=4), rows).left_out)
 
 
+def test_dnc_asks_for_one_reply_more_than_it_removes():
+    """2.2 * 5 is 11.000000000000002 in floating point, and 11 are removed."""
+    rule = DnC(attackers=0.2, remove=2.2)
+    assert (rule.removed(25), rule.fewest(25)) == (11, 12)
+
+
 @pytest.mark.parametrize("rule", ONE_EACH, ids=lambda rule: type(rule).__name__)
 def test_replies_that_say_the_same_give_just_that(rule):
     np.testing.assert_allclose(mean(rule, [(0.5, -2, 3)] * 7), [0.5, -2, 3], rtol=1e-12)

@@ -1,4 +1,4 @@
-"""FedYogi: FedAdam whose second moment forgets no faster than it learns."""
+"""FedYogi: FedAdam whose second moment moves by at most (1 - beta2) D^2 a round."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

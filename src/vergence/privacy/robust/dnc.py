@@ -21,8 +21,8 @@ class DnC(RobustRule):
     """Add the mean of the updates that no draw of entries shows as outliers.
 
     Each draw takes `sample` entries at random, centres the updates, projects them on the top right
-    singular vector, and removes the c f updates with the largest squared projections. Kept is who
-    survives every draw; where nobody does, the round adds nothing.
+    singular vector, and removes the c f updates with the largest squared projections. The updates that
+    no draw removes are averaged; where there are none, the round adds nothing.
 
     Args:
         attackers: share of the replies that may lie; f (the paper's m) is that share, rounded up.
@@ -41,14 +41,18 @@ class DnC(RobustRule):
 
     def fewest(self, clients: int) -> int:
         """Honest clients must be more than attackers, and somebody must be left."""
-        f = attackers(self.attackers, clients)
-        return max(2 * f, math.ceil(self.remove * f)) + 1
+        return max(2 * attackers(self.attackers, clients), self.removed(clients)) + 1
+
+    def removed(self, clients: int) -> int:
+        """Return how many updates a draw removes: c f, rounded up."""
+        # Products of whole results must not be rounded up because of their last bit: 2.2 * 5.
+        return math.ceil(self.remove * attackers(self.attackers, clients) - 1e-9)
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
         """Draw, project, remove."""
-        out = math.ceil(self.remove * attackers(self.attackers, len(votes)) - 1e-9)
+        out = self.removed(len(votes))
         good = np.ones(len(votes), bool)
         for draw in range(self.draws):
             # Drawn anew in each round: an attacker who knew the entries would change only others.
