@@ -137,7 +137,7 @@ def made(ids, out, sets):
     console = Console(file=io.StringIO(), width=240)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERGENCE_CACHE", str(out / "cache"))
-        patch.setattr(smashed_data, "passes", lambda *_, **__: 40)
+        patch.setattr(smashed_data, "attacker_epochs", lambda *_, **__: 40)
         wish = Wish(seeds=1, rounds=1, sets=sets)
         return {o.table.id: o for o in app.reproduce(ids, console, wish=wish, out=out)}
 
@@ -166,7 +166,7 @@ def test_the_cost_table_runs(tmp_path, monkeypatch):
 
     saved = read_run(tmp_path / "splitfed/runs/cost_plain/splitfed")
     with monkeypatch.context() as patch:
-        patch.setattr(smashed_data, "passes", lambda *_, **__: 40)
+        patch.setattr(smashed_data, "attacker_epochs", lambda *_, **__: 40)
         lines = audit.audit(saved.folder, Console(file=io.StringIO()), quick=True).pictures.records
         mine, mean = smashed_data.reconstruction_errors(
             saved, validate(saved.experiment).ready, "p00"

@@ -35,7 +35,7 @@ def test_a_client_does_not_train_where_its_epsilon_is_nan(tmp_path, monkeypatch)
 
 
 def test_a_run_is_not_begun_where_a_pictures_epsilon_is_nan(monkeypatch):
-    monkeypatch.setattr(BottleneckCut, "amounts", lambda *_: NAN)
+    monkeypatch.setattr(BottleneckCut, "epsilon_of", lambda *_: NAN)
     plan = Plan(rounds=1, privacy=Privacy(cut=BottleneckCut(epsilon=8.0)))
     with pytest.raises(ConfigError, match="spends epsilon nan, and 8 is allowed"):
         outlook(plan, SplitFed(local=SPLIT, cut="conv3"), SMALL, PEOPLE)
@@ -45,7 +45,7 @@ def test_a_run_is_not_begun_where_a_pictures_epsilon_is_nan(monkeypatch):
 def test_a_picture_is_not_sent_where_what_it_spends_is_nan(cost, tmp_path, monkeypatch):
     trainer = guard(BottleneckCut(epsilon=8.0), SplitFed(local=SPLIT, cut="conv3"), tmp_path)
     monkeypatch.setattr(BottleneckCut, "cost", lambda *_: cost)
-    monkeypatch.setattr(BottleneckCut, "amounts", lambda *_: NAN)
+    monkeypatch.setattr(BottleneckCut, "epsilon_of", lambda *_: NAN)
     for number in range(trainer.outlook.releases if cost == 1.0 else 0):
         trainer._spend("p00", [0], f"layers {number}", 1.0)
     with pytest.raises(DpSgdBudgetSpent, match="would make epsilon nan"):
