@@ -21,8 +21,8 @@ class DnC(RobustRule):
     """Add the mean of the updates that no draw of entries shows as outliers.
 
     Each draw takes `sample` entries at random, centres the updates, projects them on the top right
-    singular vector, and removes the c f updates with the largest squared projections. The updates that
-    no draw removes are averaged; where there are none, the round adds nothing.
+    singular vector, and removes the c f updates with the largest squared projections. The updates
+    that no draw removes are averaged; where there are none, the round adds nothing.
 
     Args:
         attackers: share of the replies that may lie; f (the paper's m) is that share, rounded up.
