@@ -60,7 +60,7 @@ def qualified_name(thing: Any) -> str:
 
 
 class _BehaviourEncoder:
-    """Encoder of objects as tuples of plain values; an object that comes again is a number."""
+    """Encodes objects as tuples of plain values; an object met again is encoded as a number."""
 
     def __init__(self) -> None:
         # It keeps the objects themselves, as the id of a deleted object may be used again.
@@ -150,7 +150,7 @@ class _BehaviourEncoder:
         return "network", ADDRESS.sub("", repr(network)), settings, state
 
     def _object(self, thing: Any) -> Any:
-        """Encode a callable object with its settings, any other by its class alone."""
+        """Encode a callable object with its settings, and any other object by its class alone."""
         if isinstance(thing, MethodType):
             return "method", self.encode(thing.__func__), self.encode(thing.__self__)
         if isinstance(thing, BuiltinFunctionType | np.ufunc):
@@ -184,7 +184,7 @@ def _in_library(thing: Any) -> bool:
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
-    """Yield the global names that code reads, with those of the functions inside of it."""
+    """Yield the global names that code reads, and those that the functions inside it read."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval
@@ -194,7 +194,7 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _unwrapped(value: Any) -> list[Any]:
-    """Return the functions of a class's attribute."""
+    """Return the functions behind a class attribute, such as those of a property."""
     if isinstance(value, property):
         return [value.fget, value.fset, value.fdel]
     return [value.__func__ if isinstance(value, staticmethod | classmethod) else value]

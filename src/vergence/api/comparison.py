@@ -54,7 +54,7 @@ class Comparison:
     def tests(self) -> DataFrame:
         """One row per pair of methods: their difference over people, its interval and p-values.
 
-        Empty if there is no run to pair with: FedAvg, local-only, or a `reference`.
+        The table is empty without a run to pair with: FedAvg, local-only, or a `reference`.
         """
         return self._records("tests")
 
@@ -76,7 +76,7 @@ class Comparison:
 
         Raises:
             ConfigError: there is no such figure, or the runs lack data for it; the message says
-                which.
+                which of the two.
         """
         from vergence.reports.html import FIGURES, NEEDS
 

@@ -142,7 +142,7 @@ class FinishedRun:
         """The experiment of the run.
 
         Raises:
-            BuiltInPython: parts of it are Python objects, which `open_run` did not get.
+            BuiltInPython: parts of the experiment are Python objects, which `open_run` did not get.
             UntrustedCode: its config names Python code, and `open_run` had no `trust_code=True`.
         """
         if self._experiment is None:
@@ -152,7 +152,7 @@ class FinishedRun:
 
     @property
     def loaded(self) -> Loaded:
-        """The data of the run; a run from a folder reads them again.
+        """The data of the run; a run that was opened from a folder reads them again.
 
         Raises:
             StateError: the data are not those that the run was trained on.
@@ -312,7 +312,7 @@ class FinishedRun:
                 )
 
     def _check_rows(self, samples: Samples, labels: Sequence[str], error: RuntimeError) -> None:
-        """Explain an error of torch by samples of another shape than in the training.
+        """Replace an error of torch if the samples' shape differs from that in training.
 
         Raises:
             DataError: a column has another shape; the message names both shapes.
@@ -355,7 +355,7 @@ class FinishedRun:
         return f"<p><b>{title}</b></p>{table}{notes}"
 
     def _note_lines(self) -> list[str]:
-        """Return the command line's lines on divergence and on spent privacy."""
+        """Return the lines on divergence and spent privacy that the command line prints."""
         notes = divergence_notes(self.record)
         if not self.privacy:
             return notes
@@ -364,7 +364,7 @@ class FinishedRun:
 
 
 def _samples_by_name(arrays: Any, task: Task) -> Samples:
-    """Make samples of arrays; a single array is the first input column."""
+    """Make samples from arrays; a single array becomes the first input column."""
     named = arrays if isinstance(arrays, Mapping | tuple) else (arrays,)
     return Samples(columns_of(named, "samples", (*(task.input_columns or ("x",)), *task.labels)))
 

@@ -258,7 +258,7 @@ def _changed_parts(
 
 
 def comparable(thing: Any) -> Any:
-    """Convert a record to its class and fields, to compare it; tuples become lists."""
+    """Convert a record to its class and fields for comparison; tuples become lists."""
     if is_dataclass(thing) and not isinstance(thing, type):
         return type(thing), {
             f.name: comparable(getattr(thing, f.name)) for f in fields(thing) if f.compare
@@ -337,7 +337,7 @@ def one_process(plan: Plan, objects: Iterator[tuple[str, Any]]) -> Plan:
 
 
 def plan_from(plan: Plan | None, **options: Any) -> Plan:
-    """Return a plan with these options in place of its own; None changes nothing.
+    """Return a plan with these options in place of its own; options of None change nothing.
 
     Raises:
         ConfigError: an option is out of range, or of another kind.

@@ -79,7 +79,7 @@ def _check_objects(
 ) -> Experiment:
     """Rebuild the experiment from config.toml, and check that the caller's objects match it.
 
-    An object that is None matches.
+    An object of None always matches.
 
     Raises:
         StateError: an object differs from what config.toml says.

@@ -57,14 +57,14 @@ def task_from(
         loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
         metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
             first is the headline. Default: the loss itself, as "test_loss".
-        lower_is_better: the metrics of which less is better; or True or False for all of them.
+        lower_is_better: the metrics of which less is better; True or False holds for all of them.
         inputs: the column that the network takes, or several, in the order of its arguments.
         target: the column that losses and metrics compare outputs with.
         outputs: for a network that returns a dict, a tuple or an object, the name or index of the
             tensor that loss and metrics get. Default: the whole output if the loss takes it, else
             its `logits`, the first item of a tuple, or the only tensor in it.
         head: names (patterns) of the parameters that methods such as FedPer keep on the client;
-            default: those of the last layer that has any.
+            default: the parameters of the last layer that has any.
 
     Raises:
         ConfigError: the factory builds no network that can be averaged, or `lower_is_better` is
@@ -172,17 +172,17 @@ class FactoryModel(Model):
 class FunctionTask(Task):
     """A task made of functions; see `task_from`.
 
-    score = 1/2 - atan(headline) / pi where less is better, else 1/2 + atan(headline) / pi: in
-    [0, 1], more is better, and in the order of the headline, for methods that steer by it.
+    For methods that decide by a score, score = 1/2 - atan(headline) / pi where less is better, else
+    1/2 + atan(headline) / pi. It lies in [0, 1], more is better, and it keeps the headline's order.
 
     Attributes:
         loss_function: (outputs, targets) -> the mean loss.
         metric_functions: names and functions of metrics, the headline first.
         lower_is_better: the metrics of which less is better.
         input_columns: the columns that the network takes.
-        target: the column that it is to predict.
-        outputs: name or index of the tensor that counts in an output that is no tensor.
-        whole: whether the loss takes such an output as it is; empty before the first output.
+        target: the column that the network is to predict.
+        outputs: name or index of the tensor to use in an output that is not itself a tensor.
+        whole: whether the loss takes such an output as a whole; unset before the first output.
     """
 
     loss_function: LossFunction = field(kw_only=True)
@@ -201,7 +201,7 @@ class FunctionTask(Task):
 
     @property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The column that the loss looks at."""
+        """The column with which the loss compares outputs."""
         return (self.target,)
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -227,7 +227,7 @@ class FunctionTask(Task):
         return output if self.whole.get("loss") else tensor_in(output, self.outputs)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the first input column, and the others."""
+        """Return the first input column, and a tuple of the other input columns."""
         first, *others = (self._column(batch, name) for name in self.input_columns)
         return first, tuple(others)
 
@@ -268,8 +268,8 @@ class FunctionTask(Task):
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score the best constant output on all people's test samples.
 
-        The result is empty if there is no such constant: the output is large, or the loss has no
-        finite value for a constant, as a loss that compares samples with each other.
+        The result is empty if there is no such constant, because the output is large or the loss
+        has no finite value for a constant, such as a loss that compares samples with each other.
         """
         people = federation.people
         try:
@@ -363,7 +363,7 @@ class FunctionTask(Task):
         return batch[name]
 
     def _matched(self, output: Tensor, target: Tensor) -> Tensor:
-        """Give outputs the shape of their targets: `[n, 1]` becomes `[n]`, or the inverse."""
+        """Give outputs the shape of their targets: `[n, 1]` becomes `[n]`, or the reverse."""
         # Broadcasting would otherwise pair every output with every target.
         if not isinstance(output, Tensor) or output.shape == target.shape:
             return output
@@ -391,7 +391,7 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
     """Explain torch's error on columns of whole numbers where floating-point ones are needed.
 
     Raises:
-        ConfigError: in the place of torch's error; it names the column and what to do.
+        ConfigError: replaces torch's error; the message names the column and what to do.
     """
     try:
         yield

@@ -214,8 +214,10 @@ def run_into(
         experiment: the experiment to run.
         follower: callbacks of whoever started the run, and its advice.
         resumed: whether the folder holds this run already.
-        asked: whether a finished run in it must be of this very experiment and data.
-        keeper: owner of a temporary folder, which it removes with the last of the runs.
+        asked: whether a finished run in the folder must have exactly this experiment and these
+            data.
+        keeper: owner of a temporary folder; it removes the folder once the last of the runs is
+            gone.
 
     Returns:
         The finished runs, by label.

@@ -37,7 +37,7 @@ class Aggregate:
         return total.like(total.flat / nobody.add_(weight.flat))
 
     def contributors(self, tree: str) -> Params | float:
-        """Return the sum of a tree's weights, per entry where weights are per entry."""
+        """Return the sum of a tree's weights: one number, or one for each entry."""
         return self.weights[tree]
 
 

@@ -33,7 +33,7 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
     Args:
         samples: a mapping of arrays, a torch data set, a data frame, or arrays in the order of
             `names`.
-        who: the person, for errors.
+        who: the person's name, for error messages.
         names: names of the columns, where `samples` has none.
 
     Raises:
@@ -113,7 +113,7 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
 
 
 def _check_parts(rows: Sequence[Sized], whose: str) -> None:
-    """Refuse items that have other parts than the first one."""
+    """Refuse items whose parts differ in number or name from those of the first item."""
     wanted = _parts(rows[0])
     for number, row in enumerate(rows):
         if _parts(row) != wanted:
@@ -176,9 +176,9 @@ def _uneven(where: str, reason: str) -> DataError:
 
 
 def _plain(array: np.ndarray, where: str) -> np.ndarray:
-    """Turn an array of objects into numbers; return it unchanged if one of them is no number.
+    """Turn an array of objects into numbers; return it unchanged if one of them is not a number.
 
-    Digits in a string are not a number. Columns of a data frame that lack values are such arrays.
+    A string of digits is not a number. A data frame's column with missing values is such an array.
 
     Raises:
         DataError: the objects are arrays of different shapes.
@@ -216,9 +216,9 @@ def check_numbers(
 
     Args:
         columns: the columns of one person.
-        who: the person, for errors.
+        who: the person's name, for error messages.
         missing: columns in which NaN says that nothing was recorded.
-        rows: labels of the rows for errors; default: their numbers.
+        rows: labels of the rows, for error messages; default: their numbers.
 
     Raises:
         DataError: names person, column and row.
@@ -418,8 +418,8 @@ def by_person(
     Args:
         frame: a pandas DataFrame.
         person: the column that says whose a row is.
-        columns: for each column of samples the frame's column, or several to put side by side;
-            None: every other column under its own name.
+        columns: maps each column of samples to a column of the frame, or to several to put side by
+            side; None: every other column under its own name.
         missing: columns in which NaN says that nothing was recorded.
 
     Raises:
@@ -469,7 +469,7 @@ def check_columns(frame: Any, names: Iterable[object]) -> None:
     """Check that a data frame has each of these columns once.
 
     Raises:
-        DataError: names a column that is missing, or there twice.
+        DataError: names a column that is missing or occurs twice.
     """
     known = list(frame.columns)
     for name in names:
@@ -488,7 +488,7 @@ def _are_several(columns: object, frame: Any) -> TypeGuard[Iterable[object]]:
 
 
 def _side(columns: Any) -> object:
-    """Return a frame's column, or a tensor of several columns side by side."""
+    """Return one column of a frame, or a tensor of several columns side by side."""
     if columns.ndim == 1:
         return columns
     return torch.stack([_tensor(columns[name], str(name)).float() for name in columns.columns], 1)

@@ -21,8 +21,9 @@ class MaskChooser(Protocol):
     def __call__(self, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
         """Return at most k entries, or `k[name]` of each tensor, where `among` is true.
 
-        They are those with the highest scores; under a privacy budget the choice is random, and
-        higher scores are more probable, as a score is computed from a person's data.
+        The mask holds the entries with the highest scores. Under a privacy budget the choice is
+        random, and entries with higher scores are more probable, as scores are computed from a
+        person's data.
         """
         ...
 
@@ -53,5 +54,5 @@ class ClientContext:
     """Draws the batches of split learning, where a run's privacy prescribes how."""
 
     def weight(self, weights: Literal["samples", "equal"]) -> float:
-        """Return a reply's weight: the task's weight of the training data for `samples`, else 1."""
+        """Return a reply's weight: that of the training data if `weights` is `samples`, else 1."""
         return self.task.weigh(self.train) if weights == "samples" else 1.0

@@ -101,8 +101,8 @@ def proxies() -> Conversation[PublicData]:
 def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
     """Return the mean `[d]` of rows `[n, d]`, one per training sample, each cut to length `bound`.
 
-    Apart from the results of training it is the only thing that a client may send of its samples:
-    a run with privacy for samples adds noise to it, and counts it in the budget.
+    Apart from results of training, this mean is all that a client may send about its samples: a run
+    with privacy for samples adds noise to the mean, and counts it in the budget.
     """
     return (yield Mean(values, bound))
 
@@ -119,7 +119,7 @@ def quarantine_client(client: ClientId, reason: str) -> Conversation[None]:
 def attend(
     groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **templates: Params
 ) -> Conversation[ServedGroups]:
-    """Serve groups of clients in parallel; one copy of `templates` serves a group in sequence."""
+    """Serve groups of clients in parallel; a copy of `templates` serves each group in sequence."""
     return (yield ServeGroups(tuple(tuple(group) for group in groups), templates, shuffled))
 
 
@@ -132,7 +132,8 @@ def ask(
     """Send trees to a client that is being served, and return the trees of its reply.
 
     If `trees` is None, the client receives what `offer` returns, which the server's copy does not
-    see. `like` gives the shapes of the reply's trees that have no namesake among those sent.
+    see. `like` gives the shapes of those trees of the reply whose names are not among the trees
+    sent.
 
     Raises:
         NoReplyCounted: the client was quarantined for its reply.
@@ -180,10 +181,11 @@ def step(
 
     Args:
         params: parameters of the piece `on`; changed in place.
-        optimiser: state after the step before, `OptimizerState({}, 0)` at first; changed in place.
+        optimiser: state after the previous step, `OptimizerState({}, 0)` at first; changed in
+            place.
         batch: the columns, among them `smashed` and `pull` for a piece.
         local: optimiser, rate and clip.
-        on: returns the piece whose network and loss are meant, given the run's task.
+        on: function from the run's task to the piece whose network and loss are used.
         wrt: the column of the batch whose gradient to return.
     """
     return (yield Step(params, optimiser, batch, local, on, wrt))
@@ -210,8 +212,8 @@ def fit(
         trainable: only these entries may change.
         anchor: `(centre, mu)` adds `mu / 2 * ||params - centre||^2` to the loss.
         optimiser: state to continue from, where a method keeps its optimiser's state.
-        score_on: also report the task's score on these samples as `metrics["score"]`.
-        correction: added to every gradient.
+        score_on: samples whose score under the task is also reported, as `metrics["score"]`.
+        correction: vector that is added to every gradient.
         objective: what is minimised in place of the task's loss.
     """
     return (
@@ -225,9 +227,9 @@ def compute(params: Params, data: Samples, want: Wanted) -> Conversation[Any]:
     """Compute `want` with parameters on data, in evaluation mode.
 
     `loss` (the mean) and `score` are floats; `outputs` and `features` (the head's input) are
-    tensors `[samples, ...]`; `gradient` is that of the mean loss, as `Params`; `statistics` are
-    the parameters with BatchNorm's running statistics of these data alone; `sequences` and
-    `classes` are the task's and do not depend on the parameters.
+    tensors `[samples, ...]`; `gradient` is that of the mean loss, as `Params`; `statistics` are the
+    parameters with BatchNorm's running statistics of these data alone; `sequences` and `classes`
+    come from the task and do not depend on the parameters.
     """
     return (yield Compute(params, data, want))
 

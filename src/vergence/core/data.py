@@ -39,11 +39,11 @@ class SharedRows:
 
 @dataclass(frozen=True)
 class Samples:
-    """One split of one client's data, resident in memory: columns, and banks they point into.
+    """One split of one client's data, in memory: columns, and banks of rows that they point into.
 
     Every column is `[samples, ...]`. `take` returns the columns and, under a bank's own name, the
-    rows its `by` column points to. Networks, losses and metrics are given batches and copies, never
-    these columns themselves: a line such as `x -= x.mean(0)` must not change what comes later.
+    rows its `by` column points to. Networks, losses and metrics get batches and copies, never these
+    columns themselves: a line such as `x -= x.mean(0)` must not change later batches.
     """
 
     columns: Mapping[str, Tensor]
@@ -105,7 +105,7 @@ class Samples:
         return "picture" if pictures and not shared else "sample"
 
     def overlap(self) -> int:
-        """Return the largest number of samples that share a frame; 1: windows do not overlap.
+        """Return the largest number of samples that share a frame; 1 if windows do not overlap.
 
         Frames are rows of a bank, or consecutive entries of a column whose samples are cut from one
         recording, in its order. Samples of exactly the same rows do not count as overlapping.
@@ -129,7 +129,7 @@ class Samples:
 
     @staticmethod
     def concatenate(parts: list[Samples]) -> Samples:
-        """Join several people's samples; banks that are not the same tensor are joined too."""
+        """Join several people's samples; banks are joined too, unless they are the same tensor."""
         columns = {n: [p.columns[n] for p in parts] for n in parts[0].columns}
         banks: dict[str, SharedRows] = {}
         moved: set[str] = set()
@@ -173,7 +173,7 @@ class Splits:
 def _windows_of_a_step(column: Tensor) -> int:
     """Return how many windows, the rows of `[samples, steps, ...]`, contain the same step.
 
-    Windows overlap if most of them repeat the one before, shifted by the same number of steps.
+    Windows overlap if most of them repeat the previous window, shifted by a fixed number of steps.
     Constant columns, and columns that are alike by chance, do not count.
     """
     column = column[:LOOKED_AT]

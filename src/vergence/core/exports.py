@@ -41,7 +41,7 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
         functions: whether functions are offered too.
 
     Raises:
-        AttributeError: no module defines it, or several do.
+        AttributeError: no module defines the name, or several modules do.
     """
     if name == "__all__":
         return public_names(package, functions)
@@ -57,7 +57,10 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
 
 
 def public_names(package: str, functions: bool = False) -> list[str]:
-    """List the names that exactly one of a package's modules defines, of the package's kind."""
+    """List the names that exactly one module of a package defines.
+
+    If the package has a `KIND`, only classes that descend from it are listed.
+    """
     shown = {own: public for public, own in _spellings(package).items()}
     kind = vars(import_module(package)).get("KIND", "")
     homes_of = index(package, functions)

@@ -72,7 +72,7 @@ class NumberedIds(Sequence[str]):
         """Return the position of a client's id.
 
         Raises:
-            ValueError: no such client there.
+            ValueError: no such client is in this range.
         """
         number = self.number(client)
         at = -1 if number is None else self.numbers.index(number)
@@ -90,9 +90,9 @@ class Population(Mapping[str, Splits]):
 
     Args:
         count: number of people; their ids are `NumberedIds`.
-        make: returns the splits of the person with this number, from 0.
-        recipe: text of everything the people depend on (options, a seed): its digest replaces
-            that of the data.
+        make: function from a person's number, counted from 0, to the person's splits.
+        recipe: text of everything on which the people depend (options, a seed); its digest replaces
+            the digest of the data.
     """
 
     def __init__(self, count: int, make: Callable[[int], Splits], recipe: str) -> None:
@@ -198,8 +198,8 @@ class Federation:
 
         Args:
             people: person -> {"x": inputs, "y": targets}: numpy arrays, tensors or lists with a row
-                per sample; or (inputs, targets), or a torch Dataset. Or the three parts of each,
-                {"train": ..., "val": ..., "test": ...}, which are left as they are.
+                per sample; or (inputs, targets), or a torch Dataset. A person may also have the
+                three parts, {"train": ..., "val": ..., "test": ...}, which are left as they are.
             split: shares of training, validation and test.
             shuffle: a seed; each person's rows are then split at random.
             columns: names for columns that have none.
@@ -235,7 +235,8 @@ class Federation:
         Items are (input, target), or mappings of arrays. `options` are those of `from_arrays`.
 
         Raises:
-            DataError: as in `from_arrays`; items differ in shape, or have more parts than names.
+            DataError: as in `from_arrays`; also if items differ in shape, or have more parts than
+                names.
         """
         return cls.from_arrays(people, **{"name": "datasets", **options})
 
@@ -252,13 +253,13 @@ class Federation:
         Args:
             frame: a row per sample; the rows of a person keep their order.
             person: the column that names each row's person.
-            columns: for each column of samples the frame's column, or several to put side by
-                side, as {"x": ["pupil", "speed"], "y": "gaze_x"}; None: every column under its
+            columns: maps each column of samples to a column of the frame, or to several to put side
+                by side, as {"x": ["pupil", "speed"], "y": "gaze_x"}; None: every column under its
                 own name.
             options: those of `from_arrays`.
 
         Raises:
-            DataError: as in `from_arrays`; a column is missing, or a row names no person.
+            DataError: as in `from_arrays`; also if a column is missing, or a row names no person.
         """
         missing = options.get("missing", ())
         missing = [missing] if isinstance(missing, str) else missing
@@ -276,14 +277,14 @@ class Federation:
         return self.people.recipe if isinstance(self.people, Population) else None
 
     def only(self, clients: Sequence[str]) -> Federation:
-        """Return the federation with only these people, all in memory."""
+        """Return a federation of these people alone, all in memory."""
         return replace(self, people={client: self.people[client] for client in clients})
 
     def refuse_many(self, what: str) -> None:
         """Refuse `what`, which needs everybody's data in memory, where there are too many people.
 
         Raises:
-            ConfigError: these are more than 100,000 people made on demand.
+            ConfigError: there are more than 100,000 people, made on demand.
         """
         if isinstance(self.people, Population) and len(self.people) > MANY:
             raise ConfigError(
@@ -295,7 +296,7 @@ class Federation:
         """Return a federation with one client that has everybody's data, as a data centre would.
 
         Raises:
-            ConfigError: these are more than 100,000 people made on demand.
+            ConfigError: there are more than 100,000 people, made on demand.
         """
         self.refuse_many("pooling")
         whole = {
@@ -308,7 +309,7 @@ class Federation:
         """Replace the rows of one bank in all samples; a bank that people share is changed once.
 
         Raises:
-            ConfigError: these are more than 100,000 people made on demand.
+            ConfigError: there are more than 100,000 people, made on demand.
         """
         self.refuse_many(f"changing the bank '{name}'")
         done: dict[int, Tensor] = {}
@@ -338,14 +339,14 @@ def without_data(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 def _between(sizes: Sequence[int]) -> str:
-    """Return the common number as text, else the smallest and the largest."""
+    """Return as text the number that all sizes share, else the smallest and the largest size."""
     low, high = min(sizes), max(sizes)
     return str(low) if low == high else f"{low}-{high}"
 
 
 @dataclass(frozen=True)
 class Dataset(NamedOptions, ABC):
-    """Options of one data set. Its module's name is its name; `load` reads local files only."""
+    """Options of one data set, called by its module's name; `load` reads local files only."""
 
     renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "next_to_experiment"}
     next_to_experiment: ClassVar[bool] = False
@@ -363,7 +364,7 @@ class Dataset(NamedOptions, ABC):
 
     @abstractmethod
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split. `root` is the folder with the files, where files are needed.
+        """Read, verify and split the data; `root` is the folder with the files, if they are needed.
 
         Raises:
             DataError: a file is missing, truncated or of another version; says what to do.

@@ -62,7 +62,7 @@ def refuse_links(folder: Path) -> None:
     The folder itself may be a link, or lie below one: its path is the user's own choice.
 
     Raises:
-        StateError: names the link, or a folder inside that cannot be looked into.
+        StateError: names the link, or a folder inside that cannot be read.
     """
     todo = [folder] if folder.is_dir() else []
     while todo:
@@ -96,8 +96,8 @@ def write_whole(
     Args:
         path: the file.
         chunks: its content.
-        lasting: wait until it is on the disk, so that it survives a power cut.
-        secret: only its owner may read it.
+        lasting: whether to wait until the file is on the disk, so that it survives a power cut.
+        secret: whether only the file's owner may read it.
     """
     part = part_of(path)
     try:
@@ -117,7 +117,7 @@ def write_whole(
 
 
 def _open_part(part: Path, secret: bool) -> int:
-    """Open the file under which a write begins, an existing plain one or else a new one."""
+    """Open the scratch file of a write: an existing regular file, or else a new one."""
     # Overwriting is faster than a new file: the pages are in memory already.
     with suppress(FileNotFoundError):
         about = part.lstat()
@@ -132,7 +132,7 @@ def _open_part(part: Path, secret: bool) -> int:
 
 
 def complete_length(data: bytes) -> int:
-    """Return the length of a file's complete lines; a last line without newline was cut off."""
+    """Return the length in bytes of a file's complete lines, which end in a newline."""
     return data.rfind(b"\n") + 1
 
 
@@ -161,8 +161,8 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     """Yield a scratch path next to `path`; on success the scratch file replaces `path`.
 
-    The scratch path keeps the ending of `path`, by which writers choose a format. For a `secret`
-    the scratch file exists already, readable only by its owner, and should be truncated.
+    The scratch path keeps the ending of `path`, by which writers choose a format. With `secret`,
+    the scratch file exists already, only its owner can read it, and it should be truncated.
 
     Raises:
         PartialRun: the file cannot be written (disk full, no permission); `path` is as before.

@@ -32,7 +32,7 @@ class LocalTraining(NamedOptions, label="local"):
         optimizer: `sgd`, `adam` or `adamw`.
         lr: learning rate.
         momentum: momentum of `sgd`.
-        nesterov: Nesterov's form of that momentum.
+        nesterov: whether momentum takes Nesterov's form.
         weight_decay: weight decay of the optimiser.
         clip: largest L2 norm of a gradient; 0: no limit.
         schedule: the rate over the share of rounds done: `constant`, `cosine` (to 1 % of `lr`) or
@@ -69,7 +69,7 @@ class LocalTraining(NamedOptions, label="local"):
 @tagged("OptimiserState")
 @dataclass(frozen=True)
 class OptimizerState:
-    """Momentum buffers or moments, as one vector each, and the number of steps taken."""
+    """Momentum buffers or moments, each as one vector, and the number of steps taken."""
 
     slots: Mapping[str, Params]
     steps: int

@@ -23,7 +23,7 @@ SAMPLE = 1 << 14
 
 
 class Mask:
-    """One truth value per parameter entry; true = personal. Same order as a flat vector.
+    """One truth value per parameter entry, in the order of a flat vector; true means personal.
 
     It lies in main memory and is never changed in place: every operation returns a new mask.
 
@@ -70,7 +70,7 @@ class Mask:
 
     @classmethod
     def top(cls, score: Params, k: int, among: Mask) -> Mask:
-        """Return the k highest scores among entries where `among` is true; ties: lowest index.
+        """Return a mask of the k highest scores where `among` is true; ties go to the lowest index.
 
         Exact and O(n) for any scores. NaN ranks highest but never becomes true.
         """
@@ -82,7 +82,7 @@ class Mask:
 
     @classmethod
     def top_each(cls, score: Params, k: Mapping[str, int], among: Mask) -> Mask:
-        """Return the `k[name]` highest scores of each named tensor, compared within the tensor."""
+        """Return a mask of the `k[name]` highest scores of each named tensor."""
         bits = np.zeros(score.layout.n, dtype=bool)
         values, inside = _as_floats(score.flat), among.bits.numpy()
         for name, room in k.items():
@@ -94,7 +94,7 @@ class Mask:
 
     @classmethod
     def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """Return the k highest scores of all entries, or the `k[name]` of each named tensor."""
+        """Return a mask of the k highest scores of all entries, or `k[name]` in each tensor."""
         return cls.top(score, k, among) if isinstance(k, int) else cls.top_each(score, k, among)
 
     def __invert__(self) -> Mask:
@@ -114,7 +114,7 @@ class Mask:
     __hash__ = None  # type: ignore[assignment]
 
     def merge(self, personal: Params, shared: Params) -> Params:
-        """Take `personal` where the mask is true and `shared` elsewhere, bit by bit."""
+        """Take entries of `personal` where the mask is true, and of `shared` elsewhere."""
         if self.count in (0, self.layout.n):
             return shared.like((personal if self.count else shared).flat)
         merged = torch.empty_like(shared.flat)
@@ -150,7 +150,7 @@ class Mask:
         return torch.from_numpy(integers).view(params.flat.dtype)
 
     def put(self, values: Tensor) -> Params:
-        """Undo `take`: the values where the mask is true, 0 elsewhere.
+        """Undo `take`: return the values where the mask is true, and 0 elsewhere.
 
         Raises:
             ConfigError: there are more or fewer values than true entries.
@@ -204,7 +204,7 @@ class Mask:
 
 
 def highest(values: NDArray, k: int, inside: Bits) -> Bits:
-    """Mark the k highest of the values inside, `1 <= k <= count`; ties: lowest index.
+    """Mark the k highest of the values `inside`, `1 <= k <= count`; ties go to the lowest index.
 
     A sample of the values brackets the k-th one; only values within the bracket are searched.
     If the bracket does not hold the k-th value, or a value is NaN, all values are searched.

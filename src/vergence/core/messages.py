@@ -79,7 +79,7 @@ class SealedTree:
 
 @dataclass(frozen=True)
 class SealedReply:
-    """A reply as it leaves the client."""
+    """A reply in the form in which it leaves the client."""
 
     round: int
     trees: Mapping[str, SealedTree]
@@ -115,7 +115,7 @@ def weighted_entries(weight: Weight, layout: Layout) -> Mask:
 
 
 def support(tree: SealedTree) -> tuple[Mask, float | None]:
-    """Return the mask of entries with a weight, and the weight if all of them have the same."""
+    """Return the mask of entries with a weight, and the weight if all entries have the same."""
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
     assert isinstance(tree.weight, Params)

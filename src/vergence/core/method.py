@@ -46,11 +46,11 @@ class Tree:
         title: name in plain words; `{labels}`, `{columns}` (labels and side inputs) and `{public}`
             stand for columns of the task.
         kind: `update` of parameters (trained minus received); `groups`: one of the models of all
-            groups; `values`: sent as they are; `numbers`: a few that each client sends by itself;
-            `answers`: outputs for generated samples, and their `gradients`. In split learning
-            `smashed` data, `labels`, `public` columns; `own`: what a client gets back, computed
-            from its own samples; `loss gradients`, from which labels can be computed.
-        everybody: title of `numbers` of all clients together.
+            groups; `values`: sent as they are; `numbers`: a few numbers that each client sends on
+            its own; `answers`: outputs for generated samples, and their `gradients`. In split
+            learning `smashed` data, `labels`, `public` columns; `own`: what a client gets back,
+            computed from its own samples; `loss gradients`, from which labels can be computed.
+        everybody: title of the `numbers` of all clients together.
         whole: the tree is the whole model.
     """
 
@@ -80,18 +80,18 @@ class Exposure:
     Attributes:
         reveal: `aggregate`: the server sees only the weighted sum; `each`: it sees every reply.
         trees: names of the trees in a reply.
-        weight: kind of a reply's weight. A `mask` may come with one number, the weight wherever
-            the mask is true.
+        weight: kind of a reply's weight. A `mask` may come with one number, which is the weight
+            wherever the mask is true.
         metrics: names of the metrics in a reply.
         raw: the trees are computed from single samples and are not updates of parameters.
         down: names of the trees that a client receives in all messages of the verb; None: the trees
             that `offer` returns.
         numbered: names of the facts that distinguish several requests of a round.
-        joining: a round asks this verb only of clients that are new, as setup does, and it takes no
-            virtual time.
+        joining: a round asks this verb only of clients that are new, as setup does, and the turn
+            takes no virtual time.
         blind: in a turn of this verb the client has its state and the message, but no samples.
         beyond: text on what a reply reveals of samples outside the budget of `privacy.solver`;
-            empty: nothing. Whoever combines the two sees this text.
+            empty: nothing. A run that uses this verb with `privacy.solver` shows the text.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -191,10 +191,10 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return {"model": s.model}  # type: ignore[attr-defined]
 
     def server_part(self, s: S) -> Mapping[str, Params]:
-        """Return the server's part of a model whose predictions it makes together with a client.
+        """Return the server's part of a model that predicts on server and client together.
 
-        It is not downloaded for training; a deployment sends it to a client that it measures.
-        Default: nothing, a client predicts alone.
+        Clients do not download it for training; a deployment sends it to a client that it measures.
+        Default: no tree, as a client predicts alone.
         """
         return {}
 
@@ -233,7 +233,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         yield
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
-        """Return the model with which this client predicts; default: the received one."""
+        """Return the model with which this client predicts; default: the model that it received."""
         return msg["model"]
 
     def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int] | None:
@@ -241,7 +241,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return None
 
     def personal(self, c: C) -> Mask | None:
-        """Return the mask of a client's personal entries, for reports; default: the state's own."""
+        """Return the mask of a client's personal entries, for reports; default: its `mask`."""
         return getattr(c, "mask", None)
 
     def state_records(self, task: Task) -> tuple[type, ...]:
@@ -283,7 +283,7 @@ class ServerOptimizer(UpdateMethod[S, NoState]):
         """Return the server's state after a step along the mean update."""
 
     def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
-        """Let the cohort train and take the server's step; without replies, take none."""
+        """Let the cohort train, and take the server's step; without any reply, take none."""
         got = yield from aggregate("train", to=cohort)
         # A mean of no replies is 0, and the optimiser's moments would still move the model.
         return self.step(s, got.mean("model")) if got.count else s

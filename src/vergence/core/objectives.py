@@ -45,7 +45,7 @@ class FeatureAlignment(Objective):
 def loss_per_sample(task: Task, output: object, batch: Batch) -> Tensor:
     """Return the task's loss of every sample of a batch, `[batch]`.
 
-    Entries of an output that have no row for each sample are used for all samples.
+    Entries of an output that do not have one row per sample are used for all samples.
     """
     # The loss of a task that names no labels may read any column.
     labels = {name: batch[name] for name in task.labels or batch}

@@ -40,9 +40,10 @@ class Rule(NamedTuple):
 
     Attributes:
         bounds: bounds of a single number.
-        literals: the values of its `Literal`.
+        literals: values that a `Literal` allows.
         places: bounds of each number of a tuple; None: a tuple is not allowed.
-        repeated: the tuple has any length, and `places` has the bounds of all its numbers.
+        repeated: whether the tuple may have any length; `places` then has the bounds of all its
+            numbers.
     """
 
     bounds: Bounds
@@ -72,7 +73,7 @@ def _rule(hint: object) -> Rule:
 
 
 def _members(hint: object, limits: Bounds = ()) -> Iterator[tuple[object, Bounds]]:
-    """Yield the simple types in a type hint (unions are taken apart), each with its bounds."""
+    """Yield the simple types in a type hint, each with its bounds; unions are taken apart."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated:
         marks = [m for mark in parts[1:] for m in (mark if isinstance(mark, Interval) else [mark])]
@@ -178,7 +179,7 @@ class NamedOptions:
             warnings.warn(f"{cls.__name__}.{former} is called {now} now", FutureWarning, 2)
 
     def __new__(cls, *_: object, **options: object) -> Self:
-        """Check the names of options before `__init__` does, whose message names no near option."""
+        """Check the names of options before `__init__`, whose message suggests no similar name."""
         _check_names(cls.__init__, cls.__name__, options)
         return super().__new__(cls)
 
@@ -190,8 +191,8 @@ def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]
     """Decorate a function so that an unknown argument is refused with the nearest known name.
 
     Args:
-        inside: arguments that are records; for the name of an option of one, the error shows how to
-            write it.
+        inside: arguments that are records; where an option of such a record is given as an
+            argument, the error shows how to write it.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:

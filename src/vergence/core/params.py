@@ -42,7 +42,7 @@ class Layout:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def only(self, names: Collection[str]) -> Layout:
-        """Return the layout of only the named tensors, in the order of this layout."""
+        """Return the layout of the named tensors alone, in the order of this layout."""
         entries = [(n, s) for n, s in zip(self.names, self.shapes, strict=True) if n in names]
         return Layout(tuple(n for n, _ in entries), tuple(s for _, s in entries))
 

@@ -27,9 +27,10 @@ Network = Callable[[Task], Task]
 
 @dataclass(frozen=True)
 class Request:
-    """Ask clients for a turn; `to` maps each to its message, None to what `offer` returns.
+    """Ask clients for one turn each.
 
-    `like` gives the shapes of the replies' trees that have no namesake among the trees sent.
+    `to` maps each client to its message; None stands for the trees that `offer` returns. `like`
+    gives the shapes of those trees in replies whose names are not among the trees sent.
     """
 
     verb: str
@@ -75,7 +76,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Quarantine a client that is being served, with the reason."""
+    """Quarantine a client that is being served, for the reason given."""
 
     client: ClientId
     reason: str
@@ -140,7 +141,7 @@ class FitResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def weight(self, weights: Literal["samples", "equal"]) -> float:
-        """Return a reply's weight: the task's weight of the data for `samples`, else 1."""
+        """Return a reply's weight: that of the data if `weights` is `samples`, else 1."""
         return self.examples if weights == "samples" else 1.0
 
 
@@ -168,7 +169,7 @@ class StepGradients(Protocol):
     def __call__(
         self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
     ) -> tuple[Params, Tensor | None]:
-        """Return a gradient for every parameter, and that of the mean loss by the column `wrt`."""
+        """Return the gradients of all parameters, and the mean loss's gradient for column `wrt`."""
         ...
 
 
@@ -176,7 +177,7 @@ class StepGradients(Protocol):
 class StepResult:
     """Parameters and optimiser after a step, the batch's mean loss before it, and a gradient.
 
-    The loss is None where a run's privacy forbids to publish it.
+    The loss is None where a run's privacy forbids publishing it.
     """
 
     params: Params

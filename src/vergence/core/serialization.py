@@ -73,7 +73,7 @@ def pack(state: object) -> bytes:
 
 
 class Packed:
-    """A state as arrays, by path, and a JSON text for everything else."""
+    """A state in two parts: arrays by path, and a JSON text for everything else."""
 
     def __init__(self, state: object) -> None:
         writer = _Writer()
@@ -112,7 +112,7 @@ class Packed:
 
 
 def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
-    """Undo `pack`. `records` are the dataclasses the state may be made of.
+    """Undo `pack`; `records` are the dataclasses of which the state may be made.
 
     An untrusted state may take `limit` bytes of memory besides its arrays.
 
@@ -159,7 +159,8 @@ def open_arrays(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor]
     """Return the arrays of safetensors bytes, and the parsed JSON text of their header.
 
     Raises:
-        ValueError: the header is too long for the limit; any of `UNREADABLE` for other bytes.
+        ValueError: the header is too long for the limit; other bytes may raise any error of
+            `UNREADABLE`.
     """
     # Before the library parses it: an adversary's long header would cost memory and time.
     if int.from_bytes(data[:8], "little") > HEAD + limit / 16:
@@ -234,7 +235,7 @@ def array_bytes(data: bytes) -> dict[str, int]:
 
 @lru_cache
 def known_records(*records: type) -> dict[str, type]:
-    """Return these dataclasses and those in the types of their fields, by their names in bytes."""
+    """Return these dataclasses and those in their fields' types, by name in packed states."""
     records_by_tag: dict[str, type] = {}
     todo: list[object] = list(records)
     while todo:
@@ -322,13 +323,16 @@ class _StateReader:
         self.returned_paths: set[str] = set()
 
     def fill(self, size: int) -> None:
-        """Count memory beyond that of the arrays, up to the limit."""
+        """Count memory that a state takes besides its arrays.
+
+        A state that takes more than its limit raises ValueError.
+        """
         self.allowance -= size
         if self.allowance < 0:
             raise ValueError("it holds more than it may")
 
     def array(self, path: str) -> Tensor:
-        """Return an array; a copy if another part of the state has it, as parts change in place."""
+        """Return an array; if another part of the state has it, a copy, as parts may be changed."""
         array = self.arrays[path]
         if path in self.returned_paths:
             self.fill(array.nbytes)

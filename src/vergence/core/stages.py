@@ -35,7 +35,7 @@ class Staged(nn.Module):
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
         """Return the output of one stage for `x` `[batch, ...]`.
 
-        Only stages in `reads` use `side_inputs`.
+        Only stages named in `reads` use `side_inputs`.
         """
 
     def forward(self, x: Tensor, *side_inputs: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Staged(nn.Module):
 
 @dataclass(frozen=True)
 class PartialModel(Model):
-    """A network of some stages, `of`, of another network, with its initial parameters and names."""
+    """The stages `of` another network as a network, with its initial parameters and names."""
 
     whole: Model
     of: tuple[str, ...]
@@ -90,9 +90,10 @@ class WrappedTask(Task):
 class Piece(WrappedTask):
     """Some stages of a task's network, as one machine trains them.
 
-    A batch holds the task's own columns, or the output of the stage before as `smashed`
-    `[batch, ...]`. The loss is the task's; where a batch has the gradient of the output as `pull`,
-    it is the product of both, whose gradient equals that of the whole network's loss.
+    A batch holds the task's own columns, or the output of the stage before as `smashed` `[batch,
+    ...]`. The loss is the task's; where a batch holds the gradient of the output as `pull`, the
+    loss is the inner product of output and `pull`, whose gradient equals that of the whole
+    network's loss.
     """
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -102,7 +103,7 @@ class Piece(WrappedTask):
         return module(x, *(batch[name].float() for name in task.side_inputs if reads))
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the task's loss, or the product of output and `pull`."""
+        """Return the task's loss, or the inner product of output and `pull`."""
         # The gradient of sum(output * pull) is pull^T d(output): the chain rule across the cut.
         return (output * batch[PULL]).sum() if PULL in batch else self.task.loss(output, batch)
 
@@ -150,11 +151,11 @@ def reads_side_inputs(piece: Piece) -> bool:
 def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
     """Cut a task's network after the named stages: one piece more than there are names.
 
-    An empty name is the network's own choice. A cut after the last stage leaves an empty last
-    piece, without parameters.
+    An empty name stands for the network's own choice. A cut after the last stage leaves an empty
+    last piece, without parameters.
 
     Raises:
-        ConfigError: a name is not a stage, comes twice, or they are not in order.
+        ConfigError: a name is not a stage or occurs twice, or the names are not in order.
     """
     network = _network(task.network)
     stages = list(network.stages)

@@ -16,11 +16,11 @@ _TAG, _FIELDS = "__tag__", "__field_tags__"
 
 
 def tagged(name: str, **renamed: str) -> Callable[[T], T]:
-    """Decorate a dataclass with its literal name in bytes.
+    """Decorate a dataclass with the literal name that it has in packed states.
 
     Args:
-        name: the record's name in bytes, whatever the name of its class.
-        renamed: for fields with another name in bytes, that name.
+        name: the record's name in packed states, whatever the name of its class.
+        renamed: maps a field that has another name in packed states to that name.
     """
 
     def mark(kind: T) -> T:
@@ -32,13 +32,13 @@ def tagged(name: str, **renamed: str) -> Callable[[T], T]:
 
 
 def tag(kind: type) -> str:
-    """Return a record's name in bytes: its literal tag, or the class's name if it has none."""
+    """Return a record's name in packed states: its literal tag, or else the class's name."""
     # A subclass must not inherit the tag: two records would have one name.
     return vars(kind).get(_TAG, kind.__name__)
 
 
 def field_tags(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield every field of a dataclass with its name in bytes."""
+    """Yield every field of a dataclass with its name in packed states."""
     renamed: Mapping[str, str] = vars(kind).get(_FIELDS, {})
     return ((field.name, renamed.get(field.name, field.name)) for field in fields(kind))
 

@@ -43,7 +43,7 @@ class StartingModel:
         data: the name of the data that the model was trained on.
         people: the people who took part.
         params: the parameters.
-        split: the seed of the split that it was trained on; None: the data has one split.
+        split: the seed of the split that the model was trained on; None: the data have one split.
         before: data and people of earlier runs, if that run itself started from a model.
     """
 
@@ -91,7 +91,7 @@ class Model(NamedOptions, ABC):
 
     `head` names the parameters (patterns, `decoder.*`) that turn features into the output, for
     methods that split a network there; default: the last layer with parameters. `start` replaces
-    the random initial parameters by a trained model's.
+    the random initial parameters by those of a trained model.
     """
 
     start: StartingModel | None = field(default=None, kw_only=True, repr=False)
@@ -112,7 +112,7 @@ class Model(NamedOptions, ABC):
         """Return a fresh module, initialised from torch's current global generator."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data as this network needs them (as features, for example); default: as is."""
+        """Return the data as this network needs them, for example as features."""
         return federation
 
 
@@ -165,7 +165,7 @@ class Task(NamedOptions, ABC):
     """Whether models are also scored on everybody's pooled test samples."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data as this task needs them, after `network.prepare`; default: as they are.
+        """Return the data as this task needs them, after `network.prepare`; default: unchanged.
 
         Values computed from a person's data (a prior) go into that person's samples only.
         """
@@ -235,7 +235,7 @@ class Task(NamedOptions, ABC):
         return body, top
 
     def linear_head(self) -> str:
-        """Return the name of the linear layer that is the network's head, "" if it is the network.
+        """Return the name of the linear layer that is the head; "" if it is the whole network.
 
         Raises:
             ConfigError: the head is not one linear layer.
@@ -304,8 +304,8 @@ class Task(NamedOptions, ABC):
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the columns `labels` for generated samples of these classes, int64 `[batch]`.
 
-        The label is the one in the middle of its class; with `noise`, `[batch, 2 or more]` in
-        [0, 1), it is the one at that place of the class.
+        The label is the middle of its class; `noise`, `[batch, 2 or more]` in [0, 1), moves it to
+        that place within the class.
 
         Raises:
             ConfigError: classes of this task have no labels.
@@ -315,7 +315,7 @@ class Task(NamedOptions, ABC):
         )
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return the mean loss over the batch of an output against a teacher's (scalar).
+        """Return the mean loss over the batch (scalar) of an output against a teacher's output.
 
         Default: the mean squared error. `temperature` divides the scores of classifiers.
         """
@@ -337,7 +337,7 @@ class Task(NamedOptions, ABC):
         return self.class_of({self.labels[0]: output})
 
     def restrict_to_known(self, output: Tensor, known: Tensor) -> Tensor:
-        """Restrict an output to some classes, where `known` `[classes]` is 1 and not 0.
+        """Restrict an output to the classes for which `known` `[classes]` is 1 and not 0.
 
         Default: the output as it is, for outputs that are not scores of classes.
         """
@@ -367,7 +367,7 @@ class Task(NamedOptions, ABC):
         raise ConfigError(f"task '{registry_name(self)}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
-        """Return synthetic sequences `[frames, d]`, with which methods compare people's own.
+        """Return synthetic sequences `[frames, d]` to which methods compare people's own sequences.
 
         Raises:
             ConfigError: this task has no such sequences.
@@ -385,7 +385,7 @@ class Task(NamedOptions, ABC):
         return float(len(samples))
 
     def per_sample(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Return the headline of every sample as a sum and a count to divide it by, `[samples, 2]`.
+        """Return the headline metric of every sample as a sum and its divisor, `[samples, 2]`.
 
         Raises:
             ConfigError: the headline of this task is not a mean over samples.
@@ -427,7 +427,7 @@ class Task(NamedOptions, ABC):
         return type(self).evaluate is not Task.evaluate
 
     def score(self, outputs: Tensor, samples: Samples) -> float:
-        """Return the score on which methods may base decisions; default `metrics()["score"]`."""
+        """Return the score on which methods may base decisions; default: `metrics()["score"]`."""
         return self.metrics(outputs, samples)["score"]
 
     def check(self, federation: Federation) -> None:
@@ -454,7 +454,7 @@ class Task(NamedOptions, ABC):
 
 @contextmanager
 def isolated_randomness() -> Iterator[None]:
-    """Let the block seed torch's global generator, whose state is restored at the end."""
+    """Let the block seed torch's global generator, and restore the generator's state at the end."""
     # Threads share this generator: one block at a time may use it.
     with BUILDING, torch.random.fork_rng(devices=[]):
         yield
@@ -463,7 +463,7 @@ def isolated_randomness() -> Iterator[None]:
 # `features` asks for every batch, and building a network takes longer than a small batch.
 @lru_cache(maxsize=16)
 def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
-    """Return names of all parameters, head, norms, the head's first module, and statistics."""
+    """Return the names of all parameters, head, norms, the head's first module, and statistics."""
     with isolated_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())
@@ -495,7 +495,7 @@ def _linear_head(network: Model) -> str:
 
 
 def map_outputs(change: Callable[..., Tensor], *outputs: object) -> Any:
-    """Apply `change` to the tensors at the same place of outputs of the same structure.
+    """Apply `change` to tensors at corresponding places of outputs of the same structure.
 
     Other entries (a number, None) are copied from the first output.
     """
@@ -531,7 +531,7 @@ def tensor_in(output: object, name: str | int | None) -> Tensor:
 
     Args:
         output: what a network returned, if it is not a tensor.
-        name: name or place of the entry; None: `logits`, else the first entry of a tuple, else the
+        name: name or index of the entry; None: `logits`, else the first entry of a tuple, else the
             only tensor.
 
     Raises:
@@ -565,7 +565,7 @@ def describe_output(output: object) -> str:
 
 
 def output_entries(output: object) -> dict[object, object]:
-    """Return the entries of a dict, a tuple or an object by name or place."""
+    """Return the entries of a dict, a tuple or an object by name or index."""
     if isinstance(output, Mapping):
         return dict(output)
     if isinstance(output, tuple | list):

@@ -29,7 +29,7 @@ class AggregatorNode(ResidentNode):
         return "aggregator"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Answer a message of a secure sum."""
+        """Carry out a message of a secure sum, and return the answer."""
         if note["kind"] != "request":
             return super().work(note, body)
         with self.lock:
@@ -43,7 +43,7 @@ class AggregatorNode(ResidentNode):
         """Return this aggregator's side of one run's sums.
 
         Raises:
-            StateError: the experiment names no such aggregator.
+            StateError: the experiment names no aggregator of this name.
         """
         state, plan = self.state(note, self.folder / "state"), self.experiment.plan
         method, task = self.experiment.methods[note["label"]], self.experiment.task(note["seed"])

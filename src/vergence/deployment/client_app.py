@@ -98,7 +98,7 @@ class AnsweringClient(JoinedNode):
         )
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Return the secure sums of this client's replies, among the clients whose keys it has."""
+        """Return the secure sums of this client's replies, among clients whose keys are here."""
         return sums_for(self.experiment.plan, method, len(known_keys(self.folder)))
 
     def verbs_of_main_server(self, method: Method) -> Sequence[str]:
@@ -109,10 +109,13 @@ class AnsweringClient(JoinedNode):
         return [verb for verb, exposed in method.exposure.items() if exposed.raw]
 
     def answer_main_server(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request of the main server, unread by the aggregator; so is the answer.
+        """Carry out an encrypted request of the main server, and encrypt the answer.
+
+        The aggregator, which relays both, can read neither.
 
         Raises:
-            StateError: there is no main server, the request is not its own, or cannot be done.
+            StateError: there is no main server, the request is not from it, or it cannot be carried
+                out.
         """
         if not self.side.main:
             raise StateError("this deployment has no main server")

@@ -68,14 +68,14 @@ class ClientRecord:
     """Record that a client keeps of a run.
 
     Attributes:
-        committed: file of the state that counts, as far as the server's requests showed; None:
+        committed: file of the state that counts, according to the server's requests; None: there is
             none yet.
         pending: file that the last turn wrote; the next request shows whether it counts.
-        sum: name of the secure sum that the last reply goes into, "" if into none.
+        sum: name of the secure sum that the last reply goes into; "" if there is none.
         job: the last turn's round, and the server's job that its stamp names.
         last_round: last round in which a turn was taken; setup and finish are no rounds.
-        models: per round, digests of the trees that this client was measured with.
-        measured: per round, digest of the evaluation that was answered.
+        models: for each round, digests of the trees with which this client was measured.
+        measured: for each round, the digest of the evaluation that was answered.
     """
 
     committed: str | None = None
@@ -98,11 +98,11 @@ class ClientLedger:
 
     Args:
         folder: the client's folder of the run.
-        seed: of the run.
-        client: its name.
+        seed: seed of the run.
+        client: the client's name.
         method: the method of the run, which says whether there is a setup or a finish.
         plan: the client's own copy.
-        states: whether the ledger is also of states, because replies go into secure sums.
+        states: whether the ledger also records states, because replies go into secure sums.
     """
 
     def __init__(
@@ -126,18 +126,18 @@ class ClientLedger:
         """Check a turn against the ledger; return the record to `save` before it begins.
 
         A server that was restarted goes back to its checkpoint and repeats its requests. Such a
-        turn may start from an older state, or be of an older round, if this client's words have
-        gone into its sums already; it then changes nothing here. A new state counts only once the
-        words of its reply went into their sum.
+        turn may start from an older state, or belong to an older round, if this client's words are
+        already in its sums; it then changes nothing here. A new state counts only once the words of
+        its reply are in their sum.
 
         Args:
             request: one or several turns.
-            sums: for each turn, the name of the sum that its reply goes into, "" if into none.
-            has_contributed: tells whether this client's words went into a sum (by its name).
+            sums: for each turn, the name of the sum that its reply goes into; "" if there is none.
+            has_contributed: returns whether this client's words went into the sum of a name.
 
         Raises:
-            StateError: another state counts, the round is over, the model is not the one that was
-                measured, or the stamp is of another part of the run.
+            StateError: another state counts, the round is over, the model is not the measured one,
+                or the stamp belongs to another part of the run.
         """
         if not self.states:
             return self.record
@@ -185,11 +185,12 @@ class ClientLedger:
         return message.round == 0 and message.verb in self.method.setup_verbs
 
     def _check_part(self, request: ClientRequest, sums: Sequence[str]) -> None:
-        """Refuse a turn whose stamp names another part of the run than its messages are of.
+        """Refuse a turn whose stamp names another part of the run than its messages do.
 
         The stamp is part of the state file's name: under the stamp of another part, a turn's state
         could overwrite the one that counts. Several turns in one exchange are allowed only if no
-        secure sum hides their replies: otherwise each waits until the words before it were summed.
+        secure sum hides their replies: otherwise each turn waits until the words of the previous
+        turn were summed.
         """
         part, first = request.stamp.partition(".")[0], request.message
         for message in (first, *request.then):
@@ -225,7 +226,7 @@ class ClientLedger:
                 )
 
     def _check_model(self, message: Message) -> None:
-        """Refuse to train in a round on another model than the client was measured with.
+        """Refuse to train in a round on a model with which the client was not measured.
 
         A server could otherwise send one client a model of its own making, under which the client's
         update shows more of its data.
@@ -239,15 +240,16 @@ class ClientLedger:
             )
 
     def record_state(self, file: str, sum: str) -> None:
-        """Record the file that a turn wrote its state to, and its sum; before the answer leaves."""
+        """Record the file that holds a turn's new state, and its sum, before the answer leaves."""
         if self.states and self.ahead:
             self.save(replace(self.record, pending=file, sum=sum))
 
     def record_evaluation(self, request: ClientRequest) -> None:
-        """Record an evaluation before it is answered: one for each in the plan.
+        """Record an evaluation before it is answered; the plan allows one at each of its points.
 
         Raises:
-            StateError: a different one was answered at this point of the run, or it comes too late.
+            StateError: a different evaluation was answered at this point of the run, or this one
+                comes too late.
         """
         record, message, at = self.record, request.message, str(request.message.round)
         asked = digest(pack(message), f"{request.file} {sorted(request.points)}".encode())

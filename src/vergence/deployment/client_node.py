@@ -81,15 +81,15 @@ class ClientNode:
     """Client that answers a server's requests, with its own data, and its states on its own disk.
 
     Args:
-        runner: takes turns and evaluations; its folder of states also gets the client's ledger, its
-            stored answers and the files of secure sums.
+        runner: takes turns and evaluations; its folder of states also holds the client's ledger,
+            its stored answers and the files of secure sums.
         client: this client's name.
         plan: the client's own copy of the plan; requests outside it are refused.
         channel: who asks, and what may be asked; default: the server, anything.
-        every: rounds between two checkpoints of the server; 0: unknown. Where it is known, states
-            that no checkpoint can name any more are deleted, even if no server asks for it.
+        every: rounds between two checkpoints of the server; 0: unknown. If it is known, states that
+            no checkpoint can name any more are deleted even if no server asks for that.
         identity: this client's signing key for secure sums, and the public keys it trusts.
-        admit_turn: called with each turn's request and digest before the turn; may refuse it.
+        admit_turn: called with each turn's request and digest before the turn, which it may refuse.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class ClientNode:
             attachment: packed trees that the aggregator attached to the main server's request.
 
         Raises:
-            StateError: the request is malformed, another client's, or refused; nothing changed.
+            StateError: the request is malformed, meant for another client, or refused; nothing has
+                changed.
         """
         # Before unpacking: a server could otherwise fill this machine's memory with one request.
         length = len(data) + len(attachment)
@@ -171,9 +172,10 @@ class ClientNode:
 
     @contextmanager
     def _one_process(self) -> Iterator[None]:
-        """Hold this client's lock: one process at a time answers.
+        """Hold this client's lock, so that one process at a time answers.
 
-        A server that got no answer sends its request again, perhaps while the first is carried out.
+        A server that got no answer sends its request again, perhaps while the first one is carried
+        out.
         """
         path, file = self.folder / ".turn", None
         try:
@@ -226,7 +228,8 @@ class ClientNode:
         """Check a turn or an evaluation against plan and ledger, and record it before it begins.
 
         Raises:
-            StateError: the plan does not ask for it, or it names a state that does not count.
+            StateError: the plan does not ask for the request, or the request names a state that
+                does not count.
         """
         if request.kind not in ("turn", "evaluate"):
             return
@@ -262,10 +265,11 @@ class ClientNode:
     def _obsolete_states(self, request: ClientRequest) -> list[Path]:
         """Return the states from which no server can ever resume, whenever it is killed.
 
-        In round R a server can go back at most to its last checkpoint C. If the state that this
-        request starts from is older than C, then C names that state, and every other state from
+        In round R a server can go back at most to its last checkpoint C. If the state from which
+        this request starts is older than C, then C names that state, and every other state from
         before C is obsolete. Otherwise C names an older state that is not known here, so that all
-        stay. A delayed request is safe too: it names the state that counted at its own round.
+        states stay. A delayed request is safe, too: it names the state that counted in its own
+        round.
         """
         now, counts = self._run_part(request.stamp), -2.0
         if request.file is not None:
@@ -290,7 +294,7 @@ class ClientNode:
 
     @staticmethod
     def _run_part(stamp: str) -> float | None:
-        """Return the round that a stamp is of; -1 is setup, infinity is finish, None is neither."""
+        """Return the round to which a stamp belongs; -1 is setup, infinity finish, None neither."""
         word = stamp.partition(".")[0]
         parts = {"setup": -1.0, "finish": math.inf}
         return float(word) if word.isdecimal() else parts.get(word)
@@ -299,7 +303,7 @@ class ClientNode:
         """Check every verb and file that a request names; return the states to delete.
 
         Raises:
-            StateError: a verb or a file is not the asker's to name.
+            StateError: the sender has no right to name a verb or a file.
         """
         verbs = self.runner.worker.method.exposure
         unknown = request.kind == "turn" and any(
@@ -342,7 +346,7 @@ class ClientNode:
             raise StateError(f"this request cannot be carried out ({said})") from error
 
     def _take_turns(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
-        """Take the turns of a request one after the other, each from the state before it."""
+        """Take the turns of a request in order, each from the state after the previous one."""
         file, between = request.file, None
         for step in single_turns(request):
             note, body = self._carry_out(replace(step, file=file))

@@ -46,7 +46,7 @@ class ClientLink(Protocol):
     """Carries bytes to a node and back; `deployment/transport/flower.py` has one."""
 
     def nodes(self) -> dict[int, str]:
-        """Return the connected nodes: each node's number, and since when it is connected."""
+        """Return the connected nodes: each node's number, and the time since it is connected."""
         ...
 
     def send(
@@ -61,7 +61,7 @@ class ClientGone(Exception):
 
 
 class Announcement(Protocol):
-    """Listener to events: takes a text for the operator, the event's kind, and what it is about."""
+    """Listener to events; it gets a line for the operator, the kind of event, and its subject."""
 
     def __call__(self, line: str, event: str, **about: Any) -> None:
         """Record one event."""
@@ -70,7 +70,7 @@ class Announcement(Protocol):
 
 @dataclass(frozen=True)
 class ClientConnection:
-    """Connected client: its node, since when, and the facts of its greeting."""
+    """A connected client: its node, the time of connecting, and the facts of its greeting."""
 
     node: int
     since: str
@@ -94,10 +94,10 @@ def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 @dataclass(frozen=True)
 class AnswerExchange:
-    """One request that was answered, with its bytes and seconds.
+    """One answered request, with its bytes and seconds.
 
     Attributes:
-        client: who answered.
+        client: the client that answered.
         kind: kind of the request.
         bytes_down: bytes of the request.
         bytes_up: bytes of the answer.
@@ -126,8 +126,9 @@ def changed_data(had: int, facts: Mapping[str, Any]) -> str:
     """Return why a client whose data changed is no longer asked; "" if they did not change.
 
     Args:
-        had: its training samples when the run began; 0: it was not connected then.
-        facts: of its greeting now.
+        had: number of its training samples when the run began; 0: the client was not connected
+            then.
+        facts: facts of its present greeting.
     """
     if had in (0, facts.get("train", had)):
         return ""
@@ -150,7 +151,7 @@ def reply(
     error: str = "",
     own: float = 0.0,
 ) -> bytes:
-    """Return a signed answer to a request, with the seconds (`own`) that it took here."""
+    """Return a signed answer to a request, with the seconds (`own`) spent on it here."""
     inner = framed({"client": client, "error": error, "own": round(own, 6)}, body)
     return framed({"sign": sign(hashlib.sha256(asked).digest() + inner)}, inner)
 
@@ -162,17 +163,17 @@ class ClientRegistry:
     Attributes:
         wire: carries bytes to the nodes.
         clients: the expected names, in the federation's order.
-        mine: the server's own facts, which a client's must equal (`SAME`).
+        mine: the server's own facts, which those of a client must equal (`SAME`).
         is_genuine: returns whether a signature is a client's: (client, data, signature).
         tell: records events.
-        log: called with every exchange, to see where the time goes.
+        log: called with every exchange, to record where time is spent.
         servers: other nodes that must be connected: the main server and the aggregators.
         revoked: returns whether a client's key was revoked: the run does not wait for it.
         lost: why a client's last answer did not come, by client.
         samples: training samples of each client when the run began, 0 where unknown.
-        registered: returns the name under which the link knows a node ("": none, which is
-            refused); None: names are not compared.
-        informs: whether nodes get messages that they are welcome, refused, or done.
+        registered: returns the name under which the link knows a node; a node without a name ("")
+            is refused; None: names are not compared.
+        informs: whether nodes get messages that they are admitted, refused, or done.
     """
 
     wire: ClientLink
@@ -194,7 +195,7 @@ class ClientRegistry:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """All names that a node may greet under."""
+        """All names under which a node may greet."""
         return (*self.clients, *self.servers)
 
     def open(self) -> None:
@@ -228,7 +229,7 @@ class ClientRegistry:
                 greeted = {node: since for node, since in greeted.items() if node in nodes}
 
     def _remove_gone(self, nodes: Mapping[int, str]) -> bool:
-        """Remove clients whose node disconnected; return whether there were any."""
+        """Remove clients whose nodes disconnected; return whether there were any."""
         with self.changed:
             gone = [
                 c
@@ -337,7 +338,7 @@ class ClientRegistry:
         """Wait for a number of clients and for all servers; return the clients' facts, by name.
 
         Args:
-            quorum: how many clients to wait for.
+            quorum: number of clients to wait for.
             seconds: give up after this time; default never.
 
         Raises:
@@ -412,7 +413,7 @@ class ClientRegistry:
         """Wait as long as a client's error asks for, if at most `seconds` are left for it.
 
         Raises:
-            ClientLost: the error asks for no wait, or for a longer one.
+            ClientLost: the error asks for no waiting time, or for one that is too long.
         """
         later = re.match(rf"{LATER}(\d{{1,4}}) s: ", error, re.ASCII)
         wait = max(1.0, float(later[1])) if later else math.inf
@@ -423,7 +424,7 @@ class ClientRegistry:
             raise ClientLost(error)
 
     def farewell(self) -> None:
-        """Tell connected nodes that the run is finished; whether they take it does not matter."""
+        """Tell connected nodes that the run is finished, whether or not they receive it."""
         if not self.informs:
             return
         with ThreadPoolExecutor(len(self.connections) or 1) as pool:
@@ -439,7 +440,7 @@ class ClientRegistry:
 
 @dataclass(frozen=True)
 class RequestQueue:
-    """Transport for one method and seed: adds to each request the run it belongs to."""
+    """Carries requests for one method and seed, and adds to each the run that it belongs to."""
 
     registry: ClientRegistry
     note: Mapping[str, Any]

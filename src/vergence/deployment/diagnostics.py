@@ -57,10 +57,10 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def listen_address(address: str, listen: str = "") -> str:
-    """Return the address that a server listens on; chosen by its address if `listen` is "".
+    """Return the address on which a server listens; chosen by `address` if `listen` is "".
 
     Raises:
-        ConfigError: it cannot listen there.
+        ConfigError: the server cannot listen there.
     """
     host, _ = host_and_port(address)
     if listen not in ("", HERE, EVERYWHERE):
@@ -117,14 +117,14 @@ def wait_for_server(
     folder: Path,
     on_line: Callable[[], object] = lambda: None,
 ) -> str:
-    """Wait until a server answers; tell the operator once each reason why it does not.
+    """Wait until a server answers; tell the operator each new reason why it does not.
 
     Args:
         address: HOST:PORT.
         root: file of the certificate authority to trust; None: without TLS.
         last_reason: the reason that the operator was told last.
-        folder: whose events the reasons go into.
-        on_line: called after each of them.
+        folder: folder in whose events the reasons are recorded.
+        on_line: called after each reason.
 
     Returns:
         The reason that the operator was told last.
@@ -185,10 +185,10 @@ def client_context(root: Path) -> ssl.SSLContext:
 
 
 def ask_without_tls(plain: socket.socket, address: str) -> None:
-    """Send a server a request without TLS, to see whether it answers one.
+    """Send a server a request without TLS, to see whether it answers.
 
     Raises:
-        StateError: it does not, so that it probably speaks TLS.
+        StateError: the server does not answer, so that it probably speaks TLS.
     """
     plain.sendall(b"POST /v1/fleet/ HTTP/1.0\r\ncontent-length: 0\r\n\r\n")
     if plain.recv(4) != b"HTTP":  # an alert, or nothing
@@ -196,7 +196,7 @@ def ask_without_tls(plain: socket.socket, address: str) -> None:
 
 
 def reason_of(log: str) -> str:
-    """Return why a node ended, judged by the end of its log."""
+    """Return why a node ended, according to the end of its log."""
     from vergence.deployment.transport.flower_processes import REFUSED
 
     refused = log.rfind(REFUSED)
@@ -213,7 +213,7 @@ def line_of(log: str) -> str:
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse a port that another process listens on.
+    """Refuse a port on which another process listens.
 
     Raises:
         StateError: names host and port.
@@ -230,7 +230,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -94,7 +94,8 @@ def fit_to_app(experiment: Experiment) -> Experiment:
     """Return the experiment as it runs in a stock Flower app.
 
     Raises:
-        ConfigError: it cannot run there, or needs a protection that Flower alone cannot give.
+        ConfigError: the experiment cannot run there, or needs a protection that Flower alone cannot
+            give.
     """
     agree(experiment.plan, app=True)
     for method in experiment.methods.values():
@@ -103,11 +104,11 @@ def fit_to_app(experiment: Experiment) -> Experiment:
 
 
 def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None:
-    """Write a Flower app of an experiment; without names, all its people are clients.
+    """Write an experiment as a Flower app; without names, all its people are clients.
 
     Raises:
-        ConfigError: the experiment cannot run in one, or a name is unusable.
-        StateError: the directory holds something.
+        ConfigError: the experiment cannot run in an app, or a name is unusable.
+        StateError: the directory is not empty.
     """
     fit_to_app(experiment)
     names = tuple(clients) or experiment.plan.silos.clients(experiment.federation().clients)
@@ -165,7 +166,7 @@ def named(what: str, table: Mapping[str, Any], where: str) -> str:
     """Return a name from one of Flower's config tables, fit to be a folder's name.
 
     Raises:
-        ConfigError: it is missing, or has other characters.
+        ConfigError: the name is missing, or has characters that are not allowed.
     """
     name = table.get(what, "")
     # Whoever starts a run chooses it: a path such as ../x would let them write anywhere here.
@@ -195,7 +196,7 @@ def lead(experiment: Path, line: flower.GridTransport, context: Any) -> None:
 
 
 class AppServer(ServerRun):
-    """The server in a Flower app, which relies on Flower for the sender of an answer."""
+    """The server in a Flower app, which relies on Flower to know who sent an answer."""
 
     fit = staticmethod(fit_to_app)
 
@@ -205,19 +206,19 @@ class AppServer(ServerRun):
         self.registry.registered, self.registry.informs = line.name, False
 
     def genuine(self, client: str, data: bytes, signature: str) -> bool:
-        """Return True: Flower has checked which node an answer is from."""
+        """Return True, as Flower has checked which node sent an answer."""
         return True
 
     def revoked(self, client: str) -> bool:
-        """Return False: Flower itself refuses a node whose key was unregistered."""
+        """Return False, as Flower itself refuses a node whose key was unregistered."""
         return False
 
     def awaited(self) -> int:
-        """Return the number of clients that a run waits for: all."""
+        """Return the number of clients for which a run waits: all of them."""
         return len(self.side.clients)
 
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
-        """Write one line for the operator, also to Flower's log of the run."""
+        """Write one line for the operator, and the same line to Flower's log of the run."""
         super().tell(line, event, **about)
         print(printable(line), flush=True)
 
@@ -233,7 +234,7 @@ def client_app(experiment: Path) -> Any:
 
 
 def answer(experiment: Path, asked: bytes, context: Any) -> bytes:
-    """Answer a request; a client that cannot begin answers with the reason in one line."""
+    """Answer a request; a client that cannot start answers with the reason in one line."""
     config, client = context.node_config, ""
     try:
         client = named("client", config, "--node-config")
@@ -259,7 +260,7 @@ class AppClient(AnsweringClient):
     fit = staticmethod(fit_to_app)
 
     def signer(self) -> Callable[[bytes], str]:
-        """Return a function that signs nothing: Flower knows which node an answer is from."""
+        """Return a function that signs nothing, as Flower knows which node sent an answer."""
         return unsigned
 
 

@@ -57,7 +57,7 @@ aggregators/NAME/  its files go beside NAME's own key: vergence deploy join NAME
 
 
 def make_key(folder: Path) -> None:
-    """Make a node's keys in a folder, and below `public` what the other nodes need of them.
+    """Make a node's keys in a folder, with the part for other nodes below `public`.
 
     Raises:
         StateError: there are keys already.
@@ -92,14 +92,14 @@ def init(
         experiment: the experiment.
         clients: names of the clients.
         address: HOST:PORT at which clients reach the server.
-        out: a new directory.
+        out: a new directory for the folders.
         main: whether there is a main server for split learning.
         keys: a folder of public keys that everybody made; None: all keys are made here.
         listen: address that the server listens on, see `diagnostics.listen_address`.
 
     Raises:
         ConfigError: the experiment cannot be deployed, or an argument is unusable.
-        StateError: the directory holds something.
+        StateError: the directory is not empty.
     """
     from vergence.core.files import saving
     from vergence.deployment.keys import PARTIES, make_certificates
@@ -171,7 +171,7 @@ def instructions(
         host: the server's host.
         main: whether there is a main server.
         aggregators: whether there are aggregators.
-        made: whether private keys were made here and lie in the folders.
+        made: whether private keys were made here and are in the folders.
         code: Python files that every folder holds.
     """
     parts = [
@@ -204,7 +204,7 @@ class EndFolder:
     side: ClientSide
 
     def make(self, server: Path, keys: Path | None) -> None:
-        """Write the folder: the server's certificate, settings, and a key if none was made."""
+        """Write the folder with the server's certificate, its settings, and its key if missing."""
         from vergence.deployment.keys import make_node_key
 
         self.folder.mkdir(parents=True, mode=0o700)
@@ -217,7 +217,7 @@ class EndFolder:
         folders.write_settings(self.folder, self.side)
 
     def box(self, public: Path, keys: Path | None) -> None:
-        """Write the public half of its box key, and the private half if none was made."""
+        """Write the public half of the node's box key, and the private half if it has none."""
         from vergence.deployment.keys import BOX, make_box_key
 
         if keys is None:
@@ -240,7 +240,7 @@ def copy_public_keys(
 
 
 def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
-    """Give the main server and every client the public keys for encryption to each other."""
+    """Give the main server and every client each other's public keys for encryption."""
     peers = main.folder / "peers"
     peers.mkdir(mode=0o700)
     public = main.folder / "main.box"
@@ -256,7 +256,7 @@ def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
     """Check that everybody's public keys are there and usable.
 
     Raises:
-        ConfigError: one is not; the message says whose, and what to do.
+        ConfigError: a key is missing or unusable; the message says whose, and what to do.
     """
     from vergence.deployment.keys import is_box_key, is_node_key
 
@@ -272,7 +272,7 @@ def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
 
 
 def refuse_names(silos: Mapping[str, Any]) -> None:
-    """Refuse names of people in labs that `join --people` could not take.
+    """Refuse names of people in labs that `join --people` could not accept.
 
     Raises:
         ConfigError: a name is `all`, has a comma or blanks at its edges, or reads as Python code.
@@ -298,10 +298,11 @@ def refuse_names(silos: Mapping[str, Any]) -> None:
 
 
 def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
-    """Refuse an experiment that cannot be deployed, and names that cannot be clients'.
+    """Refuse an experiment that cannot be deployed, or names that clients cannot have.
 
     Raises:
-        ConfigError: the message says which, and what to do.
+        ConfigError: the experiment cannot be deployed, or a name is unusable; the message says what
+            to do.
     """
     from vergence.deployment.joined_node import deployable
     from vergence.engine.secure_sums import SERVER, sums_for

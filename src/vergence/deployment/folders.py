@@ -71,9 +71,9 @@ class ServerSide:
         clients: names of the clients.
         address: HOST:PORT at which clients reach the server.
         run: name of this deployment, the same in all its folders.
-        listen: address that the server listens on; "": its own machine alone if that is its
-            address, else all addresses.
-        quorum: clients to wait for; 0: all.
+        listen: address on which the server listens; "": its own machine alone if `address` is on
+            it, else all addresses.
+        quorum: number of clients to wait for; 0: all.
         answer_s: seconds to wait for an answer.
         absent_s: seconds to wait for a client that is not connected.
         talk_s: seconds that a client may be served in a round of split learning.
@@ -106,14 +106,15 @@ class ClientSide:
         address: HOST:PORT of the server.
         run: name of the one deployment that this folder takes part in.
         person: the client's name in its data.
-        data: folder of its data; None: where the experiment says.
-        serves: the folder belongs to a main server, which has no data.
-        adds: the folder belongs to an aggregator, which has no data.
-        main: there is a main server; the client shows smashed data to it alone.
-        answers_in_all: made-up samples about which the client's teacher answers; 0: any number.
-        answers_a_minute: the same, in a minute.
-        people: a lab's people by their names in its data, in the order of `silos`; (): the names
-            are the same there.
+        data: folder of its data; None: the folder in the experiment.
+        serves: whether the folder belongs to a main server, which has no data.
+        adds: whether the folder belongs to an aggregator, which has no data.
+        main: whether there is a main server, to which alone the client shows smashed data.
+        answers_in_all: number of generated samples about which the client's teacher answers; 0: any
+            number.
+        answers_a_minute: number of such samples in a minute; 0: any number.
+        people: the names of a lab's people in its data, in the order of `silos`; (): the names in
+            `silos`.
         accepted: Python files that may run here, by name, with their SHA-256.
     """
 
@@ -133,7 +134,7 @@ class ClientSide:
 
     @property
     def stays(self) -> bool:
-        """Whether this node keeps its state in memory, in a process that stays between tasks."""
+        """Whether this node keeps its state in memory, in a process that lives on between tasks."""
         return self.serves or self.adds
 
 
@@ -141,8 +142,8 @@ def settings(folder: Path, kind: type[T]) -> T:
     """Read the settings of a folder.
 
     Raises:
-        StateError: the folder is not of this kind.
-        ConfigError: a setting is malformed; names it.
+        StateError: the folder is of another kind.
+        ConfigError: a setting is malformed; the message names it.
     """
     file = folder / SETTINGS
     what = "server" if kind is ServerSide else "client"
@@ -175,7 +176,7 @@ def write_settings(folder: Path, made: Any) -> None:
 
 
 def clients_to_wait_for(folder: Path, side: ServerSide) -> int:
-    """Return how many clients a run waits for; clients with a revoked key are not counted.
+    """Return the number of clients for which a run waits, without those with a revoked key.
 
     Raises:
         StateError: every client's key is revoked.
@@ -190,7 +191,8 @@ def facts(table: dict[str, Any], own_code: str = "none") -> dict[str, str]:
     """Return the facts that server and node must share: digests of config and code, and torch.
 
     Args:
-        table: the experiment. Where data are and who takes part when may differ between machines.
+        table: the experiment, except for places of data and times of taking part, which may differ
+            between machines.
         own_code: combined digest of the Python files that the deployment brings.
     """
     from vergence.engine.code_digest import code_digest
@@ -210,10 +212,10 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
     """Record an event: one line for the operator, and one JSON object for programs.
 
     Args:
-        folder: of the deployment.
+        folder: the folder of the deployment.
         line: the text.
         event: the event's kind.
-        **about: what it concerns: client, round, seed, label.
+        **about: what the event concerns: client, round, seed, label.
     """
     # The text may hold another machine's words: control characters could steer the operator's
     # terminal, and line breaks could forge further events.
@@ -234,14 +236,14 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
 
 
 class LogTail:
-    """Reads the lines that a log of a folder got since the last look."""
+    """Reads the lines that were added to a folder's log since the last reading."""
 
     def __init__(self, folder: Path, name: str = EVENTS) -> None:
         self.path, self.skip = folder / name, 20 if name == EVENTS else 0
         self.at = self.path.stat().st_size if self.path.exists() else 0
 
     def lines(self) -> list[str]:
-        """Return the new lines; events without their time."""
+        """Return the new lines; lines of events come without their time."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -254,10 +256,10 @@ class LogTail:
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, with this process's number in it.
+    """Hold the lock of a folder, which contains this process's number.
 
     Raises:
-        StateError: another process holds it, or the folder holds links to other places.
+        StateError: another process holds the lock, or the folder holds links to other places.
     """
     refuse_links(folder)
     with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
@@ -271,7 +273,7 @@ def running(folder: Path) -> Iterator[None]:
 
 
 def runner(folder: Path) -> int | None:
-    """Return the number of the process that runs a folder, None if none does."""
+    """Return the number of the process that runs a folder; None if there is none."""
     path = folder / ".lock"
     owner = lock_owner(path)
     # The system knows the lock's owner; the number in the file could be anybody's, and `stop` would
@@ -285,7 +287,7 @@ def runner(folder: Path) -> int | None:
 
 
 def refuse_running(folder: Path) -> None:
-    """Refuse a folder that a process runs.
+    """Refuse a folder that another process runs.
 
     Raises:
         StateError: names the process.
@@ -300,7 +302,8 @@ def stop(folder: Path, seconds: float = 20.0) -> bool:
     """End the process that runs a folder; return whether there was one.
 
     Raises:
-        StateError: it does not end, is another user's, or the folder is no deployment's.
+        StateError: the process does not end, belongs to another user, or the folder is not one of a
+            deployment.
     """
     if not (folder / SETTINGS).is_file():
         raise StateError(

@@ -39,7 +39,8 @@ def deployable(experiment: Experiment) -> Experiment:
     """Return an experiment as a deployment runs it, with each client in a process of its own.
 
     Raises:
-        ConfigError: the experiment needs what a deployment does not have; names the option.
+        ConfigError: the experiment needs something that a deployment lacks; the message names the
+            option.
     """
     refuse_several_splits(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
@@ -155,19 +156,19 @@ class JoinedNode:
         return "client"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request of a kind that only this role gets."""
+        """Carry out a request of a kind that only nodes of this role get."""
         raise StateError(f"a request of unknown kind '{note['kind']}'")
 
     def runner(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
         """Return the runner for the turns of one run, with these people's data.
 
         Args:
-            note: of a request, which names run, method and seed.
+            note: note of a request, which names run, method and seed.
             federation: the people's data.
             folder: the node's folder of states.
 
         Raises:
-            StateError: the request names no run of this experiment.
+            StateError: the request does not name a run of this experiment.
         """
         state, plan = self.state(note, folder), self.experiment.plan
         label, seed = note["label"], note["seed"]
@@ -189,10 +190,11 @@ class JoinedNode:
         tell(self.folder, line, "verdict")
 
     def state(self, note: Mapping[str, Any], folder: Path) -> Path:
-        """Return the folder of one run's states, below another folder; it is made.
+        """Return the folder of one run's states below `folder`, after making it if it is missing.
 
         Raises:
-            StateError: the request is of another run, or of none of this experiment.
+            StateError: the request belongs to another deployment, or does not name a run of this
+                experiment.
         """
         run, label, seed = note["run"], note["label"], note["seed"]
         # Privacy budgets and sums are recorded per run: a malicious server that announces a new run
@@ -211,5 +213,5 @@ class JoinedNode:
         return state
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Return the secure sums of this node's replies; None if it sends none, or in the clear."""
+        """Return the secure sums of this node's replies; None if replies are not summed so."""
         return None

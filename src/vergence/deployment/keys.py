@@ -55,7 +55,10 @@ def make_node_key(private: Path, public: Path) -> None:
 
 
 def make_certificates(folder: Path, host: str) -> None:
-    """Make a deployment's own authority, and the server's certificate for `host` and loopback."""
+    """Make a deployment's certificate authority, and the certificate of the server.
+
+    The certificate is for `host` and for the loopback address.
+    """
     # The authority's key is never written: whoever stole it could sign a certificate of a server of
     # their own, and every client would trust it.
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -189,8 +192,8 @@ def party_identity(
 ) -> PartyIdentity:
     """Return a node's identity in the secure sums of one run, with the keys in its folder.
 
-    Key files are read for every signature, so that a key that is revoked during the run counts no
-    longer.
+    Key files are read for every signature, so that a key that is revoked during the run no longer
+    counts.
     """
 
     def verifier(path: Path) -> Callable[[bytes, bytes], bool]:
@@ -212,9 +215,9 @@ def make_box_key(private: Path, public: Path) -> None:
 class SealedBox:
     """Authenticated encryption between two nodes: nobody else can read or make a message.
 
-    Both nodes derive one key from their own private and the other's public key (X25519,
-    HKDF-SHA256); every message is encrypted by AES-256-GCM with a random nonce. Whoever later
-    steals a private key can decrypt messages that they recorded (no forward secrecy).
+    Both nodes derive one key from their own private key and the other's public key (X25519,
+    HKDF-SHA256); every message is encrypted by AES-256-GCM with a random nonce. There is no forward
+    secrecy: whoever later steals a private key can decrypt recorded messages.
     """
 
     def __init__(self, private: Path, public: Path, what: str) -> None:
@@ -251,7 +254,7 @@ class SealedBox:
         """Decrypt a message.
 
         Raises:
-            StateError: it is by somebody else, about something else, or was changed.
+            StateError: the message was sent by somebody else, has another subject, or was changed.
         """
         try:
             return self.cipher.decrypt(box[:NONCE], box[NONCE:], about.encode())

@@ -53,7 +53,7 @@ STARTS = 90.0
 
 
 class ProcessGroup:
-    """The processes that one command starts, none of which outlives it."""
+    """The processes that one command starts and that end with it."""
 
     def __init__(self, folder: Path, insecure: bool) -> None:
         from vergence.deployment.transport.flower_processes import ENVIRONMENT
@@ -77,7 +77,7 @@ class ProcessGroup:
     def start(
         self, name: str, module: str, *arguments: Any, extra: Mapping[str, str] | None = None
     ) -> None:
-        """Start a process; what it prints goes to log/NAME.log."""
+        """Start a process; its output goes to log/NAME.log."""
         role, *rest = map(str, arguments)
         with open_for_append(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
@@ -115,7 +115,7 @@ class ProcessGroup:
 
 @contextmanager
 def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
-    """Run a folder's processes; they end with this block, whatever ends it."""
+    """Run a folder's processes, which end with this block, however it ends."""
     with folders.running(folder), interrupted_by_end():
         group = ProcessGroup(folder, insecure)
         # The secret proves to Flower's local interface that a process is of this folder: without
@@ -136,7 +136,7 @@ def serve(
 
     Raises:
         UntrustedCode: the deployment brings Python code that nobody here has accepted.
-        StateError: it is no server's folder, is running, or is finished.
+        StateError: the folder is not a server's, is running, or is finished.
         PartialRun: the run stopped before its end; finished rounds are kept.
     """
     check_flower()
@@ -239,7 +239,7 @@ def check_processes(group: ProcessGroup) -> None:
     """Check that all processes of a server are running.
 
     Raises:
-        PartialRun: one ended; the message says which, and why.
+        PartialRun: a process ended; the message says which, and why.
     """
     for name in group.children:
         if group.ended(name):
@@ -262,9 +262,9 @@ def join(
 
     Raises:
         UntrustedCode: the deployment brings Python code that nobody here has accepted.
-        StateError: it is no client's folder, is running, cannot run on this system, or the server
-            is not the expected one.
-        DataError: the data are not there, or hold no such person.
+        StateError: the folder is not a client's, is running, or cannot run on this system; or the
+            server is not the expected one.
+        DataError: the data are missing, or do not contain the person.
     """
     check_flower()
     side = accept(folder, client_settings(folder, data, person, people), accept_code)
@@ -343,7 +343,7 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
 
 
 def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> bool:
-    """Return True when the server ends the experiment, False if the node's process ends before.
+    """Return whether the server ended the experiment; False if the node's process ended before.
 
     Raises:
         StateError: a process that does the client's work ended.
@@ -359,10 +359,10 @@ def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> b
 
 
 def revoke(folder: Path, client: str) -> None:
-    """Take a client's key away; a running server refuses the client from now on.
+    """Remove a client's key; a running server refuses the client from now on.
 
     Raises:
-        StateError: there is no such key.
+        StateError: there is no key of this client.
     """
     # Refuses a folder that is no server's, where moving a key would change nothing.
     folders.settings(folder, ServerSide)
@@ -376,7 +376,7 @@ def revoke(folder: Path, client: str) -> None:
 
 
 def status(folder: Path, out: Console, lines: int = 10) -> None:
-    """Print the state of a folder: running or not, and its last events."""
+    """Print the state of a folder: whether it is running, and its last events."""
     kind = ServerSide if (folder / "server.pem").is_file() else ClientSide
     folders.settings(folder, kind)
     number = folders.runner(folder)
@@ -391,7 +391,7 @@ def status(folder: Path, out: Console, lines: int = 10) -> None:
 
 
 def show(tail: folders.LogTail, out: Console) -> list[str]:
-    """Print the new lines of a folder's events; return them."""
+    """Print the new lines of a folder's events, and return them."""
     lines = tail.lines()
     for line in lines:
         out.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -399,10 +399,10 @@ def show(tail: folders.LogTail, out: Console) -> list[str]:
 
 
 def wait_for(ready: Callable[[], bool], group: ProcessGroup, name: str) -> None:
-    """Wait until a process is up.
+    """Wait until a process is ready.
 
     Raises:
-        PartialRun: it ended, or takes too long.
+        PartialRun: the process ended, or takes too long.
     """
     end = time.monotonic() + STARTS
     while not ready():

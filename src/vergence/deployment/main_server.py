@@ -69,10 +69,10 @@ class SessionRequest:
     """Request to the main server to serve some clients by one copy of its model.
 
     Attributes:
-        session: name of the attempt, new for each.
+        session: name of the attempt, different for each attempt.
         clients: the clients to serve.
         files: for each client, the name of the state that it starts from.
-        seconds: how long one client may be served.
+        seconds: seconds for which one client may be served.
         templates: the initial model of the copy.
     """
 
@@ -87,7 +87,7 @@ class SessionRequest:
 
 
 class SessionHandler(RemoteClients):
-    """Remote clients of the main server, asked without the layers, which the aggregator has."""
+    """Remote clients of the main server; the aggregator adds the layers to their requests."""
 
     def __init__(self, runner: ClientRunner, line: Any) -> None:
         super().__init__(runner, line)
@@ -106,8 +106,8 @@ class SessionHandler(RemoteClients):
 class SplitSession:
     """A session under way: its last message to the aggregator, and the queue of answers.
 
-    Messages are numbered from 1. The session runs in a thread of its own; requests of the
-    aggregator's come in others.
+    Messages are numbered from 1. The session runs in a thread of its own; the aggregator's requests
+    arrive in other threads.
     """
 
     def __init__(self) -> None:
@@ -116,14 +116,14 @@ class SplitSession:
         self.answers: Queue[bytes | ClientLost] = Queue()
 
     def send(self, note: Mapping[str, Any], body: bytes = b"") -> None:
-        """Make a message for the aggregator, which fetches it."""
+        """Make a message for the aggregator, which will fetch it."""
         with self.changed:
             self.last_number += 1
             self.last_message = framed({**note, "number": self.last_number}, body)
             self.changed.notify_all()
 
     def receive(self, number: int, answer: bytes | ClientLost) -> None:
-        """Take the answer to message `number`; one that was taken before is ignored."""
+        """Accept the answer to message `number`; an answer that came before is ignored."""
         with self.changed:
             # The aggregator resends what it got no reply to: taken twice, an answer would be read
             # as the answer to the next message, perhaps another client's.
@@ -184,7 +184,7 @@ class MainServer:
             raise StateError(f"this is no request to a main server ({fault})") from error
 
     def _begin(self, asked: SessionRequest) -> SplitSession:
-        """Return the session of a request, begun if it is new; earlier ones of its clients end."""
+        """Return the session of a request, new if needed; older ones of its clients end."""
         with self.lock:
             if asked.session in self.sessions:
                 return self.sessions[asked.session]
@@ -200,7 +200,7 @@ class MainServer:
         return talk
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Ask a client, by the session of the current thread; encrypted for that client alone."""
+        """Ask a client in the current thread's session, encrypted for that client alone."""
         # A session that was replaced must not go on: its requests would name states of the next
         # session's turns, and could have clients delete them.
         if self.session_of.get(client) is not self.here.session:
@@ -211,7 +211,7 @@ class MainServer:
         )
 
     def end(self) -> None:
-        """End all sessions, as another run begins."""
+        """End all sessions, as another run starts."""
         with self.lock:
             for talk in self.sessions.values():
                 talk.answers.put(ClientLost("another run began"))
@@ -239,16 +239,17 @@ class MainServer:
 
 
 def unencrypted(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
-    """Return the bytes as they are; stands in for encryption in one process."""
+    """Return the bytes unchanged; replaces encryption if all runs in one process."""
     return data
 
 
 class SessionRelay:
-    """The aggregator's side: lets the main server serve, and relays what it cannot read.
+    """The aggregator's side: lets the main server serve, and relays messages it cannot read.
 
     Args:
         transport: carries bytes to the main server and to the clients.
-        clock: seconds; a main server that goes on asking for ever is given up.
+        clock: returns the time in seconds, by which a main server that never stops asking is given
+            up.
     """
 
     def __init__(
@@ -279,10 +280,10 @@ class SessionRelay:
     def _relay_session(
         self, seconds: float, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[Mapping[str, Any], bytes]:
-        """Relay a session's messages until its last; return that one.
+        """Relay a session's messages up to the last one, and return that.
 
         Raises:
-            ClientLost: it goes on for longer than serving all clients, one by one, may take.
+            ClientLost: the session takes longer than serving all clients one by one may take.
         """
         # Without an end, a main server that asks for ever would hold up the run for ever.
         end = self.clock() + seconds * (1 + len(tasks))
@@ -330,7 +331,7 @@ class SessionRelay:
         """Return a session's results and the main server's copy, with every field checked.
 
         Raises:
-            ValueError: a field is impossible; says which.
+            ValueError: a field is impossible; the message says which.
         """
         if "failed" in note:
             raise ValueError(str(note["failed"]))
@@ -363,7 +364,7 @@ def checked_client(note: Mapping[str, Any], task: ClientTask, seed: int) -> Clie
     """Return the result that the main server reports for a client, with every field checked.
 
     Raises:
-        ValueError: a field is missing or impossible; says which.
+        ValueError: a field is missing or impossible; the message says which.
     """
     status, filed = printable(note["status"]), note["filed"]
     if note["client"] != task.client or not (

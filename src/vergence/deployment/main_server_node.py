@@ -19,7 +19,7 @@ from vergence.errors import StateError
 
 
 class MainServerNode(ResidentNode):
-    """Node that serves clients, whom it knows by their box keys; it has nobody's data."""
+    """Node that serves clients, which it knows by their box keys; it has nobody's data."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
@@ -70,7 +70,7 @@ class BoxedMessages:
         """Decrypt a client's answer to an encrypted request.
 
         Raises:
-            ClientLost: it is not this client's, or not the answer to this request.
+            ClientLost: the answer is not from this client, or not to this request.
         """
         # Bound to the digest of the request: the aggregator, which relays answers, could otherwise
         # hand over the answer to another request, or an old one.

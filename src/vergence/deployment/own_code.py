@@ -33,7 +33,7 @@ PLAIN = re.compile(r"[\w.-]+\.py", re.ASCII)
 
 
 def refuse_modules(table: Mapping[str, Any]) -> None:
-    """Refuse an experiment that names Python code which is no file, before any of it runs.
+    """Refuse an experiment that names Python code in a module instead of a file, before it runs.
 
     Raises:
         ConfigError: names the module.
@@ -47,10 +47,11 @@ def refuse_modules(table: Mapping[str, Any]) -> None:
 
 
 def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return an experiment's table for other machines, and the Python files that it names there.
+    """Return an experiment's table for other machines, and the Python files that it names.
 
     Raises:
-        ConfigError: it names code that is no file, or a file whose name has other characters.
+        ConfigError: the experiment names code that is not a file, or a file whose name has
+            characters that are not allowed.
     """
     refuse_modules(experiment.table)
     moved: dict[str, str] = {}
@@ -98,11 +99,11 @@ def digest(text: bytes) -> str:
 
 
 def code_digests(folder: Path) -> dict[str, str]:
-    """Return name and SHA-256 of every Python file that a folder's experiment names; runs none.
+    """Return name and SHA-256 of every Python file that an experiment names, without running any.
 
     Raises:
-        ConfigError: the experiment is no TOML, names code outside the folder, or another file lies
-            beside that code.
+        ConfigError: the experiment is not TOML or names code outside its folder, or another file
+            lies beside that code.
     """
     try:
         table = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
@@ -152,16 +153,17 @@ def refuse_others(folder: Path, names: Sequence[str]) -> None:
 
 
 def accept(folder: Path, side: Side, digests: Sequence[str]) -> Side:
-    """Return a folder's settings with the code that its operator accepts; they are saved.
+    """Return a folder's settings with the code that its operator accepts, after saving them.
 
     Args:
-        folder: of the deployment.
+        folder: the folder of the deployment.
         side: its settings so far.
         digests: SHA-256 of files that the operator accepts now.
 
     Raises:
-        UntrustedCode: a file was never accepted, or changed since; shows path and SHA-256 of each.
-        ConfigError: a digest is of no file in the folder.
+        UntrustedCode: a file was never accepted, or was changed since; the message shows path and
+            SHA-256 of each.
+        ConfigError: a digest does not belong to a file in the folder.
     """
     here = code_digests(folder)
     for sha in digests:
@@ -195,7 +197,7 @@ def digests_of_user() -> frozenset[str]:
 
 
 def remember_digests(digests: Iterable[str]) -> None:
-    """Save what this user accepts in their home, outside of any deployment's folder."""
+    """Save what this user accepts in the user's home, outside any deployment's folder."""
     if new := {*digests} - digests_of_user():
         make_folder(_memory().parent)
         write_whole(_memory(), "".join(f"{sha}\n" for sha in {*digests_of_user(), *new}).encode())

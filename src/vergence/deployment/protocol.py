@@ -48,18 +48,19 @@ Scores = dict[str, dict[str, float]]
 @tagged("Errand")
 @dataclass(frozen=True)
 class ClientRequest:
-    """Request to a client: one task, or several turns, with the settings of its batch.
+    """Request to a client: an evaluation, one turn, or several turns of one batch.
 
     Attributes:
         kind: `turn`, `evaluate`, `digest` (the SHA-256 of the client's state), or `say` (a message
             of a secure sum).
         file: name of the client's state to start from; None: the client starts anew.
-        known: names of the trees whose masks the server has already, so that replies omit them.
+        known: names of the trees whose masks the server already has, so that replies omit them.
         drop: names of states that the server will never ask for again.
-        then: messages of further turns in the same exchange; each starts from the state before it.
+        then: messages of further turns in the same exchange; each turn starts from the state after
+            the previous one.
         sum_message: the message of a secure sum, in a request of kind `say`.
-        attachments: names of trees of the message that the aggregator attaches to a request of the
-            main server, which must not see them.
+        attachments: names of the message's trees that the aggregator attaches to a request of the
+            main server, because the main server must not see them.
     """
 
     kind: str
@@ -86,7 +87,7 @@ def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the note and the body of a frame; the inverse of `framed`.
 
     Raises:
-        ValueError: the bytes are no frame, or its note is too long.
+        ValueError: the bytes are not a frame, or the note is too long.
     """
     end = HEAD + int.from_bytes(data[:HEAD], "little")
     if len(data) < end or end > HEAD + NOTE:
@@ -102,7 +103,7 @@ MOST_SAMPLES = 10**9
 
 
 def sample_count_fault(count: object) -> str:
-    """Return why a number of training samples that a client reports is impossible; "" if not."""
+    """Return why a client's reported number of training samples is impossible; "" if it is not."""
     # The number becomes the length of a tensor in `remote_people`: a negative or fractional one of
     # a single malicious client would stop the run for everybody. True is an int to Python.
     if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_SAMPLES:
@@ -121,7 +122,7 @@ def split_answer(data: bytes, more: int) -> list[bytes]:
         more: number of turns after the first; the client may have stopped earlier.
 
     Raises:
-        ValueError: the lengths in its note do not fit its body.
+        ValueError: the lengths in the answer's note do not fit its body.
     """
     if not more:
         return [data]
@@ -221,7 +222,7 @@ def default_limit(runner: ClientRunner) -> int:
 
 
 def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -> Scores:
-    """Return a client's metrics by point and name, at those points that the server asked for.
+    """Return a client's metrics by point and name, at the points for which the server asked.
 
     Raises:
         ValueError: a metric's name is malformed, there are too many, or a value is not finite.
@@ -253,7 +254,7 @@ def checked_result(note: Mapping[str, Any], request: ClientRequest, seed: int) -
     Fields that a client must not decide, such as byte counts, are left at their defaults.
 
     Raises:
-        ValueError: a field is missing or impossible; says which.
+        ValueError: a field is missing or impossible; the message says which.
     """
     # Without this check a client's scores could be written into another person's row.
     if note.get("client") != request.client:

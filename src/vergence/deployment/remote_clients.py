@@ -82,7 +82,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class RemoteStateRef:
-    """Pointer to a state that is on the client's machine; `filed` names its file there."""
+    """Pointer to a state on the client's machine; `filed` names the file of the state there."""
 
     filed: StateRef | None
 
@@ -102,7 +102,7 @@ class PartOutcome:
     Attributes:
         results: a result for each client of the part.
         replies: the replies that count, by client.
-        server_copy: the server's trained copy, of a session that counts.
+        server_copy: the server's trained copy, from a session that counts.
     """
 
     results: list[ClientResult]
@@ -110,7 +110,7 @@ class PartOutcome:
     server_copy: SealedReply | None = None
 
     def add_to(self, group: GroupResult, reveal: str) -> None:
-        """Add this part to its group; replies are summed, unless the server may see each."""
+        """Add this part to its group; replies are summed unless the server may see each of them."""
         group.results += self.results
         for client, sealed in self.replies.items():
             if reveal == "each":
@@ -148,7 +148,7 @@ class RemoteClients:
         self.drops: list[str] = []
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out a batch's groups at the same time; yield number and result in their order."""
+        """Carry out a batch's groups at the same time; yield numbers and results in order."""
         if not batch.tasks:
             return
         # One exchange carries one client's task; a server's copy that serves a group is one session
@@ -288,7 +288,7 @@ class RemoteClients:
         return replies
 
     def ask_raw(self, client: str, request: bytes) -> bytes | None:
-        """Return a client's answer as bytes; None if none came, or more than the limit."""
+        """Return a client's answer as bytes; None if no answer came, or one beyond the limit."""
         try:
             answer = self.line.ask(client, request)
         except ClientLost:
@@ -355,13 +355,13 @@ class RemoteClients:
         return message, ()
 
     def _known(self, task: ClientTask) -> Mapping[str, Mask]:
-        """Return the masks that client and server share, as of the state the task starts from."""
+        """Return the masks that client and server share in the state before the task."""
         if task.file is None:
             return {}
         return self.known_masks.get(task.client, {}).get(task.file, {})
 
     def take_drops(self, client: str) -> tuple[str, ...]:
-        """Return the names of states that a client may delete; each is named in one request."""
+        """Return the names of states that a client may delete; each name is sent once."""
         with self.lock:
             mine = tuple(f for f in self.drops if f.split(".")[2] == client)
             self.drops[:] = [f for f in self.drops if f not in mine]
@@ -373,7 +373,7 @@ class RemoteClients:
         """Ask a client for the SHA-256 of its state.
 
         Raises:
-            StateError: no answer came, or a malformed one.
+            StateError: no answer came, or a malformed answer.
         """
         asked = pack(ClientRequest("digest", client, Message("digest"), file=filed.file))
         try:
@@ -395,7 +395,7 @@ def quarantine_other_shapes(
 ) -> Sequence[PartOutcome]:
     """Quarantine replies with a tree whose tensors have other shapes than most clients' tree.
 
-    Only trees that the server did not send are compared: of the others it knows the shapes.
+    Only trees that the server did not send are compared, as it knows the shapes of the others.
     """
     if batch.kind != "turn":
         return outcomes
@@ -457,13 +457,14 @@ def remote_pool(
     """Return the function by which a run connects to its remote clients.
 
     Args:
-        line: carries the bytes.
-        limit: most bytes of an answer; default some models' size.
+        line: connection that carries the bytes.
+        limit: largest number of bytes of an answer; default: the size of a few models.
         relay: lets a main server on another machine serve the clients.
         session_seconds: seconds that a client may be served in a round.
         identity: keys of everybody who takes part in secure sums.
-        tell: called with a line, an event and a client where an evaluation does not count.
-        guesses: filled with the scores of each client's own constant, by client and metric.
+        tell: called with a line, an event and a client if an evaluation does not count.
+        guesses: mapping that gets the scores of each client's own constant guess, by client and
+            metric.
     """
 
     def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
@@ -477,11 +478,11 @@ def remote_people(name: str, counts: Mapping[str, int]) -> Federation:
     """Return a federation of people whose data are remote.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         counts: number of training samples of each client.
 
     Raises:
-        StateError: a number of samples is impossible; names the client.
+        StateError: a number of samples is impossible; the message names the client.
     """
     for client, count in counts.items():
         if wrong := sample_count_fault(count):
@@ -490,7 +491,7 @@ def remote_people(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 class RemoteSessions:
-    """Access of a `ServerSession` to remote clients; the server's own steps are computed here."""
+    """Gives a `ServerSession` access to remote clients; the server's own steps run here."""
 
     def __init__(self, remote: RemoteClients) -> None:
         self.remote, self.worker, self.channel = remote, remote.runner.worker, DIRECT
@@ -503,7 +504,7 @@ class RemoteSessions:
         return ClientState(RemoteStateRef(filed), self.remote._known(task))
 
     def answer(self, ask: Any, progress: float) -> Any:
-        """Compute a step of the server's; one session at a time, as all share one network."""
+        """Compute a step of the server, one session at a time, as all share one network."""
         with self.lock:
             return self.worker.answer(ask, progress)
 
@@ -560,5 +561,5 @@ class RemoteSessions:
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """Return the pointer to the client's state, which the client has filed already."""
+        """Return the pointer to the client's state, which the client has already filed."""
         return state.state.filed if isinstance(state.state, RemoteStateRef) else None, None

@@ -29,7 +29,7 @@ PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNA
 
 
 class ResidentNode(JoinedNode):
-    """Node that answers its tasks over a local socket, for as long as its folder is joined."""
+    """Node that answers its tasks over a local socket as long as its folder is joined."""
 
     def listen(self, secret: Path) -> NoReturn:
         """Answer processes that prove to know this folder's secret, until this process ends."""
@@ -68,7 +68,7 @@ class ResidentNode(JoinedNode):
 
 @dataclass(frozen=True)
 class ResidentConnection:
-    """Connection of a task to the node's process that stays."""
+    """A task's connection to the node's process, which lives on between tasks."""
 
     key: bytes = field(repr=False)
 
@@ -80,5 +80,8 @@ class ResidentConnection:
 
 
 def socket_name(key: bytes) -> str:
-    """Return the name of the node's socket, derived from the secret; it ends with the process."""
+    """Return the name of the node's socket, which is derived from the secret.
+
+    The socket has no file, and ends with the process.
+    """
     return name_of(hashlib.sha256(key).hexdigest()[:32])

@@ -29,10 +29,10 @@ class SecureSumAggregator:
     """One aggregator's side of the secure sums of one run.
 
     Args:
-        folder: for the list of opened contributions.
-        name: its name.
-        sums: the secure sums of the experiment, for as many people as it has keys.
-        identity: its own signing key, and the public keys it trusts.
+        folder: folder for the list of opened contributions.
+        name: the aggregator's name.
+        sums: the secure sums of the experiment, over the clients whose keys it has.
+        identity: the aggregator's own signing key, and the public keys that it trusts.
         method: the method of the run.
         offered: the trees that the method's server sends.
     """
@@ -62,7 +62,7 @@ class SecureSumAggregator:
         """Answer a message of an attempt; the same request sent again gets the same answer.
 
         Raises:
-            StateError: the message must not be answered; says why.
+            StateError: the message must not be answered; the text says why.
         """
         if len(data) > self.limit:
             raise StateError(f"a request of {len(data):,} bytes, where {self.limit:,} are allowed")
@@ -100,7 +100,7 @@ class SecureSumAggregator:
             raise StateError(f"this is no message of a sum ({fault})") from error
 
     def _terms(self, facts: Mapping[str, Any]) -> AdditiveParams:
-        """Return an attempt's terms; of the question they hold a digest, which clients sign too."""
+        """Return an attempt's terms, which hold a digest of the question; clients sign it, too."""
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
         about, request = bytes.fromhex(str(facts.get("about"))), printable(facts.get("request"))
         verb = request.split(".")[1:2]

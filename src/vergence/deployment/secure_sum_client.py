@@ -48,11 +48,11 @@ class SecureSumClient:
     """A client's side of the secure sums of one run.
 
     Args:
-        folder: for the files named above.
-        client: its name.
+        folder: folder for the files named above.
+        client: the client's name.
         sums: the secure sums that the experiment asks for.
-        identity: its signing key, and the public keys it trusts.
-        lasting: write files durably, so that they survive a power cut.
+        identity: the client's signing key, and the public keys that it trusts.
+        lasting: whether files are written durably, so that they survive a power cut.
         book: the client's own log of its privacy budget, where noise hides people (`user`). It is
             written before a contribution leaves, because a server could forget its own log.
         user: the settings of that noise.
@@ -82,7 +82,7 @@ class SecureSumClient:
         write_whole(self.row, pack(row), lasting=self.lasting, secret=True)
 
     def record_question(self, form: ReplyLayout, message: Message, file: str | None) -> None:
-        """Record a sum's question, and the state it is asked of, before the turn is taken.
+        """Record a sum's question, and the state to which it is put, before the turn is taken.
 
         Raises:
             Refused: another question was asked under the same name before.
@@ -95,7 +95,7 @@ class SecureSumClient:
         )
 
     def has_contributed(self, request: str) -> bool:
-        """Return whether this client's words went into this sum of the run, or were about to."""
+        """Return whether this client's words went into this sum of the run, or were about to go."""
         return self.spent.gave(contribution(self.identity.run, request))
 
     def _charge(self, question: SumQuestion) -> None:
@@ -107,10 +107,10 @@ class SecureSumClient:
         self.book.charge(entry, self.user)
 
     def answer(self, stamp: str, facts: Mapping[str, Any], message: SumRequest) -> bytes:
-        """Answer a message of an attempt at the sum of a turn's replies; each message once.
+        """Answer a message of an attempt at the sum of a turn's replies, each message once.
 
         Raises:
-            StateError: the message must not be answered; says why.
+            StateError: the message must not be answered; the text says why.
         """
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
         if not fits(message, SumRequest) or type(attempt) is not int or type(threshold) is not int:
@@ -162,7 +162,7 @@ class SecureSumClient:
 
 
 class SecureSumFiles(MutableMapping[str, str]):
-    """Mapping whose items are lines of a file; an item is on the disk once it is set."""
+    """Mapping whose items are lines of a file; an item is on the disk as soon as it is set."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -38,7 +38,7 @@ class SumClients(Protocol):
         ...
 
     def ask_raw(self, client: str, request: bytes) -> bytes | None:
-        """Return a client's answer as bytes; None if none came, or more than the limit."""
+        """Return a client's answer as bytes; None if no answer came, or one beyond the limit."""
         ...
 
     def drop_later(self, file: str) -> None:
@@ -47,7 +47,7 @@ class SumClients(Protocol):
 
 
 class SecureSumServer:
-    """Asks remote clients, and aggregators where there are any, for a secure sum.
+    """Asks remote clients, and aggregators if there are any, for a secure sum.
 
     Raises:
         ConfigError: the clients' keys are not known.
@@ -63,7 +63,7 @@ class SecureSumServer:
     def sum_replies(
         self, batch: TaskBatch, results: Sequence[ClientResult]
     ) -> Iterator[tuple[int, GroupResult]]:
-        """Sum the replies of a batch, of which the server sees none; yield each group's result.
+        """Sum the replies of a batch without seeing any of them; yield each group's result.
 
         Args:
             batch: the batch of turns, which the clients have taken.
@@ -93,7 +93,7 @@ class SecureSumServer:
     def _ask_all(
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Send some nodes a message each; return the valid answers, by node."""
+        """Send a message to each of some nodes; return the valid answers, by node."""
         facts: dict[str, Any] = {
             name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")
         }
@@ -108,7 +108,7 @@ class SecureSumServer:
     def _ask_one(
         self, batch: TaskBatch, sent: Message, client: str, message: SumRequest
     ) -> SumAnswer | None:
-        """Ask one node; return its answer, None if it gave no valid one."""
+        """Ask one node; return its answer, or None if it gave no valid answer."""
         request = pack(ClientRequest("say", client, sent, batch.stamp, sum_message=message))
         data = self.remote.ask_raw(client, request)
         try:

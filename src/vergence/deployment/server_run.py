@@ -94,7 +94,7 @@ def run_server(line: flower.GridTransport, _: Any) -> None:
 
 
 def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:
-    """Run a server's folder to its end; if it stops before, its events say why."""
+    """Run a server's folder to its end; if the run stops before, the events say why."""
     try:
         kind(folder, line).run()
     except VergenceError as error:
@@ -174,7 +174,7 @@ class ServerRun:
     def members(self, facts_of: Mapping[str, Mapping[str, Any]]) -> Federation:
         """Return the federation as it was when the run began, so that a resumed run has the same.
 
-        A client whose data have changed since is not asked again; the others go on.
+        A client whose data have changed since then is not asked again; the others continue.
         """
         file = self.folder / MEMBERS
         if not file.exists():
@@ -201,7 +201,7 @@ class ServerRun:
         )
 
     def warn(self, text: str) -> None:
-        """Record a warning: a fault that costs no part of the run."""
+        """Record a warning about a fault that does not affect the run's results."""
         self.tell(text, "warning")
 
     def round_done(self, report: RoundReport) -> None:
@@ -210,7 +210,7 @@ class ServerRun:
         self.refuse_silence(report.round, report.metrics)
 
     def write_guesses(self) -> None:
-        """Write priors.csv, from which `compare` reads the baseline without learning."""
+        """Write priors.csv, in which `compare` finds the baseline without learning."""
         rows = [
             (OWN_CONSTANT, client, metric, repr(value))
             for client, found in sorted(self.guesses.items())
@@ -242,7 +242,7 @@ class ServerRun:
         )
 
     def refuse_silence(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Stop a run after a round in which no reply counted, so that the round is done again.
+        """Stop a run after a round in which no reply counted, so that the round can be repeated.
 
         Raises:
             PartialRun: says why replies were lost.
@@ -275,7 +275,7 @@ class ServerRun:
             )
 
     def transport(self) -> dict[str, Any]:
-        """Return how bytes travelled, for provenance.json."""
+        """Return a description of the transport, for provenance.json."""
         insecure = INSECURE in os.environ
         return {
             "engine": f"flower {stamp.version('flwr')}",
@@ -304,7 +304,7 @@ def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
     """Read the number of training samples of every client of a deployment.
 
     Raises:
-        StateError: the file is damaged; names the client.
+        StateError: the file is damaged; the message names the client.
     """
     mend = "restore it from a copy, or remove it if no round is done yet: it is written anew"
     try:
@@ -325,7 +325,7 @@ def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
 
 
 def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
-    """Append one exchange to exchanges.csv; a full disk costs the line, not the run."""
+    """Append one exchange to exchanges.csv; on a full disk the line is lost, not the run."""
     rows = [[f"{time.time():.3f}", *vars(exchange).values()]]
     with suppress(OSError), open_for_append(folder / EXCHANGES) as file:
         if not file.tell():
@@ -335,7 +335,7 @@ def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
 
 @cache
 def this_node() -> Any:
-    """Return this process's node, or a connection to it; a client reads its data once."""
+    """Return this process's node, or a connection to it, so that a client reads its data once."""
     side = settings(this_folder(), ClientSide)
     return (
         ResidentConnection((this_folder() / SECRET).read_bytes())
@@ -351,7 +351,7 @@ def main(
     secret: str,
     root: str,
 ) -> None:
-    """Run the tasks of a server or node until the parent process ends, or a single task."""
+    """Run a single task, or all tasks of a server or node until the parent process ends."""
     from vergence.deployment.transport import flower_processes  # an ordinary app does without
 
     flower_processes.begin(int(parent))

@@ -33,13 +33,13 @@ MADE = "made"
 
 @dataclass(frozen=True)
 class TeacherQuota:
-    """Log of the questions to a teacher, in one client's folder.
+    """Log of the questions to a client's teacher, in the client's folder.
 
     Attributes:
-        folder: the client's, with the log as `asked.csv`.
-        most: samples answered in all; 0: any number.
-        a_minute: samples answered in a minute; 0: any number.
-        clock: seconds since 1970.
+        folder: the client's folder, which holds the log as `asked.csv`.
+        most: largest number of samples answered in all; 0: any number.
+        a_minute: largest number of samples answered in a minute; 0: any number.
+        clock: returns the seconds since 1970.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class TeacherQuota:
         """Record a request's samples before they are answered; the same request counts once.
 
         Raises:
-            StateError: the client does not answer so many, in all or in a minute.
+            StateError: the client does not answer this number of samples, in all or in a minute.
         """
         samples = sum(samples_in(message) for message in (request.message, *request.then))
         if not samples:
@@ -81,8 +81,8 @@ class TeacherQuota:
         """Refuse samples beyond a limit.
 
         Raises:
-            StateError: they are too many; `ENOUGH` and `LATER` tell the server whether to wait. The
-                text goes to the server, so that it names no path.
+            StateError: there are too many samples; `ENOUGH` and `LATER` tell the server whether to
+                wait. The text is sent to the server, and so it names no path.
         """
         before = sum(number for _, _, number in entries)
         if self.most and before + samples > self.most:
@@ -151,6 +151,6 @@ def encode_lines(*lines: Sequence[object]) -> bytes:
 
 
 def samples_in(message: Message) -> int:
-    """Return the number of made-up samples that a message asks about."""
+    """Return the number of generated samples about which a message asks."""
     tree = message.trees.get(MADE)
     return 0 if tree is None else max((len(t) for t in tree.values() if t.ndim), default=0)

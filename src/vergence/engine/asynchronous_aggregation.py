@@ -32,27 +32,27 @@ SUITS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Delivery:
-    """Rule for the replies a round waits for, by a virtual clock; `all` without `clock`: no time.
+    """Rule for the replies that a round waits for; without a virtual clock, it waits for all.
 
-    A turn takes samples x epochs (or steps x batch) of `local`, over the client's speed: samples
-    per virtual second, log-normal over clients.
+    On the virtual clock a turn takes samples x epochs (or steps x batch) of `local`, divided by the
+    client's speed in samples per virtual second, which is log-normal over clients.
 
     Args:
-        name: `all` waits for everybody, `quorum` for so many replies, `deadline` so long;
-            `fedbuff` and `fedasync` are asynchronous: nobody waits for a round.
+        name: `all` waits for everybody, `quorum` for `replies` replies, `deadline` for `seconds`
+            seconds; `fedbuff` and `fedasync` are asynchronous: nobody waits for a round.
         replies: how many replies end a round (`quorum`, `fedbuff`).
         seconds: virtual seconds after which a round ends (`deadline`).
         a: how far an update of age 0 moves the model (`fedasync`).
-        staleness: how that shrinks with age: (1 + age)^-.5; 1 up to age 4, then
-            1 / (10 (age - 4) + 1); or not at all (`fedasync`).
-        clock: keep the virtual time of `all` too; the others always do.
+        staleness: how `a` shrinks with age (`fedasync`): `poly` by (1 + age)^-.5; `hinge` by 1 up
+            to age 4, then by 1 / (10 (age - 4) + 1); `constant` not at all.
+        clock: whether `all` keeps virtual time, as the other rules always do.
         pace: samples per virtual second of the median client; inf: a turn takes no time.
         sigma: standard deviation of the logarithm of speeds over clients.
-        slow: clients whose turns take so many times as long as their speed says.
-        bandwidth: bytes per virtual second; a turn receives its message and sends as much; 0:
+        slow: clients, each with the factor by which its turns take longer than its speed says.
+        bandwidth: bytes per virtual second; a turn receives its message and sends as many bytes; 0:
             transfers take no time.
-        replay: an events.csv, from where the command runs; turns take as long as it says, and no
-            speed is drawn.
+        replay: path of an events.csv, relative to where the command runs; turns take as long as
+            this file says, and no speed is drawn.
 
     Source: Xie et al. 2019, "Asynchronous federated optimization" (FedAsync), Algorithm 1 and
     section 5.2; Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation"
@@ -102,7 +102,7 @@ class Delivery:
         return self.name in ("fedbuff", "fedasync")
 
     def scale(self, age: int) -> float:
-        """Return the factor for an update that was made from a model so many versions old.
+        """Return the factor for an update made from a model that is `age` versions old.
 
         Examples:
             >>> Delivery("fedbuff").scale(3), Delivery("fedasync", staleness="hinge").scale(6)
@@ -129,16 +129,16 @@ class Delivery:
                 raise ConfigError(f"delivery: slow: no client '{client}'{suggest(client, clients)}")
 
     def check(self) -> None:
-        """Refuse a log that is not there, before anything is trained.
+        """Refuse a replay whose log is missing, before anything is trained.
 
         Raises:
-            DataError: there is no log to replay.
+            DataError: the log to replay does not exist.
         """
         if self.replay is not None and not Path(self.replay).is_file():
             raise DataError(f"delivery: no log to replay at {self.replay}")
 
     def torn(self, method: Method, task: Task) -> str:
-        """Return why a method's rounds cannot be delivered update by update; empty: they can."""
+        """Return why a method's updates cannot be delivered singly; empty if they can."""
         if method.pooled:
             return "everybody's data lies in one place, and nothing arrives late"
         # A round is tried with two clients that do not exist: only what it asks for matters.

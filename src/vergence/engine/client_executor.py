@@ -90,8 +90,8 @@ class Computation:
     Attributes:
         precision: number format of training and scoring.
         stacks: whether several clients are trained as one batched network.
-        device: device of training. A GPU takes several turns at once in any case: without stacks
-            they run side by side in `STREAMS` streams.
+        device: device of training. A GPU always takes several turns at once: without stacks, they
+            run side by side in `STREAMS` streams.
         wire: codec of replies.
     """
 
@@ -110,7 +110,7 @@ class ClientExecutor:
         data: data of the people whose turns are taken here.
         stream: random numbers of the run.
         how: settings of the computation.
-        hooks: protections in clients' turns, outermost first.
+        hooks: protections that act in clients' turns, outermost first.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class ClientExecutor:
         return self._done(turn)
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Return why a client's reply from another machine must not count; None: it may."""
+        """Return why a reply from another machine must not count; None if it may."""
         faults = (hook.fault(sealed, client) for hook in self.hooks)
         return next((fault for fault in faults if fault is not None), None)
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """Return whether zeros take the place of a client's faulty reply."""
+        """Return whether zeros replace a client's faulty reply, so that it counts nevertheless."""
         return any(hook.covers(client, round, why) for hook in self.hooks)
 
     def noise_key(self, client: str) -> NoiseKey:
@@ -217,8 +217,8 @@ class ClientExecutor:
             federation: data of the clients.
             client: the client.
             message: the message that it was sent.
-            progress: share of the run's rounds that are done; None: it takes no turn, but is
-                measured.
+            progress: share of the run's rounds that are done; None: the client takes no turn, but
+                is measured.
         """
         data, at = federation.people[client], message.round
         # Named by client, round and verb, the numbers do not depend on who takes a turn before.
@@ -231,27 +231,27 @@ class ClientExecutor:
         return place
 
     def state(self, state: ClientState) -> object:
-        """Return the method's state of a client, a fresh one if it never took part."""
+        """Return the method's state of a client, or a fresh one if it never took part."""
         return self.method.client(self.task) if state.state is None else state.state
 
     def training(self, ask: Fit, round: int) -> Fit:
-        """Return a request for training in a round (from 1) as hooks change it."""
+        """Return a request for training in a round (from 1), after all hooks have changed it."""
         for hook in self.hooks:
             ask = hook.training(ask, round)
         return ask
 
     def model(self, params: Params, done: int) -> Params:
-        """Return the parameters to predict with after so many rounds, as hooks change them."""
+        """Return the parameters to predict with after `done` rounds, as all hooks change them."""
         for hook in self.hooks:
             params = hook.predicting(params, done)
         return params
 
     def predicting(self, state: object, message: Message, site: ClientContext) -> Params:
-        """Return the parameters that a client predicts with, after the message's rounds."""
+        """Return the parameters with which a client predicts after the message's rounds."""
         done = message.round
 
         def answer(ask: Ask) -> object:
-            """Compute what the method asks for; a measurement is no training, nor is it counted."""
+            """Compute what the method asks for; a measurement is neither trained nor counted."""
             with profiling.phase("training"):
                 if isinstance(ask, Step | Forward):
                     return self.trainers.answer(ask, 1.0)
@@ -264,7 +264,7 @@ class ClientExecutor:
         return self.model(drive(self.method.model_on(state, message, site), answer), done)
 
     def _done(self, turn: ClientTurn) -> TurnResult:
-        """Seal the reply of a turn that ended, and measure its model where that is asked for."""
+        """Seal the reply of a finished turn, and measure its model where that is asked for."""
         client, (state, reply) = turn.site.id, turn.end
         turn.after = state
         for hook in self.hooks:
@@ -320,7 +320,7 @@ class ClientExecutor:
         return self.graphed.fit(self._placed(ask), turn.batches(), turn.progress)
 
     def _placed(self, ask: Fit) -> Fit:
-        """Return a request with its data on the device of training, if they were copied there."""
+        """Return a request whose data are on the device of training, if they were copied there."""
         _, data = self.moved.get(id(ask.data), (None, ask.data))
         return replace(ask, data=data)
 
@@ -350,7 +350,7 @@ class ClientExecutor:
 
 
 class ClientTurn:
-    """A turn in progress: a conversation of the method's client half.
+    """A turn in progress: a conversation with the method's client half.
 
     Attributes:
         state: the client's state as the turn began.
@@ -410,10 +410,10 @@ class ClientTurn:
 
 
 def public_data(federation: Federation) -> PublicData:
-    """Return the public samples, of no client, that the server has.
+    """Return the public samples on the server, which belong to no client.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the server has none.
     """
     if federation.proxies is None:
         raise ConfigError(
@@ -424,5 +424,5 @@ def public_data(federation: Federation) -> PublicData:
 
 
 def _special(ask: Ask | None) -> bool:
-    """Return whether a training has parts that are not recorded as CUDA graphs."""
+    """Return whether a training has parts that cannot be recorded as CUDA graphs."""
     return isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None)

@@ -37,11 +37,12 @@ NOT_FINITE = "finite: the client's own state holds NaN or infinity"
 
 
 class SettledReply(NamedTuple):
-    """Reply of a turn after it was checked, and the client's state after the turn.
+    """Reply of a turn after its check, and the client's state after the turn.
 
     Attributes:
         reply: the reply, or zeros in its place.
-        outgoing: the same as it leaves the client: encoded as words where it is summed securely.
+        outgoing: the reply in the form in which it leaves the client: encoded as words if it is
+            summed securely.
         state: the client's state after the turn; the old one if the reply does not count.
         packed: the bytes of the state file to write; None: no file is written.
         fault: why the reply does not count; None: it does.
@@ -60,7 +61,7 @@ class ClientRunner:
     Attributes:
         worker: takes single turns.
         store: folder of clients' states.
-        sums: with it, replies of which the server may only see the sum leave encoded as words.
+        sums: secure sums; where they are used, replies leave the client encoded as words.
         channel: what messages, replies and states pass through.
     """
 
@@ -140,7 +141,7 @@ class ClientRunner:
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Let a client that is being served take turns; the first is `number` of its session."""
+        """Let a client that is being served take turns; `number` counts them in its session."""
         for message in messages:
             turn = self.worker.turn(replace(task, message=message), state, batch)
             state = turn.state
@@ -156,7 +157,7 @@ class ClientRunner:
         """File the state of a client after its session, or return why the session does not count.
 
         Returns:
-            A reference to the file, else the reason.
+            A reference to the file, or None and the reason.
         """
         packed = Packed(state)
         if not packed.finite:
@@ -164,7 +165,7 @@ class ClientRunner:
         return self.store.write(task.client, stamp, packed, None, task.spare), None
 
     def layout(self, message: Message, templates: Mapping[str, Params]) -> ReplyLayout | None:
-        """Return how the reply to a message is encoded as words; None: it leaves as it is."""
+        """Return how the reply to a message is encoded as words; None: it is not encoded."""
         method, task, verb = self.worker.method, self.worker.task, message.verb
         if self.sums is None or method.exposure[verb].reveal == "each":
             return None
@@ -175,7 +176,7 @@ class ClientRunner:
     def _state_to_file(
         self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
     ) -> Packed | None:
-        """Return the state to file after a turn; None: it is empty, or the same as before."""
+        """Return the state to file after a turn; None if it is empty or unchanged."""
         # A teacher answers thousands of questions and stays the same: writing its state each time
         # would cost more than the answers.
         answers = bool(exposed.numbered) and task.file is not None
@@ -198,8 +199,8 @@ class ClientRunner:
         """Check a client's reply, count it, and file the client's new state if the reply counts.
 
         Returns:
-            The result for the tables, and the reply as it leaves the client; None: it does not
-            count.
+            The result for the tables, and the reply in the form in which it leaves the client, or
+            None if it does not count.
         """
         if turn.sealed is None:
             return turn.result, None
@@ -267,7 +268,7 @@ class ClientRunner:
         before: ClientState,
         refused: SettledReply,
     ) -> SettledReply:
-        """Replace a refused reply by zeros where the server may not learn of it, else quarantine.
+        """Replace a refused reply by zeros if the server must not learn of it, else quarantine.
 
         The client's state stays as it was before the turn.
         """
@@ -287,7 +288,7 @@ class ClientRunner:
         return SettledReply(zeros, outgoing, before, packed, None)
 
     def _noise_key(self, task: ClientTask, form: ReplyLayout | None) -> NoiseKey:
-        """Return the secret of the noise that a client adds to its reply to one question."""
+        """Return the secret of the noise in a client's reply, different for every question."""
         key, table = self.worker.noise_key(task.client), self.worker.method.exposure
         summed = [exposed for exposed in table.values() if exposed.reveal == "aggregate"]
         if form is None or (len(summed) == 1 and not form.exposed.numbered):
@@ -299,7 +300,7 @@ class ClientRunner:
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:
-    """Return whether a turn left the state as it was, as that of a teacher which only answers."""
+    """Return whether a turn left the state unchanged, like that of a teacher that only answers."""
     # By identity: a comparison of all entries would cost as much as writing them.
     return (
         after.state is before.state

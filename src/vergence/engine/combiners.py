@@ -26,7 +26,7 @@ Release = Callable[[Aggregate], Aggregate]
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """Request of a method to its clients.
+    """A method's request to its clients, with what the engine knows about it.
 
     Attributes:
         request: the request.
@@ -75,18 +75,18 @@ class Combiner:
         return {c: self.replies[c] for c in self.context.messages if c in self.replies}
 
     def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Return the results once all replies are there: some may not count after all."""
+        """Return the results once all replies have arrived: some may turn out not to count."""
         return results
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate | dict[str, SealedReply]:
-        """Return the answer for the method; `metrics` are those of the replies that count."""
+        """Return the method's answer; `metrics` are those of the replies that count."""
         if self.context.request.reveal == "each":
             return self.in_order
         return self.release(self.whole.aggregate(self.context.trees, metrics))
 
 
 class SecureCombiner(Combiner):
-    """Adds up encoded replies securely; the method learns nothing about a sum of too few people."""
+    """Adds up encoded replies securely; the method learns nothing of a sum of too few people."""
 
     def __init__(
         self, context: RoundRequest, release: Release, sums: SecureSum, form: ReplyLayout
@@ -99,7 +99,7 @@ class SecureCombiner(Combiner):
         return self.sums.final_results(results)
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate:
-        """Return the sum, and enter the mean of every metric into `metrics` for each client."""
+        """Return the sum, and set each client's `metrics` to the mean of every metric."""
         total = self.sums.total(self.form, self.whole)
         # Single values are hidden; the mean, repeated, gives the same mean in the round's table.
         metrics |= {name: [mean] * total.count for name, mean in total.metrics.items()}
@@ -147,12 +147,12 @@ class SingleCombiner(Combiner):
         return judged
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate:
-        """Return the protection's aggregate."""
+        """Return the aggregate that the protection computed."""
         return self.release(self.verdict.aggregate)
 
 
 class AgedCombiner(Combiner):
-    """Adds up updates that arrive by a virtual clock, each scaled by its age.
+    """Adds up updates that arrive on a virtual clock, each scaled by its age.
 
     The engine sees the updates one by one; the method sees only their sum.
 

@@ -24,7 +24,7 @@ from vergence.wire.codecs import Compression
 
 
 class Incompatibility(NamedTuple):
-    """Two things that do not go together.
+    """Two things that cannot be combined.
 
     Attributes:
         one: name of a setting, a key of `SETTINGS`.
@@ -488,7 +488,7 @@ class RunSettings(Protocol):
 
     @property
     def device(self) -> str:
-        """The device that trains."""
+        """The device on which the run trains."""
         ...
 
     @property
@@ -518,7 +518,7 @@ class RunSettings(Protocol):
 
     @property
     def poison(self) -> Poison | None:
-        """The updates of liars, where there are any."""
+        """The attack of malicious clients, where there are any."""
         ...
 
     @property
@@ -529,11 +529,11 @@ class RunSettings(Protocol):
 
 @dataclass(frozen=True)
 class CheckedSettings:
-    """Settings of a plan, in the words of the table.
+    """Settings of a plan, under the names in the table of incompatibilities.
 
     Attributes:
         plan: the plan.
-        app: whether it runs as an app of Flower's own programs, without the keys, folders and
+        app: whether the plan runs as an app of Flower's own programs, without the keys, folders and
             checks that `deployment` adds to them.
     """
 
@@ -567,7 +567,7 @@ class CheckedSettings:
 
     @property
     def together(self) -> str:
-        """The first key of `run` that asks for stacks, another device or Ray; else empty."""
+        """The first key of `run` that asks for stacks, another device or Ray; "" if none does."""
         plan = self.plan
         asked = {
             "engine": plan.engine == "ray",
@@ -578,7 +578,7 @@ class CheckedSettings:
 
     @property
     def elsewhere(self) -> str:
-        """The first key of `run` that asks for what DP-SGD and split learning cannot do."""
+        """The first key of `run` with a setting that DP-SGD or split learning does not support."""
         plan = self.plan
         asked = {
             "device": plan.device not in ("auto", "cpu"),
@@ -646,7 +646,7 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
 
 
 class InvalidCombination(ConfigError):
-    """A refused combination, with the row of the table that it comes from."""
+    """A refused combination, with the row of the table that forbids it."""
 
     clash: Incompatibility
 
@@ -673,7 +673,7 @@ def agree(plan: RunSettings, app: bool = False) -> None:
     """Refuse settings that do not go together, whatever the method.
 
     Raises:
-        InvalidCombination: the sentence of the first row that they break.
+        InvalidCombination: gives the message of the first row that they break.
     """
     settings = CheckedSettings(plan, app=app)
     for clash in AMONG_SETTINGS:
@@ -684,7 +684,7 @@ def agree(plan: RunSettings, app: bool = False) -> None:
 
 
 def _agree_with(own: Protection, settings: CheckedSettings) -> None:
-    """Refuse settings that a protection of the user's own does not go together with."""
+    """Refuse settings with which a protection of the user's own cannot be combined."""
     name = type(own).__name__
     for setting, why in own.refuses.items():
         if setting not in SETTINGS:

@@ -63,13 +63,13 @@ class Combination(CheckedSettings):
 
     @cached_property
     def unbounded(self) -> str:
-        """The first verb whose replies are seen one by one, or are made from single samples."""
+        """The first verb with replies that are seen one by one, or made from single samples."""
         table = self.method.exposure.items()
         return next((verb for verb, e in table if e.reveal == "each" or e.raw), "")
 
     @cached_property
     def trees(self) -> str:
-        """Names of trees that one reply holds together."""
+        """Names of the trees in the first reply that holds more than one; empty if none does."""
         several = [e.trees for e in self.method.exposure.values() if len(e.trees) > 1]
         return " and ".join(several[0]) if several else ""
 
@@ -86,12 +86,12 @@ class Combination(CheckedSettings):
 
     @cached_property
     def torn(self) -> str:
-        """Why the method's rounds cannot be delivered update by update; empty: they can."""
+        """Why the method's updates cannot be delivered singly; empty if they can."""
         return "" if self.task is None else self.plan.delivery.torn(self.method, self.task)
 
     @cached_property
     def unprotected(self) -> str:
-        """Why DP-SGD does not protect what the method sends; empty: it does."""
+        """Why DP-SGD does not protect what the method sends; empty if it does."""
         return "" if self.task is None else unprotected(self.method, self.task)
 
 
@@ -131,10 +131,10 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
 
 
 def check(plan: RunSettings, method: Method, task: Task | None = None, app: bool = False) -> None:
-    """Refuse a method that does not go with a plan, or not with a stock Flower app (`app`).
+    """Refuse a method that cannot run under a plan, or not in a stock Flower app (`app`).
 
     Raises:
-        InvalidCombination: the sentence of the first row that they break.
+        InvalidCombination: gives the message of the first row that they break.
     """
     case = Combination(plan, method, task, app=app)
     for clash in WITH_METHODS:

@@ -32,7 +32,7 @@ class Evaluation:
     """Scores models on test samples, which only the engine reads.
 
     Args:
-        task: defines the metrics, and whether everybody's samples together are a test, too
+        task: defines the metrics, and whether everybody's samples are also tested together
             (`Task.pools`).
         people: the people whose data are here.
         outputs: computes the outputs of a network with these parameters for samples.
@@ -71,7 +71,8 @@ class Evaluation:
         """Score the best constant prediction for a person, by the task's headline metric.
 
         Returns:
-            `GUESS` and the metric's name -> score; empty where the task knows no such constant.
+            A mapping from `GUESS` and the metric's name to the score; empty if the task has no such
+                constant.
         """
         if client not in self.guesses:
             task, headline = self.task, self.task.headline
@@ -95,8 +96,8 @@ class Evaluation:
     def pooled(self, params: Params) -> Mapping[str, float]:
         """Score a model on everybody's test samples.
 
-        A model that people share is scored only once. Without everybody's data here, or for a task
-        that does not want it, there are no scores.
+        A model that people share is scored only once. The result is empty if some people's data are
+        elsewhere, or if the task pools no samples.
         """
         if not self.pools:
             return {}
@@ -117,7 +118,7 @@ class Evaluation:
 
 @contextmanager
 def naming(client: str) -> Iterator[None]:
-    """Add to an error the name of the person on whose samples something failed."""
+    """Add a person's name to an error that occurs while that person's samples are used."""
     try:
         yield
     except VergenceError as error:
@@ -137,7 +138,7 @@ def scored(
 
     Args:
         task: defines the metrics.
-        outputs: the model.
+        outputs: computes the model's outputs for samples.
         data: the person's samples.
         threshold_on: samples to choose a threshold on; None: the person's validation samples.
     """
@@ -155,7 +156,7 @@ def scored(
 
 
 def broken(task: Task, scores: dict[str, float], outputs: object) -> dict[str, float]:
-    """Replace scores that are NaN by the worst number where outputs hold NaN or infinity."""
+    """Replace NaN scores by the worst possible number where outputs hold NaN or infinity."""
     # NaN must mean one thing only: that a metric is not defined for a person's samples, whose
     # number is then left out of means. A model that broke must not be left out.
     finite: list[bool] = []

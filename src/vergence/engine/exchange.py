@@ -44,7 +44,7 @@ class ExchangeTotals:
     """Costs and metrics of one round, for the tables.
 
     Attributes:
-        turns: rows of turns.csv, less seed and round.
+        turns: rows of turns.csv, without seed and round.
         up: bytes sent to the server.
         down: bytes sent to clients.
         counted: number of replies that counted.
@@ -78,10 +78,10 @@ class ClientExchange:
         phase: part of the run: "setup", the round's number, or "finish".
         tally: costs and metrics of the round so far.
         jobs: number of batches in this phase so far.
-        virtual_clock: clock that decides which replies are late; None: none are.
-        sums: with it, replies of which the server may only see the sum are encoded as integers and
-            added securely.
-        late: clients that are late in this round; None: the clock was not asked yet.
+        virtual_clock: clock that decides which replies are late; None: no reply is.
+        sums: secure sums; with them, replies of which the server may only see the sum are encoded
+            as integers and added securely.
+        late: clients that are late in this round; None: the clock has not been asked yet.
         server_hooks: protections that draw cohorts, look at single replies, or change sums.
     """
 
@@ -140,7 +140,7 @@ class ClientExchange:
             server: state of the method's server.
             round: number of the round, from 0.
             progress: share of the run's rounds that are done.
-            points: evaluation points to measure turns at.
+            points: evaluation points at which turns are measured.
         """
         exposed = self._declared(request)
         messages = self._messages(request.to, request.verb, server, round)
@@ -216,7 +216,7 @@ class ClientExchange:
         """Return the row of the method's exposure table that declares a request.
 
         Raises:
-            ConfigError: no row does, or clients in secure sums would refuse the verb now.
+            ConfigError: no row declares it, or clients in secure sums would now refuse the verb.
         """
         exposed = self.method.exposure.get(request.verb)
         if exposed is None or exposed.reveal != request.reveal:
@@ -233,7 +233,10 @@ class ClientExchange:
         return exposed
 
     def _with_noise(self, total: Aggregate, asked: int) -> Aggregate:
-        """Return a sum as protections let the method see it, `asked` clients having been asked."""
+        """Return a sum with the noise that protections add before the method sees it.
+
+        `asked` clients were asked for a reply.
+        """
         for hook in self.server_hooks:
             total = hook.release(total, self.phase, self.jobs, asked)
         return total
@@ -255,7 +258,8 @@ class ClientExchange:
     ) -> Aggregate | dict[str, SealedReply]:
         """Add up the updates that arrive next; their turns are computed only now.
 
-        A client goes on from the state its last turn left, with the message it was sent then.
+        A client starts from the state after its last turn, with the message that it was sent at
+        that time.
         """
         virtual_clock, at, messages = self.virtual_clock, int(self.phase), context.messages
         assert virtual_clock is not None
@@ -329,7 +333,7 @@ class ClientExchange:
         return ServedGroups(whole.aggregate(ask.templates, metrics), served)
 
     def _present(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
-        """Return the clients of a group whose replies arrive, in the order they are served in."""
+        """Return the clients of a group whose replies arrive, in the order of being served."""
         order: Sequence[int] = range(len(group))
         if shuffled:
             order = (
@@ -344,7 +348,7 @@ class ClientExchange:
     def message(
         self, content: Message | None, verb: str, server: object, client: str, round: int
     ) -> Message:
-        """Return the message that a client is sent: `content`, else what the method offers."""
+        """Return the message for a client: `content`, or else what the method offers."""
         if content is None:
             content = Message(verb, self.method.offer(server, client))
         return replace(content, verb=verb, round=round)
@@ -367,9 +371,9 @@ class ClientExchange:
     def _results(
         self, batch: TaskBatch, add: Callable[[GroupResult], object]
     ) -> dict[str, ClientResult]:
-        """Carry out a batch; return the result of every client.
+        """Carry out a batch, and return the result of every client.
 
-        `add` is called with the groups in their order, however they arrive.
+        `add` is called with the groups in their own order, whatever the order of arrival.
         """
         # Floating-point sums depend on the order of additions, so a group that is done early waits.
         early, results = dict[int, GroupResult](), dict[str, ClientResult]()
@@ -426,7 +430,7 @@ class ClientExchange:
     def evaluate(
         self, people: Sequence[str], server: object, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
-        """Measure people: point -> person -> metrics. Nobody's state changes."""
+        """Measure people, and return point -> person -> metrics; nobody's state changes."""
         client_of = {person: self.clients.lab_of.get(person, person) for person in people}
         sent = self._messages(dict.fromkeys(client_of.values()), "evaluate", server, round)
         messages = {person: sent[client] for person, client in client_of.items()}
@@ -451,7 +455,7 @@ class ClientExchange:
 
 
 def lengths(loads: Sequence[float], length: int, alike: bool) -> list[int]:
-    """Cut a row of tasks into groups of `length`; where `alike`, also where the load changes."""
+    """Cut a row of tasks into groups of `length`; with `alike`, also where the load changes."""
     # A stack trains clients as one network, which needs equally many samples of each.
     groups: list[int] = []
     for place, load in enumerate(loads):

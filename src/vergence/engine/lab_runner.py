@@ -36,9 +36,9 @@ Measured = Mapping[str, Mapping[str, float]]
 class LabRunner(ClientRunner):
     """Takes turns and measures for all people of a lab; only sums and means leave the lab.
 
-    A faulty reply of one person is left out of the lab's sum, as a server would leave out that of a
-    client. Only a table in the lab's own folder says so. Where a protection covers faulty replies,
-    zeros take its place, and they count.
+    A faulty reply of one person is left out of the lab's sum, as a server would leave out a
+    client's reply. Only a table in the lab's own folder records this. Where a protection covers
+    faulty replies, zeros take the reply's place and count.
 
     Args:
         silos: which people are in which lab.
@@ -111,7 +111,7 @@ class LabRunner(ClientRunner):
         exposed: Exposure,
         reason: str,
     ) -> SealedReply | None:
-        """Return zeros in the place of a faulty reply; None where it may simply be left out."""
+        """Return zeros in place of a faulty reply; None if it may simply be left out."""
         zeros = None if sealed is None else zeros_for(sealed, sent, exposed)
         if zeros is None or not self.worker.covers(person, zeros.round, reason):
             return None
@@ -129,13 +129,13 @@ class LabRunner(ClientRunner):
         return ClientResult(task.client, measured=means(measured))
 
     def share(self, state: object) -> float | None:
-        """Return the mean share of personal entries over a lab's people; None: without masks."""
+        """Return the mean share of personal entries over a lab's people; None without masks."""
         people = state.people.values() if isinstance(state, LabState) else ()
         shares = [share for share in map(super().share, people) if share is not None]
         return float(np.mean(shares)) if shares else None
 
     def _note(self, task: ClientTask, person: str, reason: str) -> None:
-        """Write a line on a reply that was left out, for whoever runs the lab and nobody else."""
+        """Write a line on a reply that was left out, for the operator of the lab alone."""
         with open_for_append(self.store.folder / left_out(self.store.seed)) as file:
             file.write(csv_of([(task.client, task.message.round, person, reason)]).encode())
 
@@ -165,7 +165,7 @@ def unfit(
 
 
 def means(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
-    """Average metrics over people: point -> metric -> mean."""
+    """Average metrics over people: return point -> metric -> mean."""
     values_of: dict[str, dict[str, list[float]]] = {}
     for person in measured:
         for point, metrics in person.items():

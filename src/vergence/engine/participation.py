@@ -24,14 +24,14 @@ SEARCHED = 1000
 
 @dataclass(frozen=True)
 class Participation(NamedOptions):
-    """Presence of clients in rounds; a data centre (pooled data) is always there.
+    """Presence of clients in rounds; a data centre with pooled data is always present.
 
     Args:
         cohort: clients asked per round: a share of those present (float) or a number (int).
         lost: share of asked clients whose reply never arrives; their state stays as it was. After
             the last round nobody is lost.
-        gone: clients that leave for good, and the round from which on.
-        back: those of `gone` who are back once training is over, for what a method does at its end.
+        gone: clients that leave for good, each with the round from which it is away.
+        back: clients of `gone` that return after training, for the method's last exchange.
         trace: CSV `client,round,idle,charging` (0 or 1), valid from that round until the client's
             next row; without it and without `rhythm` everybody is always there.
         rhythm: made-up days instead of a trace: each client sleeps, idle and on the charger, for
@@ -107,7 +107,7 @@ class Participation(NamedOptions):
         return {client: sorted(rows) for client, rows in rows_of.items()}
 
     def here(self, client: str, round: int, stream: RandomStream) -> bool:
-        """Return whether a client may be asked in this round."""
+        """Return whether a client may be asked in this round, as it is present."""
         if not self.stays(client, round):
             return False
         if self.trace:
@@ -137,7 +137,7 @@ class Participation(NamedOptions):
     def ask(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str]:
         """Draw the cohort of a round from the clients that are present, in client order.
 
-        Every cohort of its size is equally likely.
+        All cohorts of the same size are equally likely.
         """
         # For a cohort of fixed size, tries cost time by that size, however many clients there are.
         # Where few are present, and for a share of those present, each client is checked.
@@ -195,7 +195,7 @@ def round_half_up(x: float) -> int:
 
 
 def suggest(client: str, clients: Sequence[str]) -> str:
-    """Return a hint which client a wrong id may mean; of many clients, the first and last id."""
+    """Return a hint at the client that a wrong id may mean; for many clients, the range of ids."""
     if len(clients) > SEARCHED:
         return f"; known: {clients[0]} to {clients[-1]}, {len(clients):,} clients"
     return nearest(client, clients)

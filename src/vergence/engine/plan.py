@@ -27,14 +27,14 @@ SEEDS = 2**63
 
 @dataclass(frozen=True)
 class Plan(NamedOptions):
-    """Settings of a run: rounds, seeds, who evaluates when, how often to save.
+    """Settings of a run, such as rounds, seeds, evaluation and checkpoints.
 
     Args:
-        rounds: number of rounds; 0 measures the model that a run starts from (`model.start`), as it
-            is.
-        seeds: one whole run for each, from 0 to 2^63 - 1; a seed fixes initial parameters, batches
-            and cohorts.
-        split_seeds: two or more: the experiment runs once for each, on another split of its data.
+        rounds: number of rounds; 0 only measures the model that a run starts from (`model.start`).
+        seeds: seeds from 0 to 2^63 - 1, with a whole run for each; a seed fixes initial parameters,
+            batches and cohorts.
+        split_seeds: two or more seeds; the experiment runs once for each, on another split of its
+            data.
         engine: `simulator`; `bytes`: everything goes through bytes, in one process; `ray`: Ray's
             workers, which train on CPUs.
         solver: how clients are trained: one by one (`sequential`) or many at once as one batched
@@ -42,12 +42,12 @@ class Plan(NamedOptions):
             chosen is kept with the run and is part of its fingerprint.
         precision: `bf16` trains in bfloat16 where torch deems it safe; `half` keeps weights in
             bfloat16, too, beside float32 parameters. `auto` is `half` where this processor or GPU
-            has instructions for it and the network gains from them, else `fp32`; it is kept as the
-            solver is.
-        device: `cpu`, `cuda`, `cuda:N`; `auto` is a GPU where torch sees one; by name, methods that
-            need the processor too are refused.
+            has instructions for it and the network gains from them, else `fp32`; the choice is kept
+            as the solver's is.
+        device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where torch sees one. A GPU that is asked
+            for by name is refused for methods that also need the processor.
         workers: worker processes; 0: one per core, under the engine `ray` one per CPU that Ray has.
-            It does not change the bits.
+            The number does not change results.
         evaluate_every: rounds between evaluations; 0: at the end only.
         evaluate_people: number of people who are measured, the same ones each time; 0: everybody.
         checkpoint_every: rounds between checkpoints; 0: at the end only.
@@ -101,17 +101,17 @@ class Plan(NamedOptions):
         agree(self)
 
     def asked(self, people: int) -> int:
-        """Return how many replies, at most, one request of a round waits for."""
+        """Return the largest number of replies that one request of a round waits for."""
         cohort = self.presence.cohort
         most = cohort if isinstance(cohort, int) else round_half_up(cohort * people)
         most = min(most, people)
         return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
 
     def secrecy(self, people: int) -> SecureAggregationConfig | None:
-        """Return the secure-sum settings with the smallest sum, for so many people, as a number.
+        """Return secure-sum settings for `people` people, with the smallest sum as a number.
 
         Raises:
-            ConfigError: clients' noise would be in several sums over different people.
+            ConfigError: the noise of a client would be in several sums over different people.
         """
         policy = self.privacy.aggregation
         if policy is None:
@@ -132,31 +132,31 @@ class Plan(NamedOptions):
         return round / max(self.rounds, 1) % 1.0
 
     def evaluates(self, done: int) -> bool:
-        """Return whether people are measured after so many rounds, as always after the last."""
+        """Return whether people are measured after `done` rounds; always true after the last."""
         every = self.evaluate_every
         return done == self.rounds or (bool(every) and done % every == 0)
 
     def points_at(self, done: int) -> tuple[Point, ...]:
-        """Return the points to measure people at when so many rounds are done."""
+        """Return the points at which people are measured when `done` rounds are done."""
         # P1 is measured inside a turn, where the trained model is.
         return tuple(p for p in self.points if p != "P1") if self.evaluates(done) else ()
 
     def points_in(self, round: int) -> tuple[Point, ...]:
-        """Return the points to measure at inside the turns of a round."""
+        """Return the points at which people are measured inside the turns of a round."""
         every = bool(self.evaluate_every)
         return ("P1",) if every and "P1" in self.points and self.evaluates(round + 1) else ()
 
     @property
     def hands(self) -> int:
-        """Number of worker processes: as asked for, else one per core."""
+        """Number of worker processes: the number asked for, else one per core."""
         return self.workers or cpu_count()
 
 
 def check_seeds(seeds: tuple[int, ...], where: str) -> None:
-    """Refuse a seed that torch's generators do not take, or take for another one.
+    """Refuse seeds that torch's generators do not accept, or confuse with another seed.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: names the seed.
     """
     for seed in seeds:
         if not 0 <= seed < SEEDS:

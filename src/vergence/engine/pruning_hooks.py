@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class PruningHooks(ClientHooks):
-    """Prunes the model that every training starts from, and every model that is predicted with."""
+    """Prunes the model from which every training starts, and every model used to predict."""
 
     answers = (Step, Forward)
 
@@ -32,7 +32,7 @@ class PruningHooks(ClientHooks):
         self.latest: tuple[Params, int, Params] | None = None
 
     def attach(self, network: nn.Module) -> None:
-        """Remember the whole network, whose layers say which entries may be pruned."""
+        """Store the whole network, whose layers determine which entries may be pruned."""
         self.network = network
 
     def training(self, ask: Fit, round: int) -> Fit:
@@ -45,7 +45,7 @@ class PruningHooks(ClientHooks):
         return self.computing(ask, turn.message.round + 1, then)
 
     def computing(self, ask: object, round: int, then: Callable[[object], Result]) -> Result:
-        """Compute with a piece of a cut network, its pruned entries zero before and after."""
+        """Compute with a piece of a cut network whose pruned entries are zero before and after."""
         if not isinstance(ask, Step | Forward):
             return then(ask)
         piece = ask.on(self.task)
@@ -67,7 +67,7 @@ class PruningHooks(ClientHooks):
         return result
 
     def predicting(self, params: Params, done: int) -> Params:
-        """Return the parameters pruned as after `done` rounds."""
+        """Return the parameters, pruned as they are after `done` rounds."""
         # People who share a model ask with the same object one after the other: it is pruned once.
         if self.latest is None or self.latest[0] is not params or self.latest[1] != done:
             mask = self._mask(self.network, params, done)
@@ -79,6 +79,6 @@ class PruningHooks(ClientHooks):
         return {ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
     def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:
-        """Return the mask of entries that are not pruned in a round (from 1); None: all of them."""
+        """Return the mask of entries that are kept in a round (from 1); None if all are kept."""
         now = self.pruning.at(round)
         return now.remaining(network, params) if now.amount else None

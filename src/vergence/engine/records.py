@@ -24,8 +24,8 @@ class ClientTask:
 
     Attributes:
         client: name of the client.
-        message: what it is sent.
-        file: name of the file with its state; None: it never took part.
+        message: the message that the client is sent.
+        file: name of the file with the client's state; None: the client never took part.
         spare: name of a file that nobody needs, which the new state may overwrite.
     """
 
@@ -48,7 +48,7 @@ class LabState:
 class ClientState:
     """State that a client keeps between turns.
 
-    The masks and residuals change only when a reply counted: a server that did not receive a reply
+    Masks and residuals change only with a reply that counted: a server that did not receive a reply
     does not know its masks either.
 
     Attributes:
@@ -83,12 +83,12 @@ class TaskBatch:
         groups: number of tasks in each group. One worker carries out a group and, if the request
             reveals only the aggregate, adds up its replies.
         reveal: whether replies are added up, or each is handed to the server.
-        stamp: name of the batch, new for every batch of a run; state files carry it.
+        stamp: name of the batch, unique within a run; names of state files contain it.
         progress: share of the run's rounds that are done.
-        points: evaluation points to measure at.
+        points: evaluation points at which people are measured.
         templates: for `serve` batches, the initial model of the server's copies (one per client if
-            `alone`, else one per group). For others, reference trees for checking the shape of
-            replies, beside the trees that the client was sent.
+            `alone`, else one per group). For other batches, reference trees that, with the trees
+            sent to the client, are used to check the shapes of replies.
         alone: whether each client has a copy of the server's part for itself.
     """
 
@@ -145,7 +145,7 @@ class GroupResult:
     """Outcome of a group of tasks.
 
     Attributes:
-        results: one for each task.
+        results: one result for each task.
         sum: weighted sum of the replies that count, where only their sum is revealed.
         replies: each reply that counts, by client, where each is revealed.
     """

@@ -62,7 +62,7 @@ class RunOutcome:
     Attributes:
         fingerprint: SHA-256 over the final states and the training settings.
         server: final state of the method's server.
-        clients: final state of each client that took part.
+        clients: final state of every client that took part.
     """
 
     fingerprint: str
@@ -81,7 +81,7 @@ def run_rounds(
     pool_factory: PoolFactory | None = None,
     begin: Begin | None = None,
 ) -> RunOutcome:
-    """Run one seed to its end, from its checkpoint if there is one.
+    """Run one seed to its end, from its checkpoint if it has one.
 
     Args:
         method: the method.
@@ -91,7 +91,7 @@ def run_rounds(
         folder: where tables, checkpoints and states are written.
         tick: called after every round.
         pool_factory: makes the worker pool; None: processes of this machine.
-        begin: gives the states to start from; None: the method's `setup` makes them.
+        begin: returns the states to start from; None: the method's `setup` makes them.
     """
     # Processes share the cores, one thread each; and sums of several threads have other last bits.
     torch.set_num_threads(1)
@@ -147,8 +147,8 @@ class RunSetup:
         method: the method.
         task: the task, with the seed.
         federation: the people and their data.
-        trained_on: the sites that train: people, labs (without data here), or one data centre with
-            everybody's data.
+        trained_on: the sites that train: people, labs (this federation then has no data), or one
+            data centre with everybody's data.
         plan: the settings.
         folder: the run's folder.
     """
@@ -194,7 +194,7 @@ class RunSetup:
 
     @property
     def turns_on(self) -> Federation:
-        """Data that turns are computed with: those of the sites, or of the people in labs."""
+        """Data on which turns train: those of the sites, or of the people in labs."""
         return self.federation if self.plan.silos.labs else self.trained_on
 
     @property
@@ -208,7 +208,7 @@ class RunSetup:
         return Participation() if self.method.pooled else self.plan.presence
 
     def solver_choice(self, device: torch.device) -> SolverChoice:
-        """Return the training settings of the run, and choose them if it starts now."""
+        """Return the training settings of the run; if the run starts now, choose them."""
         # A resumed run keeps its solver: another one would give other last bits.
         solving = self.folder.solving
         if solving is None:
@@ -223,7 +223,7 @@ class RunSetup:
     def executor(
         self, device: torch.device, solving: SolverChoice, all_here: bool
     ) -> ClientExecutor:
-        """Make the executor of clients' turns; remote clients have their own protections."""
+        """Make the executor of clients' turns; it has the hooks that apply to data here."""
         method, task, plan = self.method, self.task, self.plan
         # Nothing travels in a data centre, so there is nothing to compress.
         codec = Compression() if method.pooled else plan.wire
@@ -268,7 +268,7 @@ def refuse_changed_hardware(
     """Refuse to resume a run on another kind of device, or in another precision.
 
     Raises:
-        StateError: says on which device, or in which precision, the run was begun.
+        StateError: names the device, or the precision, with which the run began.
     """
     # Bits would differ. Precision "auto" may choose otherwise on another machine.
     if solving.device != device.type:
@@ -294,7 +294,7 @@ def virtual_clock_for(
         return None
 
     def work(client: str) -> float:
-        """Return the samples that a client's turn goes through."""
+        """Return the number of samples that a client's turn processes."""
         if local.steps is not None:
             return local.steps * local.batch
         samples = known.get(client)
@@ -328,7 +328,8 @@ class RoundLoop:
         """Run to the end, from the checkpoint if there is one.
 
         Args:
-            records: dataclasses that states may be made of; a checkpoint with others is refused.
+            records: dataclasses of which states may be made; a checkpoint with other dataclasses is
+                refused.
         """
         seed, rounds = self.task.seed, self.plan.rounds
         fresh = self.method.server(self.task)
@@ -379,7 +380,7 @@ class RoundLoop:
         return checkpoint.server
 
     def record_uploads(self) -> None:
-        """Count the upload of everybody's data to a data centre, in the network's input format."""
+        """Count the bytes of sending everybody's data to a data centre, as the network's inputs."""
         rows = []
         for person, splits in self.federation.people.items():
             sent = sum(part.bytes() for part in (splits.train, splits.val))
@@ -408,7 +409,7 @@ class RoundLoop:
     def converse(
         self, conversation: object, server: object, at: int, points: tuple[str, ...] = ()
     ) -> object:
-        """Hold one of the method's conversations and return the server's new state."""
+        """Hold one of the method's conversations, and return the server's new state."""
 
         def answer(ask: object) -> object:
             """Answer one request of the method's server half."""
@@ -422,7 +423,7 @@ class RoundLoop:
         return drive(conversation, answer)
 
     def report(self, done: int, server: object, seconds: float) -> None:
-        """Write the rows of a round, after evaluation where one is due, and start a new tally."""
+        """Evaluate if it is due, write the rows of a round, and start a new tally."""
         tally = self.exchange.tally
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if done:
@@ -459,7 +460,7 @@ class RoundLoop:
     def write_rounds(
         self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[str | float]
     ) -> None:
-        """Write one row of rounds.csv for every mean, with the cost of the round."""
+        """Write a row of rounds.csv for every mean, with the cost of the round."""
         rows = [
             (self.task.seed, done, point, metric, repr(value), *cost)
             for (point, metric), value in means.items()
@@ -485,14 +486,14 @@ class RoundLoop:
         self.write_rounds(rounds, averages(metrics_at), cost)
 
     def save(self, done: int, server: object, sha: str | None = None) -> None:
-        """Write a checkpoint; with a fingerprint, that of a finished run."""
+        """Write a checkpoint; with a fingerprint, the checkpoint of a finished run."""
         virtual_clock = self.exchange.virtual_clock if sha is None else None
         engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
         self.folder.save(self.task.seed, done, server, self.exchange.clients, sha, engine_state)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:
-    """Return the people to evaluate: everybody, or a random few."""
+    """Return the people to evaluate: everybody, or a random sample."""
     people, few = federation.clients, plan.evaluate_people
     if not few or few >= len(people):
         return people
@@ -514,7 +515,7 @@ def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) 
 def averages(
     metrics_at: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[tuple[str, str], float]:
-    """Average every metric over the people who have a number: (point, metric) -> mean."""
+    """Average every metric over the people with a number: return (point, metric) -> mean."""
     means = {}
     for point, people in metrics_at.items():
         names = sorted({m for metrics in people.values() for m in metrics})

@@ -99,7 +99,7 @@ class PartyIdentity:
     Attributes:
         run: name of the run.
         register: long-lived public keys of all parties, by name.
-        sign: signs with this party's own key; None: it signs nothing.
+        sign: signs with this party's own key; None: the party signs nothing.
     """
 
     run: str
@@ -113,7 +113,7 @@ class OpenedSum:
 
     Attributes:
         sum: the sum.
-        out: why some clients that replied are not in it, by client.
+        out: reasons why some clients that replied are not in the sum, by client.
     """
 
     sum: Sum = field(default_factory=Sum)
@@ -126,7 +126,7 @@ def hold(
     """Run a protocol to its end and return its outcome.
 
     Raises:
-        Aborted: nobody learns the sum.
+        Aborted: the protocol ended without a sum that anybody learns.
     """
     messages = next(protocol)
     while True:
@@ -137,7 +137,7 @@ def hold(
 
 
 def of_rows(words: Words, people: int) -> Sum:
-    """Return words as the sum of so many people's encoded replies."""
+    """Return words as the sum of `people` people's encoded replies."""
     whole = Sum()
     whole.add(PackedReply.of(words))
     whole.count = people
@@ -147,7 +147,7 @@ def of_rows(words: Words, people: int) -> Sum:
 def with_opened_sum(
     done: Sequence[tuple[int, GroupResult]], opened: OpenedSum
 ) -> Iterator[tuple[int, GroupResult]]:
-    """Yield the groups with a sum that was opened over all of them, which comes with the last."""
+    """Yield all groups; the last one carries a sum that was opened over all of them."""
     for number, result in done:
         results = [
             left_out(r, opened.out[r.client]) if r.client in opened.out else r
@@ -158,7 +158,7 @@ def with_opened_sum(
 
 
 def nothing_to_hide(form: ReplyLayout, names: Collection[str]) -> OpenedSum:
-    """Return an empty sum: for replies without words, and for too few people, no protocol runs."""
+    """Return an empty sum, for replies without words or too few people: no protocol is needed."""
     return OpenedSum(of_rows(np.zeros(form.words, np.uint64), len(names)))
 
 
@@ -170,7 +170,7 @@ def under_pads(
     identity: PartyIdentity,
     ask: Ask[PairwiseParams],
 ) -> OpenedSum:
-    """Attempt a sum of the replies to a message by pairwise masking."""
+    """Attempt to sum the replies to a message by pairwise masking."""
     clients, out = sorted(names), {}
     if len(clients) < sums.policy.threshold or not form.words:
         return nothing_to_hide(form, names)
@@ -206,7 +206,7 @@ def on_shares(
     identity: PartyIdentity,
     ask: Ask[AdditiveParams],
 ) -> OpenedSum:
-    """Attempt a sum of the replies to a message, secret-shared among aggregators that open it."""
+    """Attempt to sum the replies to a message by secret shares, which aggregators open."""
     clients, out = sorted(names), {}
     if len(clients) < sums.policy.threshold or not form.words:
         return nothing_to_hide(form, names)
@@ -234,7 +234,7 @@ def on_shares(
 def _missing(
     asked: Collection[str], present: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return why clients that were asked are not in a sum, by client."""
+    """Return the reasons why clients that were asked are not in a sum, by client."""
     return {
         name: f"quarantined: {refused[name]}" if name in refused else "lost: left the sum"
         for name in asked
@@ -243,7 +243,7 @@ def _missing(
 
 
 class InProcessProtocol:
-    """All parties of a run's sums in this process, with a key each; messages travel as bytes."""
+    """Runs all parties of a run's sums in this process, with a key each; messages become bytes."""
 
     # It is for trying a protocol out, and hides nothing: this process has every row in memory.
 
@@ -295,7 +295,7 @@ class InProcessProtocol:
         terms: PairwiseParams,
         messages: Requests,
     ) -> Answers:
-        """Answer the server's messages; an invitation makes a client for a new attempt."""
+        """Answer the server's messages; an invitation creates the client for a new attempt."""
         for name, message in messages.items():
             if isinstance(message, Invitation):
                 sign, register = self._key(name)[0], self._register(rows)
@@ -307,7 +307,7 @@ class InProcessProtocol:
     def _carry(
         self, parties: Mapping[str, PairwiseClient | Contributor | Aggregator], messages: Requests
     ) -> Answers:
-        """Take messages to their parties and answers back, as bytes."""
+        """Carry messages to their parties and answers back, as bytes."""
         return {
             name: through_bytes(parties[name].answer(through_bytes(message)))
             for name, message in messages.items()
@@ -315,5 +315,5 @@ class InProcessProtocol:
 
 
 def through_bytes(message: Value) -> Value:
-    """Return a message as it is after it travelled as bytes."""
+    """Return a message after its conversion to bytes and back."""
     return unpack(pack(message), type(message))

@@ -47,8 +47,8 @@ class SecureSum:
 
     Attributes:
         policy: settings of `privacy.aggregation`.
-        people: number of clients who may ever be in a sum.
-        level: bound of every reply, and the share of noise that its client adds; None: no noise.
+        people: largest number of clients in any sum.
+        level: bound of every reply, and the share of noise that each client adds; None: no noise.
         most: largest number of people behind one reply: those of a lab, else 1.
     """
 
@@ -124,7 +124,7 @@ class SecureSum:
         """Return how replies to these messages are encoded.
 
         Raises:
-            ConfigError: people are sent different messages.
+            ConfigError: people get different messages.
         """
         # Equal messages are one object (`ClientExchange._messages`).
         if len({id(message) for message in messages.values()}) > 1:
@@ -135,7 +135,7 @@ class SecureSum:
         return self.form(method, verb, like)
 
     def _ranges(self, method: Method, exposed: Exposure) -> ValueLimits:
-        """Return the largest numbers that a reply may hold."""
+        """Return bounds on the numbers that a reply may hold."""
         if self.level is not None:
             return ValueLimits(self.people, self.level.reach, self.most)
         # A mask counts 0 or 1 where people weigh the same, and as many as share it for a lab.
@@ -153,7 +153,7 @@ class SecureSum:
         Args:
             form: how the reply is encoded.
             sealed: the reply.
-            secret: gives the secret of the client's noise; it is asked only where there is noise.
+            secret: returns the secret of the client's noise; called only where there is noise.
 
         Raises:
             RangeFault: a number is too large for a word.
@@ -173,7 +173,7 @@ class SecureSum:
     def terms(
         self, form: ReplyLayout, message: Message, run: str, attempt: int, asked: int
     ) -> PairwiseParams | AdditiveParams:
-        """Return the server's terms of an attempt at a sum over `asked` people."""
+        """Return the server's terms for an attempt to sum the replies of `asked` people."""
         threshold = self.policy.threshold
         # With threshold t of n clients, a server that lies learns both secrets of one of them only
         # with the help of 2t - n others: here of more than a third of those asked.
@@ -186,11 +186,11 @@ class SecureSum:
     def terms_of(
         self, question: SumQuestion, run: str, attempt: int, threshold: int, cipher: object
     ) -> PairwiseParams | AdditiveParams:
-        """Return the terms of an attempt at the sum of replies to a question.
+        """Return the terms of an attempt to sum the replies to a question.
 
         Raises:
-            StateError: the proposed threshold is below this end's own bound, or the proposed cipher
-                of pads is not this end's.
+            StateError: the proposed threshold is below this party's own bound, or the proposed
+                cipher of pads is not this party's.
         """
         # A server that lies could propose a weaker cipher, or a threshold of 1, which would open
         # one person's reply.
@@ -213,7 +213,7 @@ class SecureSum:
         return AdditiveParams(*asked, names, question.gated, question.count_bits, dealer)
 
     def total(self, form: ReplyLayout, whole: Sum) -> Aggregate:
-        """Return what the server learns from a sum of rows; from one of too few people, nothing."""
+        """Return what the server learns from a sum of rows: nothing, if it is of too few people."""
         words, count = np.zeros(form.words, np.uint64), 0
         if whole.count >= self.policy.threshold:
             words, count = unpack_words(whole.totals[WORDS]), whole.count
@@ -226,7 +226,7 @@ class SecureSum:
         return form.aggregate(words, count)
 
     def final_results(self, results: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
-        """Return the results as they are if enough people replied; else no reply counts."""
+        """Return the results unchanged if enough people replied; otherwise no reply counts."""
         ok = [client for client, result in results.items() if result.status == "ok"]
         if len(ok) >= self.policy.threshold:
             return dict(results)
@@ -251,7 +251,7 @@ class SumQuestion:
         request: name of the sum: round, verb, and a batch's number where a method has several.
         about: digest of the question and of how replies to it are encoded (`about_of`).
         words: number of words in a reply.
-        gated: number of words with a count of contributors, which may be too small to open.
+        gated: number of words that are opened only if enough people contributed to them.
         count_bits: number of bits of such a count.
     """
 
@@ -263,16 +263,16 @@ class SumQuestion:
 
     @classmethod
     def of(cls, form: ReplyLayout, message: Message) -> SumQuestion:
-        """Make the question of a message to which replies have this form."""
+        """Make the question for a message to which replies have this form."""
         gated, bits = gate_of(form)
         return cls(request_of(form, message), about_of(form, message), form.words, gated, bits)
 
 
 def request_of(form: ReplyLayout, message: Message) -> str:
-    """Return the name of a sum: the same question in the same round is the same sum.
+    """Return the name of a sum, which is the same for the same question in the same round.
 
     Raises:
-        StateError: a fact that numbers the question is no whole number.
+        StateError: a fact that numbers the question is not a whole number.
     """
     # The name has no stamp of a batch, and no facts that change no reply: a server could give two
     # names to one question, and learn from the difference of two sums.
@@ -285,8 +285,8 @@ def request_of(form: ReplyLayout, message: Message) -> str:
 def about_of(form: ReplyLayout, message: Message) -> bytes:
     """Return a digest of a question and of how replies to it are encoded.
 
-    People are in one sum only if all of them were sent the same. A server that sent a model that
-    learns nothing to all but one person would learn that person's update.
+    People are in one sum only if all of them were sent the same message. Otherwise a server could
+    send all but one person a model that learns nothing, and would learn the update of that person.
 
     Source: Pasquini et al., "Eluding secure aggregation in federated learning via model
     inconsistency", CCS 2022.
@@ -295,32 +295,32 @@ def about_of(form: ReplyLayout, message: Message) -> bytes:
 
 
 def gate_of(form: ReplyLayout) -> tuple[int, int]:
-    """Number of words with contributor counts that may be too small, and the bits of a count."""
+    """Return the number of words opened by count of contributors, and the bits of a count."""
     if not (form.counted and form.entries):
         return 0, 0
     return form.entries, next(iter(form.trees.values())).count_bits
 
 
 def left_out(result: ClientResult, why: str) -> ClientResult:
-    """Return the result of a client whose reply is in no sum: its state stays as it was."""
+    """Return the result of a client whose reply is in no sum; its state stays as it was."""
     return replace(result, status=why, up={}, filed=None)
 
 
 class PackedReply(SealedReply):
-    """A reply encoded as words: 64-bit whole numbers, whose sums wrap around."""
+    """A reply encoded as words: 64-bit integers, whose sums wrap around."""
 
     # A subclass with the words as its only tree: workers carry it and add it up as any reply.
 
     @classmethod
     def of(cls, words: Words, round: int = 0) -> PackedReply:
-        """Make a reply of these words."""
+        """Make a reply from these words."""
         layout = Layout((WORDS,), ((len(words),),))
         tree = Params(torch.from_numpy(words.view(np.int64)), layout)
         return cls(round, {WORDS: SealedTree(tree, 1.0)}, {})
 
     @property
     def words(self) -> Words:
-        """The words."""
+        """The words of the encoded reply."""
         return unpack_words(self.trees[WORDS].total)
 
 
@@ -336,20 +336,20 @@ def redact(result: ClientResult, form: ReplyLayout) -> ClientResult:
 
 
 def masked(method: Method, privacy: Privacy) -> bool:
-    """Return whether people share different entries, so that counts per entry are summed, too."""
+    """Return whether people share different entries, so that counts per entry are also summed."""
     return not privacy.bounded and any(
         e.trees and e.weight != "number" for e in method.exposure.values()
     )
 
 
 def server_deals(method: Method, privacy: Privacy) -> bool:
-    """Return whether the server deals the tables that close entries which few people share."""
+    """Return whether the server deals the tables that hide entries shared by few people."""
     # A dealer that lies could have such entries opened. With three aggregators one of them deals.
     return masked(method, privacy) and len(privacy.aggregators) == 2
 
 
 def steered(method: Method) -> tuple[str, ...]:
-    """Return the trees that a server sends people one by one before their sum, under no digest."""
+    """Return the trees that a server may send each person differently before their sum."""
     # In split learning these are gradients. A server that sends zeros to all but one person gets
     # that person's update as the sum, so reports must say what is assumed.
     exposed = method.exposure.values()
@@ -361,7 +361,7 @@ def steered(method: Method) -> tuple[str, ...]:
 
 
 def smallest(plan: Plan) -> SecureSum | None:
-    """Return secure sums over the fewest people that a plan allows, for the size of replies."""
+    """Return secure sums over the fewest people that a plan allows, to find the size of replies."""
     if plan.privacy.aggregation is None:
         return None
     policy, user = plan.privacy.aggregation.among(0), plan.privacy.user
@@ -370,10 +370,10 @@ def smallest(plan: Plan) -> SecureSum | None:
 
 
 def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
-    """Return the secure sums for replies of so many clients; None: the server sees plain sums.
+    """Return the secure sums for replies of `people` clients; None: the server sees plain sums.
 
     Raises:
-        ConfigError: the plan or the method does not allow secure sums over so many.
+        ConfigError: the plan or the method does not allow secure sums over this number.
     """
     policy = plan.secrecy(people)
     if policy is None:

@@ -22,7 +22,7 @@ class Silos:
         labs: name of a lab -> the people in it, in the order in which they take their turns.
 
     Raises:
-        ConfigError: a lab is empty, somebody is in two, or a name cannot be a client's.
+        ConfigError: a lab is empty, a person is in two labs, or a name cannot be a client's name.
     """
 
     labs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Silos:
         return len(self.labs) or people
 
     def inside(self, person: str) -> int:
-        """Return the number of people in a person's lab; 1: the person is in no lab."""
+        """Return the number of people in a person's lab; 1 if the person is in no lab."""
         return len(self.labs[self.lab_of[person]]) if person in self.lab_of else 1
 
     def size(self, client: str) -> int:
@@ -70,7 +70,7 @@ class Silos:
         return len(self.labs.get(client, (client,)))
 
     def together(self, clients: int) -> int:
-        """Return the largest number of people that so many clients have together."""
+        """Return the largest number of people that `clients` clients can have together."""
         sizes = sorted(map(len, self.labs.values()), reverse=True)
         return sum(sizes[:clients]) if self.labs else clients
 
@@ -85,10 +85,10 @@ class Silos:
         return min(map(len, self.labs.values()), default=1)
 
     def check(self, people: Sequence[str]) -> None:
-        """Check that everybody of the data is in a lab, and that nobody else is.
+        """Check that all people of the data, and nobody else, are in a lab.
 
         Raises:
-            ConfigError: names who is not, and what to do.
+            ConfigError: names the people for whom this fails, and what to do.
         """
         if not self.labs:
             return
@@ -104,7 +104,7 @@ class Silos:
             )
 
     def grouped(self, federation: Federation) -> Federation:
-        """Return the labs as a federation without data, with their numbers of training samples."""
+        """Return the labs as a federation without data, but with numbers of training samples."""
         people = federation.people
         counts = {
             lab: sum(len(people[person].train) for person in members)
@@ -118,6 +118,6 @@ NO_LABS = Silos()
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are, for a message."""
+    """Return the first names for a message, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more

@@ -41,7 +41,7 @@ def device_for(method: Method, plan: Plan) -> torch.device:
 
 
 def refuse_processor(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
-    """Refuse a GPU that is asked for by name where some of the work stays on the processor.
+    """Refuse a GPU that was asked for by name if some of the work stays on the processor.
 
     Raises:
         ConfigError: names the work.
@@ -64,21 +64,21 @@ def solver_for(
     plan: Plan,
     device: torch.device,
 ) -> SolverChoice:
-    """Choose the training settings, by a short trial where `run.solver` is "auto"."""
+    """Choose the training settings; if `run.solver` is "auto", by a short trial."""
     precision, why = precision_for(method, task, plan, device)
     choice = _solver_for(method, task, federation, cohort, plan, device, precision)
     return choice._replace(reason=f"{choice.reason}; {precision}: {why}") if why else choice
 
 
 class PrecisionChoice(NamedTuple):
-    """A precision of training, and why "auto" chose it; the reason is empty where it was named."""
+    """A precision of training, and why "auto" chose it; without "auto" the reason is empty."""
 
     name: Precision
     reason: str
 
 
 def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) -> PrecisionChoice:
-    """Choose the precision of training: the one that is named, or what "auto" means here."""
+    """Choose the precision of training: the one that is named, or for "auto" by the machine."""
     # Nothing is measured: the same run on the same kind of machine must choose the same.
     if plan.precision != "auto":
         return PrecisionChoice(plan.precision, "")
@@ -107,7 +107,7 @@ def _solver_for(
     device: torch.device,
     precision: Precision,
 ) -> SolverChoice:
-    """Choose the training settings in this precision."""
+    """Choose the training settings for this precision."""
     wanted, records = plan.solver, known_records(*method.state_records(task)).values()
     if plan.privacy.solver is not None:
         return SolverChoice("sequential", 1, precision, device.type, ONE_BY_ONE)

@@ -32,16 +32,16 @@ class ServedClient:
     """A client that is being served.
 
     Attributes:
-        task: its task in the batch.
-        state: its state so far, which is filed only at the end of the session.
-        checks: checks of what it sends.
-        up: bytes it sent, by tree.
-        down: bytes it was sent, by tree.
-        metrics: metrics in its replies.
-        turns: number of its turns so far.
-        steps: number of steps that the server took with its batches.
-        examples: weight of its training data.
-        fault: why it is served no more; None: it is.
+        task: the client's task in the batch.
+        state: the client's state so far, which is filed only at the end of the session.
+        checks: checks of what the client sends.
+        up: bytes that the client sent, by tree.
+        down: bytes that the client was sent, by tree.
+        metrics: metrics in the client's replies.
+        turns: number of the client's turns so far.
+        steps: number of steps that the server took with the client's batches.
+        examples: weight of the client's training data.
+        fault: why the client is no longer served; None: it is still served.
     """
 
     task: ClientTask
@@ -57,7 +57,7 @@ class ServedClient:
 
 
 class SessionClients(Protocol):
-    """Access of a session to its clients: their turns and their states."""
+    """Gives a session access to its clients: their turns and their states."""
 
     worker: ClientExecutor
     channel: Channel
@@ -75,7 +75,7 @@ class SessionClients(Protocol):
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Yield the turns of one client; the first is `number` of its session."""
+        """Yield the turns of one client; `number` is that of the first turn in its session."""
         ...
 
     def answer(self, ask: object, progress: float) -> object:
@@ -85,15 +85,15 @@ class SessionClients(Protocol):
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """File the state of a client after its session, or return why it does not count."""
+        """File a client's state after its session, or return why the session does not count."""
         ...
 
 
 class ServerSession:
-    """Runs `Method.serve` for a group of clients, and takes their turns as it asks for them.
+    """Runs `Method.serve` for a group of clients, and takes their turns when it asks for them.
 
     A client's new state is filed once, at the end of the session. A client that was quarantined or
-    lost keeps its old state, and its part of the session counts for nothing.
+    lost keeps its old state, and its part of the session does not count.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ServerSession:
             templates: initial model of this copy of the server's part, which is trained in place.
 
         Returns:
-            A result for each client, and the trained copy as a reply; None: it does not count.
+            A result for each client, and the trained copy as a reply, or None if it does not count.
         """
         outcome = self._drive(self.worker.method.serve(tuple(self.served), templates))
         sealed = None
@@ -136,7 +136,7 @@ class ServerSession:
         return [self._result(served) for served in self.served.values()], sealed if counts else None
 
     def _drive(self, conversation: Conversation[Reply]) -> Reply | None:
-        """Drive the server's part to its end; None: it gave up, as a client was quarantined."""
+        """Drive the server's part to its end; None: it stopped, as a client was quarantined."""
         answer, quarantine = None, None
         while True:
             try:
@@ -160,7 +160,7 @@ class ServerSession:
                 quarantine = error
 
     def _work(self, ask: object) -> object:
-        """Compute with what a client sent last; the client is quarantined if that is impossible."""
+        """Compute with what a client last sent; if that is impossible, quarantine the client."""
         if isinstance(ask, Quarantine):
             self.served[ask.client].fault = ask.reason
             raise NoReplyCounted(ask.client)
@@ -188,7 +188,7 @@ class ServerSession:
         }
 
     def _asks(self, request: Requests) -> list[SealedReply]:
-        """Take several turns of one client."""
+        """Take the several turns of one client that a request names."""
         self._check_declared(request.verb, "each")
         return self._turns(request.client, request.verb, request.messages, request.like)
 
@@ -204,7 +204,7 @@ class ServerSession:
     def _turns(
         self, client: str, verb: str, content: Sequence[Message | None], like: Mapping[str, Params]
     ) -> list[SealedReply]:
-        """Take turns of one client; None as content means the message that the method offers."""
+        """Take turns of one client; content of None stands for what the method offers."""
         served = self.last = self.served[client]
         if served.fault is not None:
             raise NoReplyCounted(client)
@@ -224,10 +224,10 @@ class ServerSession:
     def _accept(
         self, served: ServedClient, message: Message, turn: TurnResult, like: Mapping[str, Params]
     ) -> SealedReply:
-        """Check a client's reply, count its bytes and metrics, and take over its new state.
+        """Check a client's reply, count its bytes and metrics, and adopt the client's new state.
 
         Raises:
-            NoReplyCounted: the reply is faulty, or there is none.
+            NoReplyCounted: the reply is faulty, or no reply came.
         """
         for name, params in message.trees.items():
             served.down[name] = served.down.get(name, 0) + bytes_of_arrays({"values": params.flat})
@@ -251,7 +251,7 @@ class ServerSession:
         return self.clients.channel.reply(sealed, known)
 
     def _result(self, served: ServedClient) -> ClientResult:
-        """Return a client's result; its new state is filed if its part of the session counts."""
+        """Return a client's result; file its new state if its part of the session counts."""
         task, filed = served.task, None
         if served.fault is None and not served.state.empty:
             filed, served.fault = self.clients.file_state(task, self.batch.stamp, served.state)

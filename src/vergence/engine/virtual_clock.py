@@ -29,7 +29,7 @@ CLOCK, BASE = "agenda", "base"
 @tagged("Flight")
 @dataclass(frozen=True)
 class PendingUpdate:
-    """The update of a client at work, which has not arrived yet.
+    """The update of a client at work, which has not yet arrived.
 
     Attributes:
         client: the client.
@@ -62,16 +62,17 @@ class VirtualClock:
     """Simulates when replies arrive, and logs what happened.
 
     Attributes:
-        delivery: rule for the replies that a round waits for.
-        presence: which clients are there.
+        delivery: rule that says for which replies a round waits.
+        presence: which clients are present.
         stream: random numbers of the run.
-        work: gives a client's work per turn, in samples.
-        log: seconds of every turn, by client, in a run that is replayed; None: speeds are drawn.
+        work: returns a client's work per turn, in samples.
+        log: in a replay, the seconds of every turn, by client; None: speeds are drawn at random.
         clock: the virtual time, in seconds.
         turns: number of turns begun, by client.
-        pending: updates of clients at work, a heap by arrival.
-        offers: messages that clients at work were sent, by name.
-        rows: lines for events.csv, less the seed; whoever writes them clears them.
+        pending: updates of clients at work, as a heap ordered by arrival.
+        offers: messages sent to clients that are at work, by name.
+        rows: lines for events.csv, without the seed; whoever writes the lines also clears this
+            list.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class VirtualClock:
         return {CLOCK: ClockState(self.clock, dict(self.turns), pending), **self.offers}
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Go back to the state in a checkpoint."""
+        """Return to the state in a checkpoint."""
         state = parts[CLOCK]
         self.clock, self.turns = state.clock, Counter(state.turns)
         self.pending = [(update.due, update.client, update) for update in state.pending]
@@ -143,14 +144,14 @@ class VirtualClock:
     ) -> list[tuple[PendingUpdate, str]]:
         """Let the clock run until enough replies have arrived.
 
-        Of what happens at one moment, arrivals come first, in the order of client ids; then idle
-        clients are sent a message. Fewer replies come only where nobody is at work any more.
+        At equal times, arrivals come first, in the order of client ids; then idle clients are sent
+        a message. Fewer replies arrive only if no client is at work any more.
 
         Args:
-            messages: what clients are sent from now on.
+            messages: messages that clients are sent from now on.
             at: version of the model in these messages.
             progress: share of the run's rounds that are done.
-            base: trees that updates are added to, where they are not sent.
+            base: trees to which updates are added, if these trees are not sent.
 
         Returns:
             Each update that ended, with "arrived", "lost" or "dropped".
@@ -175,7 +176,7 @@ class VirtualClock:
         return landed
 
     def _fate(self, update: PendingUpdate, at: int) -> str:
-        """Return what happens to an update: it arrived, is lost, dropped, or its client is gone."""
+        """Return the fate of an update: arrived, lost or dropped, or its client is gone."""
         if not self.presence.stays(update.client, at):
             return "gone"
         if self.presence.loses(update.client, update.turn, self.stream):
@@ -185,7 +186,7 @@ class VirtualClock:
     def _dispatch(
         self, here: Sequence[str], messages: Mapping[str, Message], at: int, progress: float
     ) -> None:
-        """Send messages to idle clients; a random choice where not all may be at work at once."""
+        """Send messages to idle clients; if not all may be at work at once, to a random choice."""
         flying = {client for _, client, _ in self.pending}
         idle = [client for client in here if client not in flying]
         cohort = self.presence.cohort
@@ -213,7 +214,7 @@ class VirtualClock:
     def aged(
         self, sealed: SealedReply, update: PendingUpdate, at: int, now: Mapping[str, Params]
     ) -> SealedReply:
-        """Return a reply as it counts for version `at` of the model, whose trees are `now`."""
+        """Return a reply scaled for version `at` of the model, whose trees are `now`."""
         age = at - update.version
         factor, trees = self.delivery.scale(age), {}
         for name, tree in sealed.trees.items():
@@ -229,7 +230,7 @@ class VirtualClock:
         return replace(sealed, trees=trees)
 
     def forget(self, at: int) -> None:
-        """Forget messages of which no pending update would count from version `at` on."""
+        """Forget messages whose updates would not count from version `at` on."""
         young = [f for *_, f in self.pending if at - f.version <= OLDEST]
         alive = {name for f in young for name in (f.offer, f"{BASE}{f.version}")}
         self.offers = {name: offer for name, offer in self.offers.items() if name in alive}
@@ -279,7 +280,7 @@ class VirtualClock:
 
 
 def waves(updates: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
-    """Group turns that can be taken at once: from the same version, and one of each client."""
+    """Group turns that can be taken at once: from the same version, one for each client."""
     # A client's second turn goes on from the state that its first one leaves.
     groups: dict[tuple[int, int], list[PendingUpdate]] = {}
     times: Counter[str] = Counter()
@@ -290,15 +291,15 @@ def waves(updates: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
 
 
 def weighed(params: Params, weight: Weight) -> Params:
-    """Return the product of parameters and a reply's weight."""
+    """Return the product of parameters and the weight of a reply."""
     return weight.keep(params) if isinstance(weight, Mask) else params * weight
 
 
 def read_log(path: Path | str, seed: int) -> dict[str, list[float]]:
-    """Read the virtual seconds of every client's turns from an events.csv.
+    """Read the virtual seconds of every client's turns in an events.csv.
 
     Raises:
-        DataError: the file cannot be read, or holds nothing of this seed.
+        DataError: the file cannot be read, or has no lines of this seed.
     """
     seconds: dict[str, list[float]] = {}
     try:

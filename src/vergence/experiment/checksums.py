@@ -49,7 +49,7 @@ def sealed(folder: Path) -> bool:
 def seal(folder: Path) -> None:
     """Write the SHA-256 of a directory's files, none of which may change from now on.
 
-    A directory that is sealed already stays as it is.
+    A directory that is already sealed stays unchanged.
 
     Raises:
         StateError: a table differs from the checkpoint.
@@ -68,7 +68,7 @@ def unseal(folder: Path) -> None:
     """Remove SHA256SUMS, so that a file may change.
 
     Raises:
-        StateError: a file has changed already.
+        StateError: a file has changed since it was sealed.
     """
     if sealed(folder):
         check(folder)
@@ -123,7 +123,7 @@ def sum_of(path: Path) -> str:
 
 
 def notice(folders: Iterable[Path]) -> None:
-    """Print a line on stderr that names the sealed files which have changed, if any."""
+    """Print a line on stderr that names sealed files that have changed, if there are any."""
     paths = [str(f / name) for f in dict.fromkeys(folders) if sealed(f) for name in changed(f)]
     if paths:
         more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""

@@ -37,7 +37,7 @@ def counts(federation: Federation) -> Counts | None:
 
 
 def write(path: Path, federation: Federation) -> None:
-    """Write classes.csv (`person,class,samples`) where a picture of it can be drawn."""
+    """Write classes.csv (`person,class,samples`) if a picture of it can be drawn."""
     if len(federation.people) > MOST or (classes := counts(federation)) is None:
         return
     rows = ((p, kind, n) for p, own in classes.items() for kind, n in own.items())

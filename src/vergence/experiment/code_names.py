@@ -25,7 +25,7 @@ class CodeName:
 
     Attributes:
         place: the file, or the module with its packages.
-        kind: the class in it; "": the only class of the kind that is wanted.
+        kind: name of the class in it; "": the only class of the wanted kind.
     """
 
     place: str
@@ -49,7 +49,7 @@ def parse(name: str) -> CodeName | None:
 
 
 def default_label(name: str) -> str:
-    """Return the label of a method that has none of its own: its class, else its file or module."""
+    """Return the label of a method that sets no label: its class, or else its file or module."""
     code = parse(name)
     return code.kind if code and code.kind else Path(name).stem
 
@@ -57,7 +57,7 @@ def default_label(name: str) -> str:
 def resolve_code_paths(value: Any, folder: Path) -> Any:
     """Put the experiment's folder in front of the names of Python files that exist there.
 
-    Other names stay as they are; their files are looked for from the working directory.
+    Other names stay unchanged; their files are looked up from the working directory.
     """
     if isinstance(value, Mapping):
         return {key: resolve_code_paths(part, folder) for key, part in value.items()}
@@ -78,7 +78,7 @@ def is_file(path: Path) -> bool:
 
 
 def module_file(module: str) -> Path | None:
-    """Find the Python file of a module as an import would, without running anything."""
+    """Find the Python file of a module as an import would, without running any code."""
     # A file that was written a moment ago would not be found otherwise.
     importlib.invalidate_caches()
     path: Sequence[str] | None = None

@@ -27,13 +27,13 @@ class PersonPart(Dataset):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data of all people, and for each person left out the run directory without them."""
+    """Data of all people, with the run directory for each person who was left out."""
 
     loaded: Loaded
     folders: Mapping[str, Path]
 
     def only(self, person: str) -> HeldOut:
-        """Return the record of one person; `all` returns it whole.
+        """Return the record of one person; for `all`, return the whole record.
 
         Raises:
             ConfigError: the person was not left out.
@@ -61,7 +61,7 @@ def find_held_out(folder: Path, person: str = "all") -> HeldOut:
     """Find the people left out of a run, or of the runs of a leave-one-out directory.
 
     Raises:
-        ConfigError: nobody was left out, or this person was not.
+        ConfigError: nobody was left out, or not this person.
         StateError: the data are not those that the run was trained on.
     """
     run = read(folder).runs[0]

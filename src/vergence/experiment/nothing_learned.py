@@ -49,8 +49,8 @@ def refuse_unlearned(
 def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
     """Return the seeds of one method in which no training counted, each with the reason.
 
-    Training is a turn with gradient steps. Without any, all replies of the rounds count, and for a
-    method that asks nobody during its rounds those before and after them.
+    A turn with gradient steps counts as training. Without such turns, all replies in the rounds
+    count, or, for a method that asks nobody during its rounds, the replies before and after them.
     """
     # A run of no rounds only measures the model that it starts from.
     if not plan.rounds:

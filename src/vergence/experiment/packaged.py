@@ -17,7 +17,7 @@ def packaged() -> list[str]:
 
 
 def locate(path: Path) -> Path:
-    """Return the file of an experiment: the file named, or the package's experiment of this name.
+    """Return the file of an experiment: the named file, or the package's experiment of this name.
 
     Args:
         path: a file, or a name such as `quickstart`.

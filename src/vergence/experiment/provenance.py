@@ -45,7 +45,7 @@ def stamp(table: Mapping[str, Any], data_sha: str, trace: str | None = None) -> 
 
 
 def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
-    """Return the SHA-256 of a config and the files it names, without settings that change no bits.
+    """Return the SHA-256 of a config and its files, without settings that change no results.
 
     Args:
         table: the resolved config.
@@ -101,7 +101,7 @@ def check_settings(out: Path, table: Mapping[str, Any]) -> None:
     """Refuse a config that differs from the one in a run's folder.
 
     Raises:
-        StateError: settings differ; the message has their values then and now.
+        StateError: settings differ; the message shows the old and the new values.
     """
     then = settings(read_config(out / "config.toml"))
     # TOML has no tuples, so this table goes through TOML, too, before it is compared.
@@ -117,7 +117,7 @@ def check_settings(out: Path, table: Mapping[str, Any]) -> None:
 
 
 def settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the settings that bits depend on, by dotted name; listed methods by number."""
+    """Return the settings that affect results, by dotted name; listed methods have numbers."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{above}{key}"

@@ -58,7 +58,7 @@ def toml_value(value: Any) -> Any:
     """Convert a value to one that TOML can hold.
 
     Raises:
-        NotWritable: no experiment file can hold it.
+        NotWritable: no experiment file can hold the value.
     """
     if isinstance(value, bool | int | float | str):
         return value

@@ -69,9 +69,10 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
 
 
 class AdmittedSource(SourceLoader):
-    """Loader that runs the text which was admitted.
+    """Loader that runs exactly the text that was admitted.
 
-    An ordinary loader could run a compiled file next to it, or a text that was changed since.
+    An ordinary loader could run a compiled file next to the source, or a text that was changed
+    since.
     """
 
     def __init__(self, path: str, text: bytes) -> None:
@@ -89,7 +90,7 @@ class AdmittedSource(SourceLoader):
 
 
 class OneModule(MetaPathFinder):
-    """Finder of one module, which was admitted; other finders see to all others."""
+    """Finder of one admitted module; other finders handle all other modules."""
 
     def __init__(self, name: str, file: Path, text: bytes) -> None:
         self.name, self.file, self.text = name, file, text
@@ -130,7 +131,7 @@ def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
 
 
 def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.ModuleType:
-    """Run the admitted text in a module, and return the module; one that fails is removed."""
+    """Run the admitted text in a module, and return the module; a failed module is removed."""
     # Dataclasses look up their annotations there.
     sys.modules[module.__name__] = module
     try:
@@ -143,13 +144,14 @@ def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.
 
 
 def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """Import the module of this name, made of this text.
+    """Import the module of this name from this text.
 
-    A module that was imported before in the ordinary way is used if the text gives an equal one;
-    else the text runs under another name, so that what is recorded is what runs.
+    If the module was already imported in the ordinary way, that module is used if the text gives an
+    equal one; otherwise the text runs under another name, so that the recorded text is the one that
+    runs.
 
     Raises:
-        ConfigError: it cannot be imported, or was imported before from another text.
+        ConfigError: the module cannot be imported, or was imported before from another text.
     """
     before = sys.modules.get(place)
     if before is not None and not isinstance(_loader(before), AdmittedSource):
@@ -179,7 +181,7 @@ def _loader(module: types.ModuleType) -> Any:
 
 
 def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """Run this text as a module under a new name; the module that was imported stays as it is."""
+    """Run this text as a module under a new name; the module imported before stays unchanged."""
     package, _, last = place.rpartition(".")
     mark = hashlib.sha256(place.encode() + text).hexdigest()[:8]
     loader = AdmittedSource(str(file), text)
@@ -204,9 +206,9 @@ def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]
     """Look up class `name` in `module` and check that it is a subclass of `base`.
 
     Args:
-        module: where it is looked up.
+        module: module in which the class is looked up.
         name: the name of the class.
-        whole: the name of module and class as the experiment has it, for messages.
+        whole: the name of module and class in the experiment, for messages.
         base: the kind of class that is wanted.
 
     Raises:
@@ -236,7 +238,7 @@ def missing_methods_text(kind: type) -> str:
 
 
 def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
-    """Return the message on a module whose one class of a kind is abstract, else None."""
+    """Return the message on a module whose only class of a kind is abstract; None for others."""
     own = [kind for kind in vars(module).values() if isinstance(kind, type)]
     own = [kind for kind in own if issubclass(kind, base) and kind.__module__ == module.__name__]
     return missing_methods_text(own[0]) if len(own) == 1 and inspect.isabstract(own[0]) else None
@@ -246,8 +248,8 @@ def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
 def modules(kind: str) -> dict[str, str]:
     """Map the name of every module of a kind to its import path, without importing the modules.
 
-    A module `base` holds what its sub-package has in common, and is left out. No two sub-packages
-    have modules of one name (a test checks it).
+    Modules called `base`, which hold what a sub-package has in common, are left out. No two
+    sub-packages have modules of the same name, which a test checks.
     """
     paths: dict[str, str] = {}
     package = f"vergence.{kind}"
@@ -296,7 +298,7 @@ def names(kind: str, base: type) -> list[str]:
 
 
 def _untyped_hint(record: type, key: str) -> str:
-    """Return a hint where a dataclass has an attribute of this name without a type annotation."""
+    """Return a hint if a dataclass has an attribute of this name without a type annotation."""
     value = vars(record).get(key)
     if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
         return ""
@@ -308,7 +310,7 @@ def as_table(value: Any, where: str) -> dict[str, Any]:
     """Return a copy of a table of an experiment file.
 
     Raises:
-        ConfigError: the value is no table.
+        ConfigError: the value is not a table.
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must be a table, got {value!r}")

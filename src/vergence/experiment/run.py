@@ -78,14 +78,14 @@ class RoundReport(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundCallback:
-    """Callbacks of whoever started a run, and the advice that its error messages give them.
+    """Callbacks from the caller of a run, and the advice that error messages give to the caller.
 
     Attributes:
         on_round: called after every round.
         bar: whether a progress bar is drawn.
         advice_interrupted: folder -> text on how to continue the interrupted run in it.
-        advice_exists: folder -> text on what to do, as the folder holds a run already.
-        advice_nothing_learned: folder -> text on what to do, as the run in it learned nothing.
+        advice_exists: folder -> text on what to do if the folder already holds a run.
+        advice_nothing_learned: folder -> text on what to do if the run in it learned nothing.
         folder_stays: whether the folder outlives the run, so that a traceback is written to it.
         warn: called with a message when an optional file could not be written; the run continues.
         finished: called with the label and folder of every method whose results are written.
@@ -113,7 +113,7 @@ def start(
     """Run an experiment into a new directory, and return its data.
 
     Raises:
-        StateError: the directory holds a run already.
+        StateError: the directory already holds a run.
         PartialRun: the run was interrupted, the disk is full, or no reply counted in any round of a
             method; finished rounds stay on disk.
     """
@@ -148,7 +148,7 @@ def start_or_resume(
     folder: Path,
     follower: RoundCallback = RoundCallback(),
 ) -> Loaded | None:
-    """Start an experiment with loaded data, resume it, or leave it alone if it is finished.
+    """Start or resume an experiment with loaded data; a finished run stays unchanged.
 
     Raises:
         StateError: the folder holds a run of another experiment or of other data.
@@ -164,7 +164,7 @@ def start_or_resume(
 
 
 def refuse_several_splits(experiment: Experiment, what: str) -> None:
-    """Refuse an experiment with several splits of the data where one is needed.
+    """Refuse an experiment with several splits of the data for an activity that needs one.
 
     Args:
         experiment: what is to be run.
@@ -223,11 +223,11 @@ def resume(
         experiment: the experiment to run.
         out: its folder.
         follower: callbacks of whoever started the run.
-        asked: whether the caller chose the experiment, instead of reading it from this folder: then
-            a finished run is compared with it as well, for which the data are loaded.
+        asked: whether the caller chose the experiment, instead of reading it from this folder. If
+            so, a finished run is also compared with it, for which the data are loaded.
 
     Returns:
-        The data; None where every method was finished and `asked` is false.
+        The data; None if every method was finished and `asked` is false.
 
     Raises:
         StateError: sealed files of a finished method have changed, or the folder holds a run of
@@ -268,7 +268,7 @@ def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
 
 
 def run_stamp(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
-    """Return the digests of everything that the bits of a run of this table depend on."""
+    """Return the digests of everything on which the results of a run of this table depend."""
     made = stamp.stamp(table, loaded.sha, experiment.plan.presence.trace)
     return {**made, **_starting_stamp(experiment)}
 
@@ -341,7 +341,7 @@ def run_methods(
 
     Args:
         experiment: the experiment to run.
-        loaded: its data; for remote clients their names and numbers of samples only.
+        loaded: the experiment's data; for remote clients only names and numbers of samples.
         out: the folder of the run directories.
         follower: callbacks of whoever started the run.
         pool: makes the pool that carries out the turns of a method and seed; None: processes of
@@ -380,7 +380,7 @@ def run_methods(
 
 
 def progress_bar(shown: bool = True) -> Progress:
-    """Return a bar with the time left, drawn only on a terminal and in a notebook."""
+    """Return a bar with the remaining time, drawn only on a terminal and in a notebook."""
     console = Console(stderr=True)
     visible = sys.stderr.isatty()
     if console.is_jupyter:
@@ -449,7 +449,7 @@ def _run_method(
 def _write_final_files(
     experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory
 ) -> None:
-    """Write masks, maps, tables and results, all of them from the saved states.
+    """Write masks, maps, tables and results, all computed from the saved states.
 
     In a deployment only the results are written; clients' states are not on this machine.
     """

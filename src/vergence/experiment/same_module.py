@@ -31,7 +31,7 @@ PARTS: Mapping[type, tuple[str, ...]] = {
 
 
 class ModuleComparison:
-    """Comparison of a module that was imported, and the same file's text run under another name."""
+    """Comparison of an imported module with the same file's text, run under another name."""
 
     def __init__(self, imported: types.ModuleType, anew: types.ModuleType) -> None:
         self.imported, self.anew = imported, anew

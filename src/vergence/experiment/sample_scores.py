@@ -56,7 +56,7 @@ def write_priors(path: Path, task: Task, federation: Federation) -> None:
 
 
 def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Iterator[Row]:
-    """Yield the rows of one person's test samples; blocks in which nothing counts are left out."""
+    """Yield the rows of one person's test samples, without blocks in which no sample counts."""
     sums = task.per_sample(outputs, samples.copy()).double()
     names = blocks_of(samples)
     for name in dict.fromkeys(names):
@@ -69,7 +69,7 @@ def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Itera
 def blocks_of(samples: Samples) -> list[str]:
     """Return the block of every sample: its picture's or scene's number, or its run of neighbours.
 
-    Samples of pictures may have several fixations, as in `gaze_map`; a video's frame has one.
+    A sample of a picture may have several fixations, as in `gaze_map`; a frame of a video has one.
     """
     # Scene -1 is a scene that nobody else saw: then all samples are cut into runs of neighbours.
     scene, points = samples.columns.get("scene"), samples.columns.get("points")

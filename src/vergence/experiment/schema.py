@@ -100,7 +100,7 @@ class TableOrigin:
 
     Attributes:
         provenance: entries to add to provenance.json.
-        stamp: digests of the states to begin from; a run is resumed only with equal ones.
+        stamp: digests of the states to begin from; a run is resumed only with equal digests.
         begin: (label, seed, folder) -> checkpoint, writes these states into the folder; None: the
             run begins with fresh states.
     """
@@ -114,7 +114,7 @@ class TableOrigin:
 class Experiment:
     """A checked experiment, in which every name is known and every value in range.
 
-    `code` is the user's Python code that it is built from, by place. `built` is the task where it
+    `code` is the user's Python code from which it is built, by place. `built` is the task, if that
     is a Python object that the table only describes.
     """
 
@@ -147,7 +147,7 @@ class Experiment:
         """Load the data, with the noise and the malicious clients that the experiment asks for.
 
         Args:
-            tested: False where test data must not be looked at.
+            tested: whether test data may be read.
 
         Raises:
             DataError: a file is unusable, or a number is NaN or infinite.
@@ -192,7 +192,7 @@ class Experiment:
         return "methods" in self.table
 
     def method_config(self, label: str) -> Table:
-        """Return the table of the experiment with this method alone, as its config.toml has it."""
+        """Return the table of the experiment with this method alone, as in its config.toml."""
         table = {k: v for k, v in self.table.items() if k != "methods"}
         named = dict(zip(self.methods, method_tables(self.table), strict=True))
         return {**table, "method": named[label]}
@@ -223,7 +223,7 @@ def load(
     Args:
         path: the file, or the name of an experiment of the package.
         sets: texts `a.b=c`, each of which overrides a value of the file.
-        trust_code: whether the Python code that it names may run, wherever it is from.
+        trust_code: whether the Python code that the file names may run, wherever it comes from.
         only: label of the one method to keep; the others are neither checked nor built.
 
     Raises:
@@ -258,10 +258,10 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
     Args:
         path: the file.
         above: the files that extend it.
-        sender: the run folder's config among these; None: all of them are the user's.
+        sender: the config of a run folder among these; None: all of these files are the user's.
 
     Raises:
-        ConfigError: a file is missing, no TOML, or extends itself.
+        ConfigError: a file is missing, is not TOML, or extends itself.
     """
     if not is_file(path):
         raise ConfigError(f"no experiment file at {short(str(path))}")
@@ -296,7 +296,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
 
 
 def merge(below: Table, above: Table) -> Table:
-    """Merge two tables deeply; `above` wins."""
+    """Merge two tables deeply, with values of `above` before those of `below`."""
     out = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(out.get(key), dict)
@@ -305,7 +305,7 @@ def merge(below: Table, above: Table) -> Table:
 
 
 def override(table: Table, item: str) -> None:
-    """Apply one `--set a.b=c`; a value that is no TOML is a string."""
+    """Apply one `--set a.b=c`; a value that is not TOML is a string."""
     path, equals, text = item.partition("=")
     if not equals:
         raise ConfigError(f"--set takes key=value, got '{item}'")
@@ -438,7 +438,7 @@ def check_combinations(experiment: Experiment) -> Experiment:
 
 
 def python_parts(table: Mapping[str, Any]) -> str:
-    """Name the parts of a run that are Python objects; "" where an experiment file names all."""
+    """Name the parts of a run that are Python objects; "" if an experiment file names all parts."""
     parts = table.get("python", [])
     if not isinstance(parts, list) or not parts:
         return ""
@@ -503,7 +503,7 @@ def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[D
 
 
 def method_tables(table: Table) -> list[Table]:
-    """Return the method entries, each as a table with a name."""
+    """Return the entries of methods, each as a table with a name."""
     entries = table["methods"] if "methods" in table else [table["method"]]
     if not isinstance(entries, list) or not entries:
         raise ConfigError("methods must be a list with at least one method")
@@ -516,7 +516,7 @@ def method_tables(table: Table) -> list[Table]:
 
 
 def with_one_method(table: Table, label: str) -> Table:
-    """Return the experiment's table with one of its methods only.
+    """Return the experiment's table with only one of its methods.
 
     Raises:
         ConfigError: no method has this label; the message lists the labels.
@@ -539,10 +539,10 @@ def method_table(entry: Any) -> Table:
 
 
 def build_method(entry: Table, local: Table) -> tuple[str, Method]:
-    """Build the method of one entry, and return its label with it.
+    """Build the method of one entry, and return its label and the method.
 
-    Its own `local` is merged over the experiment's. A method that extends another has that one's
-    entry as `base` (default: fedavg), which trains as it does.
+    The entry's own `local` is merged over the experiment's. A method that extends another one has
+    the entry of that method as `base` (default: fedavg), which trains with the same settings.
     """
     entry = dict(entry)
     name = entry.pop("name")
@@ -562,7 +562,7 @@ def check_label(label: Any) -> None:
     """Check that a label can stand in tables and be the name of a folder.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the label cannot be used.
     """
     if not isinstance(label, str) or not LABEL.fullmatch(label):
         raise ConfigError(
@@ -617,5 +617,5 @@ def build_space(table: Table, where: str) -> Space:
 
 
 def data_root(root: str | None) -> str | None:
-    """Return the folder of a data set; relative ones are below VERGENCE_DATA (../shared/data)."""
+    """Return the folder of a data set; relative paths are below VERGENCE_DATA (../shared/data)."""
     return root and data_path(root)

@@ -84,7 +84,8 @@ class SweepSettings:
         search: `grid` tries every combination of listed values, `random` draws `trials` points.
         trials: number of points of each method; for a grid, by default, all its points.
         seed: seed of the draws of points and people.
-        people: people to train and score: a share (float), a number (int), or names.
+        people: people to train and score: people to train and score: a share (float), a number
+            (int), or names of people.
         seeds: every trial runs once with each of them; empty: the seeds of `run`.
         metric: metric by which a winner is chosen, on validation data.
     """
@@ -112,7 +113,7 @@ class SweepSettings:
             raise ConfigError(f"sweep: people must be different names, at least one; got {names}")
 
     def points(self) -> dict[str, list[Point]]:
-        """Return every method's trials, equally many for all.
+        """Return every method's trials, the same number for each method.
 
         Raises:
             ConfigError: a space has too few different points; the message says how many each has.
@@ -243,7 +244,7 @@ def listed(values: Any, where: str) -> tuple[Any, ...]:
     """Return the listed values of a setting.
 
     Raises:
-        ConfigError: they are no list, or not all different.
+        ConfigError: the values are not a list, or not all different.
     """
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where} must be a list of values or {{ low, high }}; got {values!r}")
@@ -256,7 +257,7 @@ def setting(key: str, where: str) -> str:
     """Return a setting's name, if a sweep can vary this setting.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: a sweep cannot vary it.
     """
     root, _, rest = key.partition(".")
     if root not in ROOTS or not rest or (root == "method" and rest.partition(".")[0] in NO_OPTIONS):
@@ -273,7 +274,7 @@ def size(space: Space) -> float:
 
 
 def grid(space: Space) -> list[Point]:
-    """Return every combination of listed values, the last setting running fastest."""
+    """Return every combination of listed values; the last setting varies fastest."""
     values = [c for c in space.values() if isinstance(c, tuple)]
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
 
@@ -289,7 +290,7 @@ def draw(choices: tuple[Any, ...] | SearchRange, stream: RandomStream) -> Any:
 
 
 def edges(space: Space, point: Point) -> list[str]:
-    """Return in words which settings of a point are the smallest or largest number listed."""
+    """Return in words which settings of a point have the smallest or largest listed number."""
     lines = []
     for key, value in point.items():
         choices = space[key]
@@ -302,5 +303,5 @@ def edges(space: Space, point: Point) -> list[str]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number; booleans are none."""
+    """Return whether a value is a number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

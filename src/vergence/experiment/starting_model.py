@@ -56,7 +56,7 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
 
 
 def common_model(run: str, experiment: Any) -> StartingModel:
-    """Return the model that a finished run sends to newcomers, of its first seed.
+    """Return the model that a finished run sends to unseen clients, for the run's first seed.
 
     Args:
         run: the run directory of one method.
@@ -119,7 +119,7 @@ def _copy_in_run(path: Path, run: str) -> StartingModel:
 
 
 def write_copy(start: StartingModel | None, folder: Path) -> None:
-    """Write a copy of the model that a run starts from next to its config."""
+    """Write a copy of the model from which a run starts next to the run's config."""
     if start is not None:
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def refuse_other_split(
 
 
 def people_learned_from(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:
-    """Return those of these people on whom a starting model, or its own start, was trained."""
+    """Return which of these people a starting model, or its own starting model, was trained on."""
     federations = () if start is None else start.learned_from
     trained_on = {who for name, names in federations if name == data for who in names}
     return sorted(trained_on.intersection(people))
@@ -177,7 +177,7 @@ def refuse_overlap(
     Args:
         start: the starting model, if any.
         data: name of the federation.
-        people: those who must be unknown to it.
+        people: the people who must be unknown to it.
         why: the reason and what to do, as the end of the message.
 
     Raises:

@@ -55,20 +55,20 @@ class TrainedRun:
     """One seed of a finished run, with its states and models.
 
     Attributes:
-        folder: its run directory.
+        folder: the run directory.
         experiment: the experiment, with this one method.
         method: the method that was trained.
         task: the task, for this seed.
         server: the server's final state.
         clients: the final state of every client.
         fingerprint: digest of all these states.
-        solving: solver and precision that clients were trained with.
-        evaluation_data: prepared data to predict and measure on; None: the experiment's data, as
-            they are read now.
+        solving: solver and precision with which clients were trained.
+        evaluation_data: prepared data on which to predict and measure; None: the experiment's data,
+            as read now.
         participants: data of the people who took part, where unseen clients are measured: a
             threshold is then fitted to their validation data together, as an unseen client has no
             labels; None: it is fitted to each person's own validation data.
-        stream: random numbers for predictions that are only displayed and skip a defence at the cut
+        stream: random numbers for predictions that are only displayed, without a defence at the cut
             layer; None: the run's own random numbers, with its defence.
     """
 
@@ -90,7 +90,7 @@ class TrainedRun:
         participants: Federation | None = None,
         stream: RandomStream | None = None,
     ) -> TrainedRun:
-        """Return the same run, predicting and measured on these data."""
+        """Return the same run with these data for predicting and measuring."""
         return replace(self, evaluation_data=ready, participants=participants, stream=stream)
 
     @cached_property
@@ -109,7 +109,7 @@ class TrainedRun:
 
     @property
     def ready(self) -> Federation:
-        """Data to predict and measure on, prepared for the network."""
+        """Data on which to predict and measure, prepared for the network."""
         return self.loaded.ready if self.evaluation_data is None else self.evaluation_data
 
     @cached_property
@@ -117,7 +117,7 @@ class TrainedRun:
         """Prepared data of the people who took part.
 
         Raises:
-            StateError: the data that are read now differ from those of the training.
+            StateError: the data that are read now differ from the training data.
         """
         return participants_data(self.folder, self.loaded)
 
@@ -140,7 +140,7 @@ class TrainedRun:
 
     @cached_property
     def validation(self) -> Samples | None:
-        """Validation data of all participants together; None where each person's own are used."""
+        """Validation data of all participants together; None if each person's own data are used."""
         if self.participants is None:
             return None
         return Samples.concatenate([splits.val for splits in self.participants.people.values()])
@@ -150,7 +150,7 @@ class TrainedRun:
 
         Args:
             samples: prepared samples.
-            person: whose prior; None: an unseen client, who gets the prior that is nobody's.
+            person: person whose prior is used; None: an unseen client, who gets the general prior.
         """
         if not self.task.own_prior:
             return samples
@@ -176,7 +176,7 @@ class TrainedRun:
         )
 
     def offers_newcomer(self, whole: bool = False) -> bool:
-        """Return whether the server sends an unseen client any parameters; with `whole`, all."""
+        """Return whether the server sends an unseen client any parameters, or with `whole`, all."""
         trees = self.method.prediction_trees(self.server, NEWCOMER)
         if not whole:
             return bool(trees)
@@ -190,12 +190,13 @@ class TrainedRun:
         return Message("evaluate", trees, round=self.experiment.plan.rounds)
 
     def model(self, person: str, known: bool = True, train: Samples | None = None) -> Params:
-        """Return the parameters that a person predicts with.
+        """Return the parameters with which a person predicts.
 
         Args:
-            person: who predicts.
-            known: whether they have their state from the training; False: that of a newcomer.
-            train: the only training data of theirs that may be used; None: all.
+            person: the person who predicts.
+            known: whether the person's state from training is used; False: the state of an unseen
+                client.
+            train: the part of the person's training data that may be used; None: all of them.
         """
         worker, message = self.executor, self.evaluation_message(person)
         state = worker.state(ClientState(self.clients.get(person) if known else None))
@@ -205,10 +206,10 @@ class TrainedRun:
         )
 
     def newcomer(self, person: str | None = None) -> Params:
-        """Return the parameters that an unseen client is sent, before any training of its own.
+        """Return the parameters that an unseen client receives, before any training of its own.
 
-        A method that sends no whole model gives what `person`, by default the first one, would
-        predict with as an unseen client.
+        If the method sends no whole model, the result is the model with which `person`, by default
+        the first one, would predict as an unseen client.
         """
         sent = self.method.prediction_trees(self.server, NEWCOMER).get("model")
         if sent is None or sent.layout != self.executor.solver.layout:
@@ -252,9 +253,9 @@ class TrainedRun:
     def unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
         """Score a person on whom nobody trained, and return evaluation -> metrics.
 
-        `newcomer` uses the model that the method sends to newcomers, where it sends any; `others`
-        is the mean over the final models of the participants. P0 is `newcomer` where the method
-        sends a whole model, else `others`: all that individual learning can offer this person.
+        `newcomer` uses the model that the method sends to unseen clients, if it sends any; `others`
+        is the mean over the final models of the participants. P0 is `newcomer` if the method sends
+        a whole model, else `others`, which is all that individual learning can offer this person.
 
         Args:
             person: the unseen client.
@@ -278,11 +279,11 @@ class TrainedRun:
 def participants_data(folder: Path, loaded: Loaded) -> Federation:
     """Return the prepared data of the people who took part in a run.
 
-    These are all people that are read now, or those that the run measured where others were added
-    to the data since.
+    These are all people who are read now, or, if others were added to the data since, those whom
+    the run measured.
 
     Raises:
-        StateError: neither has the digest of the data that the run was trained on.
+        StateError: neither of the two has the digest of the run's data.
     """
     run, ready = read(folder).runs[0], loaded.ready
     sha = run.provenance["data"]["sha256"]
@@ -319,8 +320,8 @@ def read_run(
     """Read one seed of a finished run.
 
     Args:
-        folder: its run directory.
-        seed: which seed; None: the first.
+        folder: the run directory.
+        seed: the seed to read; None: the first.
         experiment: the run's experiment, with one method; None: the one in its config.toml.
         clients: whether clients' states are read; in a deployment they are on other machines.
 

@@ -61,7 +61,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Record that a run made of its code: SHA-256, and the directory that its name starts from."""
+    """Record that a run made of its code: SHA-256, and the directory that the name starts from."""
 
     sha: str = ""
     directory: str = ""
@@ -77,9 +77,9 @@ class Trust:
         trust_code: all code may run, as the user said `--trust-code`.
         exact: a file that differs from the recorded one is an error; else only a note is printed.
         hint: what to type to allow the code, for the error message.
-        ban_reason: why no code may run at all, even with `--trust-code`; "": no ban.
-        loaded_code: code that has run, by place; it is not read again, so that a command uses one
-            text of each file.
+        ban_reason: why no code may run at all, even with `--trust-code`; "": code is not banned.
+        loaded_code: code that has run, by place; files are not read again, so that a command uses
+            one text of each.
         recorded_code: the places that run folders' configs name, with the run's record of each.
         accepted_digests: on a machine of a deployment, the files of `folder` that may run in spite
             of the ban, each with the SHA-256 that its operator accepted.
@@ -144,10 +144,10 @@ class Trust:
         return here, text
 
     def file(self, name: str) -> Path | None:
-        """Find the file of code without running anything; None where there is none.
+        """Find the file of code without running any code; None if there is none.
 
-        A relative name in a run's config is looked for from the working directory, then from the
-        run's; a file with the recorded SHA-256 takes precedence.
+        A relative name in a run's config is looked up from the working directory, then from the
+        run's own working directory; a file with the recorded SHA-256 takes precedence.
         """
         if not name.endswith(SUFFIX):
             return module_file(name)
@@ -158,7 +158,7 @@ class Trust:
         return next(iter([*same, *files]), None)
 
     def refusal(self, name: str) -> str:
-        """Return the message on why code does not run, with its digest and how to allow it."""
+        """Return the message on why code may not run, with its digest and how to allow it."""
         here, then = self.file(name), self.recorded_code.get(name, Recorded()).sha
         now = hashlib.sha256(here.read_bytes()).hexdigest() if here else ""
         what = "file" if name.endswith(SUFFIX) else "module"
@@ -183,7 +183,7 @@ def current_trust() -> Trust:
 
 @contextmanager
 def under(trust: Trust) -> Iterator[Trust]:
-    """Let `registry.find` run the code that this trust allows, inside of the block."""
+    """Let `registry.find` run the code that this trust allows, within the block."""
     before = _NOW.set(trust)
     try:
         yield trust
@@ -199,7 +199,7 @@ def trust_in_own_file() -> Trust:
 def trust_for_opening(trust_code: bool) -> Trust:
     """Return the trust for the config of a run that `open_run` opens.
 
-    Inside of a command the command's own trust applies.
+    Within a command, the command's own trust applies.
     """
     trust = current_trust()
     hint = OPENED if trust.hint == IN_PYTHON else trust.hint
@@ -236,14 +236,14 @@ def trust_with_code(code: Mapping[str, Code]) -> Trust:
 
 
 def in_run_folder(path: Path) -> bool:
-    """Return whether a config lies next to a file that a run, sweep or deployment wrote."""
+    """Return whether a config is next to a file that a run, sweep or deployment wrote."""
     # A link lies in one folder, and what it leads to in another: either may be somebody's run.
     folders = {path.absolute().parent, path.resolve().parent}
     return any((folder / name).exists() for folder in folders for name in RUN_FILES)
 
 
 def note_recorded_code(path: Path, table: Mapping[str, Any]) -> None:
-    """Note which code a run folder's config names, or a file that it extends, as not the user's."""
+    """Note the code that a run folder's config, or a file that it extends, names as foreign."""
     if names := python_files(table):
         records = read_recorded_code(path.resolve().parent)
         current_trust().recorded_code.update({n: records.get(n, Recorded()) for n in names})
@@ -303,12 +303,12 @@ def ask_for_trust(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask_for_exact_code(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command that runs, with `--trust-code`, only code as a run recorded it."""
+    """Decorate a command that runs, with `--trust-code`, only code that equals a run's record."""
     return _with_trust_option(command, Trust(exact=True))
 
 
 def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
-    """Give a command the option `--trust-code`, and its trust for as long as it runs."""
+    """Give a command the option `--trust-code`, and its trust while the command runs."""
     words = "run the Python code that the folder or file names; read it first."
     option = inspect.Parameter(
         "trust_code",

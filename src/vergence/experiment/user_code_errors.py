@@ -44,12 +44,12 @@ class Listener:
 def report_user_errors(
     experiment: Experiment, folder: Path, keep: bool, listener: Listener | None = None
 ) -> Iterator[None]:
-    """Turn errors of the user's own code inside of the block into one line.
+    """Turn errors of the user's own code within the block into one-line errors.
 
     Args:
-        experiment: whose code runs.
-        folder: where the traceback is written.
-        keep: whether the folder outlives the run, so that it is written at all.
+        experiment: the experiment whose code runs.
+        folder: folder to which the traceback is written.
+        keep: whether the folder outlives the run; if not, no traceback is written.
         listener: the callback of rounds, whose errors are raised unchanged.
 
     Raises:

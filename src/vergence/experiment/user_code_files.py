@@ -20,7 +20,7 @@ LONGEST_REASON = 300
 
 @contextmanager
 def running(name: str, file: str) -> Iterator[None]:
-    """Turn errors of a file's code inside of the block into one line.
+    """Turn errors of a file's code within the block into one-line errors.
 
     Raises:
         ConfigError: the code raised an exception, or ended the program; the message names the file,
@@ -39,7 +39,7 @@ def running(name: str, file: str) -> Iterator[None]:
 
 
 def _import_hint(error: BaseException, file: str) -> str:
-    """Return a hint where a module was not found; modules next to the file are never imported."""
+    """Return a hint if a module was not found; modules next to the file are never imported."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
     # Only the file itself is shown, accepted and recorded: a module next to it could be anything.
@@ -70,7 +70,7 @@ def one_class_error(module: types.ModuleType, base: type, classes: Sequence[str]
     Args:
         module: the file's module.
         base: the kind of class that is wanted.
-        classes: names of those that it defines.
+        classes: names of the classes of this kind that the file defines.
     """
     kind = base.__name__
     needs = f"{module.__file__} must define exactly one {kind}"
@@ -104,7 +104,7 @@ def import_and_name(base: type) -> tuple[str, str]:
 
 
 def wrong_kind_text(thing: object, base: type) -> str:
-    """Return the message on an object that is no class of the wanted kind."""
+    """Return the message on an object that is not a class of the wanted kind."""
     takes, over = import_and_name(base)
     wanted = f"and a {base.__name__} is wanted here, {over}, by {takes}"
     if not isinstance(thing, type):

@@ -38,7 +38,7 @@ UNCOUNTED = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment's data: `raw` from the data set, `ready` for its network, digest of `ready`."""
+    """An experiment's data: `raw` from the data set, `ready` for the network, and their digest."""
 
     raw: Federation
     ready: Federation
@@ -187,11 +187,11 @@ def check_people(
 ) -> None:
     """Check all people's targets, and try the untrained network on their samples.
 
-    Of people made on demand the first and the last are checked.
+    Of people who are made on demand, only the first and the last are checked.
 
     Args:
-        experiment: whose code is run.
-        task: the task of its first seed.
+        experiment: the experiment whose code runs.
+        task: the task for the first seed.
         federation: prepared data.
         module: the untrained network.
         output: the network's output for one sample.
@@ -229,10 +229,10 @@ def _check_targets(
     Args:
         task: the task.
         module: the untrained network.
-        output: its output for one sample.
+        output: the network's output for one sample.
         part: samples of one person.
-        where: their name, for messages.
-        fine: column and value of targets that the loss accepts; new ones are added.
+        where: the person's name, for messages.
+        fine: columns and values of targets that the loss accepts, to which new ones are added.
     """
     for name in task.labels:
         target = part.columns.get(name)
@@ -262,7 +262,7 @@ def _check_targets(
 
 
 def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
-    """Refuse a loss that is no single number, or that is finite for no training sample."""
+    """Refuse a loss that is not a single number, or is not finite for any training sample."""
     numbers = torch.arange(len(data))
     # The first sample alone comes first: where all is well, it is enough.
     for rows in filter(len, (numbers[:1], *numbers[1:].split(BATCH))):

@@ -36,7 +36,7 @@ def fitting(hint: Any, value: Any) -> Any:
     Texts and booleans are never converted to numbers.
 
     Raises:
-        ConfigError: the value does not fit; the message says what is wanted, and what it got.
+        ConfigError: the value does not fit; the message says what is wanted, and what was given.
     """
     try:
         result = TypeAdapter(hint).validate_python(value)
@@ -86,7 +86,7 @@ def _either(words: list[str]) -> str:
 
 
 def _instead(hint: Any, value: Any) -> str:
-    """Return a hint for a single value in the place of a list."""
+    """Return a hint for a single value given in place of a list."""
     whole = wanted(hint)
     if not whole.startswith("a list of") or isinstance(value, list | dict):
         return ""

@@ -32,22 +32,22 @@ class SecureAggregationConfig:
     Args:
         name: `pairwise`: clients hide their replies under pads that cancel out; `additive`: they
             split them among `aggregators`.
-        min_contributors: a sum of fewer people is opened to nobody; where masks differ, nor is an
-            entry that fewer people share. None: more than half of the people whose replies a round
-            waits for (with `groups`, of a group), and at least 3 (`among`). Under pads with
-            `privacy.user` it is more than half of all people, and a smaller number is refused
-            (`most_of`).
+        min_contributors: fewest people in a sum that is opened; where masks differ, also the fewest
+            who share an entry that is opened. None: more than half of the people whose replies a
+            round waits for (with `groups`, more than half of a group), and at least 3 (`among`).
+            For `pairwise` with `privacy.user` it is more than half of all people, and a smaller
+            number is refused (`most_of`).
         aggregators: 2 to 4 names, of different owners, for `additive`; 3 or 4 where masks differ in
             a deployment.
         range: the largest entry of an update.
         weight: the largest weight of a reply, such as a person's number of samples; a smaller limit
             leaves more bits for values that are weighted by samples.
         metric: the largest metric of a reply.
-        groups: people in a group whose sum a robust rule judges; 0: all are one sum.
+        groups: people in a group whose sum a robust rule judges; 0: all people are in one sum.
         entry_bits: 64, or 32: half is sent and hidden, which needs a smaller `range` and `weight`;
             steps above 2^-16 are refused.
-        cipher: what pads are drawn with, the same at all ends; `chacha20` for processors without
-            instructions for AES. The sum does not depend on it.
+        cipher: cipher with which pads are drawn, the same for all parties; `chacha20` suits
+            processors without instructions for AES. The sum does not depend on the cipher.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -85,7 +85,7 @@ class SecureAggregationConfig:
     def among(self, people: int) -> SecureAggregationConfig:
         """Fill in `min_contributors`, where it is None, for sums over at most `people` people.
 
-        With 0 people it is the smallest number that any sum may have.
+        With 0 people the result has the smallest number that any sum may have.
         """
         if self.min_contributors is not None:
             return self
@@ -100,7 +100,7 @@ class SecureAggregationConfig:
         pays for one release, and the mean of the two sums has less noise than was promised.
 
         Raises:
-            ConfigError: fewer are set, or `asked` at once.
+            ConfigError: `min_contributors` is smaller, or fewer people are `asked` at once.
         """
         least = max(FEWEST, people // 2 + 1) if people else FEWEST
         if (fewest := self.min_contributors) is not None and fewest < least:
@@ -123,7 +123,7 @@ class SecureAggregationConfig:
         """Fewest people in a sum.
 
         Raises:
-            ConfigError: that follows from how many people there are, which is not known here.
+            ConfigError: the number depends on how many people there are, which is not known here.
         """
         if self.min_contributors is None:
             raise ConfigError("privacy.aggregation: how many people there are is not known here")
@@ -132,22 +132,23 @@ class SecureAggregationConfig:
 
 @dataclass(frozen=True)
 class UserLevelConfig(Budget):
-    """One person's whole update, bounded, and noise on every sum; see `UserLevel`.
+    """Bound on one person's whole update, and noise on every sum; see `UserLevel`.
 
-    Where people are in labs (`silos`), a lab sends the sum of its people's bounded updates, and one
-    noise hides a person and a whole lab, by different epsilons: `unit` says whose is asked for.
+    Where people are in labs (`silos`), a lab sends the sum of its people's bounded updates. The
+    same noise hides a person and a whole lab, with different epsilons; `unit` says whose epsilon is
+    given here.
 
     Args:
-        clip: L2 norm over all trees that one person's update may have.
+        clip: largest L2 norm of one person's update, over all trees.
         epsilon: budget of a run (of one seed and method); the noise follows from it.
-        noise: standard deviation of the noise on a sum, as a multiple of `clip`; with `epsilon`
-            too, a plan that would spend more than that is refused.
-        delta: at which epsilon is counted.
-        bits: of the grid that updates are put on; sums of 2^(24 - bits) people are exact.
-        turns: rounds that one person may be in, at most; given, the noise follows a tree over
-            rounds (DP-FTRL), and nothing is assumed about who comes when.
-        restart: rounds of such a tree, after which another begins; 0: one tree for all.
-        unit: whom `epsilon`, `noise` and `clip` are about. `lab`: each lab counts once, with the
+        noise: standard deviation of the noise on a sum, as a multiple of `clip`; if `epsilon` is
+            given too, a plan that would spend more than it is refused.
+        delta: the delta at which epsilon is computed.
+        bits: bits of the grid to which updates are rounded; sums of 2^(24 - bits) people are exact.
+        turns: largest number of rounds that one person may be in. If it is given, noise is added by
+            a tree over rounds (DP-FTRL), which assumes nothing about who takes part when.
+        restart: rounds of such a tree, after which another begins; 0: one tree for all rounds.
+        unit: whom `epsilon`, `noise` and `clip` refer to. `lab`: each lab counts once, with the
             mean of its people's bounded updates, which is no longer than `clip`.
     """
 
@@ -163,11 +164,14 @@ class UserLevelConfig(Budget):
             raise ConfigError("privacy.user.restart is of a tree of noise; give turns, too")
 
     def squared(self, rounds: int) -> int:
-        """Largest sum of squares of one person in a tree of so many rounds; see `tree.squared`."""
+        """Largest sum of squares of one person in a tree of `rounds` rounds; see `tree.squared`."""
         return squared(rounds, min(self.turns or 0, rounds), self.restart)
 
     def level(self, noise: float = 0.0, shares: int = 1, most: int = 1) -> UserLevel:
-        """Bound and noise that hide a person, or a lab, if a reply sums up to `most` people."""
+        """Return the bound and noise that hide a person or a lab.
+
+        The noise is drawn in `shares` shares, and a reply adds up at most `most` people.
+        """
         people = most if self.unit == "person" else 1
         return UserLevel(self.clip, noise, self.bits, shares, people)
 
@@ -182,7 +186,7 @@ class UserLevelConfig(Budget):
         return replace(self.level().bounded(answer, among), metrics={})
 
     def fault(self, sealed: SealedReply, most: int = 1) -> str | None:
-        """Reason not to count a reply of at most `most` people, None if it keeps the bound."""
+        """Return why a reply of at most `most` people must not count; None if it is bounded."""
         level = self.level(most=most)
         # The noise is scaled to the bound, and no robust rule need look at single replies: a longer
         # update of a malicious client would move the sum without limit. Off the grid it would end
@@ -195,41 +199,41 @@ class UserLevelConfig(Budget):
 
 @dataclass(frozen=True)
 class DpSgd(Budget):
-    """Options of DP-SGD: every sample's gradient is clipped, and their sum gets noise.
+    """Options of DP-SGD, which clips the gradient of every sample and adds noise to their sum.
 
     Args:
         name: `dp_sgd`.
-        clip: L2 norm that one sample's gradient may have; it takes the place of `local.clip`.
+        clip: largest L2 norm of one sample's gradient; it replaces `local.clip`.
         epsilon: budget of one client over a run (of one seed and method); each client's noise
             follows from it and from its number of samples.
-        noise: standard deviation of the noise on a sum of gradients, as a multiple of `clip`; with
-            `epsilon` too, a client stops before it spends more than that.
-        delta: at which epsilon is counted.
+        noise: standard deviation of the noise on a sum of gradients, as a multiple of `clip`; if
+            `epsilon` is given too, a client stops before it spends more than it.
+        delta: the delta at which epsilon is computed.
     """
 
     where = "privacy.solver"
     name: Literal["dp_sgd"] = "dp_sgd"
 
     def leaving(self, answer: Reply) -> Reply:
-        """Drop the metrics of a reply, to which no noise is added."""
+        """Drop the metrics of a reply, as no noise is added to them."""
         # A loss is computed from the raw samples: sent as it is, it would bypass the guarantee.
         return replace(answer, metrics={})
 
 
 @dataclass(frozen=True)
 class Privacy(NamedOptions):
-    """All protections of a run, one field each; None means that the protection is off.
+    """All protections of a run, with one field for each; None means that the protection is off.
 
     Attributes:
-        robust: stands in for the weighted sum of a round; None: the sum.
+        robust: robust rule that replaces the weighted sum of a round; None: replies are summed.
         aggregation: how replies are added up; None: whoever runs the server sees each of them.
         user: hides people in sums.
         solver: hides samples in a client's training.
         mask: hides a person in the choice of a mask.
-        cut: what stands at the cut of split learning.
-        output_range: in which the server of split learning expects smashed data.
+        cut: defence at the cut of split learning.
+        output_range: range in which the server of split learning expects smashed data.
         split_guard: how its clients find out whether the server listens to labels.
-        own: protections of somebody's own, see `vergence.privacy.hooks.Protection`.
+        own: the user's own protections, see `vergence.privacy.hooks.Protection`.
     """
 
     robust: RobustRule | None = None
@@ -259,12 +263,12 @@ class Privacy(NamedOptions):
 
     @property
     def judged(self) -> str:
-        """Name of the robust rule that reads single replies, "" where the server only adds up."""
+        """Name of the robust rule that reads single replies; "" if the server only adds them up."""
         return "" if self.robust is None else self.robust.name
 
     @property
     def least(self) -> int:
-        """Fewest people in a secure sum, whoever takes part; 0 where single replies are seen."""
+        """Fewest people in any secure sum; 0 if single replies are seen."""
         return 0 if self.aggregation is None else self.aggregation.among(0).threshold
 
     @property
@@ -274,7 +278,7 @@ class Privacy(NamedOptions):
         return () if policy is None or policy.name != "additive" else policy.aggregators
 
     def leaving(self, answer: Reply) -> Reply:
-        """Part of a reply that leaves a client: bounded, without metrics that nothing hides."""
+        """Return the part of a reply that leaves a client: bounded, without unprotected metrics."""
         # Clients do this on their own machine: a server cannot be asked to forget what it saw.
         for policy in (self.user, self.solver):
             answer = answer if policy is None else policy.leaving(answer)

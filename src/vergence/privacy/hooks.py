@@ -32,9 +32,9 @@ class Turn(Protocol):
 
     Attributes:
         site: what the client sees.
-        message: what it was sent.
-        before: the client's state as the turn began, None if it never took part.
-        after: its state at the end; only `outgoing` may look at it.
+        message: the message that the client was sent.
+        before: the client's state when the turn began; None if it never took part.
+        after: the client's state at the end; only `outgoing` may read it.
         progress: share of the run's rounds that are done.
     """
 
@@ -45,12 +45,12 @@ class Turn(Protocol):
     progress: float
 
     def batches(self) -> RandomStream:
-        """Randomness of the training that is asked for."""
+        """Random numbers of the training that is asked for."""
         ...
 
 
 class ClientHooks:
-    """One protection in a client's turns. Methods that are not overridden change nothing.
+    """One protection in clients' turns; methods that are not overridden change nothing.
 
     Hooks are asked in the order of the run's list: the first is the outermost in `answer`, and the
     first to see a reply in `outgoing`.
@@ -68,63 +68,64 @@ class ClientHooks:
             raise TypeError(f"{cls.__name__} overrides answer(): name in `answers` what it changes")
 
     def attach(self, network: nn.Module) -> None:
-        """Take note of, or change, the network that people are measured with."""
+        """Note, or change, the network with which people are measured."""
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Data and random numbers that a client sees, before its turn begins."""
+        """Return the data and random numbers that a client sees, before its turn begins."""
         return site
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Result of a request of a turn: `then(ask)` is what it is without this protection."""
+        """Return the result of a turn's request; `then(ask)` is that without this protection."""
         return then(ask)
 
     def training(self, ask: Fit, round: int) -> Fit:
-        """Request for training in this round, counted from 1, before anybody answers it.
+        """Return the request for training in this round (from 1), before it is answered.
 
-        Clients can still be trained together.
+        With this method, unlike `answer`, clients can still be trained together.
         """
         return ask
 
     def serving(self, ask: object, client: str) -> object:
-        """Request of the server's half for this client's batch, as it is to be answered."""
+        """Return the server half's request for this client's batch, in the form to be answered."""
         return ask
 
     def computing(self, ask: object, round: int, then: Callable[[object], object]) -> object:
-        """Result of that request in this round; `then(ask)` is the result without it."""
+        """Return the result of that request in this round; `then(ask)` is the plain result."""
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Reply of a turn as it leaves the client."""
+        """Return the reply of a turn in the form in which it leaves the client."""
         return reply
 
     def predicting(self, params: Params, done: int) -> Params:
-        """Parameters that a client predicts with after so many rounds."""
+        """Return the parameters with which a client predicts after `done` rounds."""
         return params
 
     def measuring(self, client: str, round: int) -> None:
-        """Prepare for a measurement of what a client predicts with."""
+        """Prepare to measure the model with which a client predicts."""
 
     def scores(self, params: Params) -> Mapping[str, float]:
-        """Additional metrics of the parameters that a client predicts with."""
+        """Return additional metrics of the parameters with which a client predicts."""
         return {}
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Reason not to count a client's reply from another machine, None if it may be."""
+        """Return why a client's reply from another machine must not count; None if it may."""
         return None
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """True if zeros are sent, and counted, in place of a client's faulty reply.
+        """Return whether zeros are sent, and counted, in place of a client's faulty reply.
 
-        Then the server does not learn that it was faulty, which may depend on the client's data.
+        With zeros, the server does not learn that the reply was faulty, which may depend on the
+        client's data.
         """
         return False
 
     def noise_key(self, client: str) -> NoiseKey | None:
-        """Key of the noise that a client adds to its part of a secure sum, None if it adds none."""
+        """Return the key of the noise that a client adds to its part of a secure sum, if any."""
         return None
 
     def receiving(self) -> Check | None:
-        """Check of what one client sends while it is served, None if there is none."""
+        """Return a check of what one client sends while it is served, if there is one."""
         return None
 
 
@@ -136,8 +137,8 @@ class SingleReplies(NamedTuple):
         messages: the message to each client that was asked.
         templates: trees of the shape that replies must have, for trees that are not in a message.
         exposed: what replies to this verb may contain.
-        shapes: the trees of the result where no reply came.
-        stream: randomness of this round and request.
+        shapes: trees with the shapes of the result, for use if no reply came.
+        stream: random numbers of this round and request.
         form: layout of replies as rows of words where only sums may be opened, else None.
     """
 
@@ -158,10 +159,11 @@ class CombinedReplies(NamedTuple):
 
 
 class ServerHooks:
-    """One protection on the server. Methods that are not overridden change nothing.
+    """One protection on the server; methods that are not overridden change nothing.
 
     Attributes:
-        hides_cohort: nobody learns which clients were asked in a round, nor whether any was.
+        hides_cohort: whether nobody learns which clients were asked in a round, nor whether any was
+            asked.
     """
 
     hides_cohort: ClassVar[bool] = False
@@ -172,16 +174,16 @@ class ServerHooks:
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Clients that a round may ask; `draw(clients, round)` is the cohort without it.
+        """Return the clients that a round may ask; `draw(clients, round)` is the plain cohort.
 
-        `draw` may be called for earlier rounds, too.
+        `draw` may also be called for earlier rounds.
         """
         return draw(clients, round)
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """True if `combine` gets the single replies to a request, in place of their sum.
+        """Return whether `combine` gets the single replies to a request instead of their sum.
 
-        For robust rules alone: a protection of `privacy.own` that overrides it is refused.
+        Only robust rules use this: a protection of `privacy.own` that overrides it is refused.
         """
         return False
 
@@ -198,18 +200,18 @@ class ServerHooks:
         Args:
             whole: the sum of the replies that counted.
             phase: the round's number, "setup" or "finish".
-            number: of the request in its phase, from 1.
-            asked: how many clients were asked.
+            number: number of the request in its phase, from 1.
+            asked: number of clients that were asked.
         """
         return whole
 
     def metrics(self) -> Mapping[str, float]:
-        """Numbers for the round's row of rounds.csv, such as the epsilon spent so far."""
+        """Return numbers for the round's row of rounds.csv, such as the epsilon spent so far."""
         return {}
 
 
 def nobody(line: str) -> None:
-    """Tell a line to nobody."""
+    """Ignore a line that is meant for an operator."""
 
 
 @dataclass(frozen=True)
@@ -217,14 +219,14 @@ class ProtectedRun:
     """Facts about a run that a protection may use.
 
     Attributes:
-        method: of the run.
-        task: of the run, with its seed.
+        method: the method of the run.
+        task: the task of the run, with its seed.
         federation: the people whose data are here.
-        rounds: of the run.
-        state: folder of states, where secrets and logs may lie.
+        rounds: number of rounds.
+        state: folder of states, which may hold secrets and logs.
         here: whether people's data are on this machine; false on the server of a deployment.
         tell: prints a line for the operator of the clients' machine, and for nobody else.
-        hooks: of clients' turns, by the protections that come before this one.
+        hooks: hooks of clients' turns, from the protections that come before this one.
     """
 
     method: Method
@@ -241,13 +243,13 @@ class Guarantee(NamedTuple):
     """Epsilon that hides a unit of data.
 
     Attributes:
-        unit: what is hidden.
-        epsilon: of the whole run, of one seed and method.
-        delta: at which it is counted.
+        unit: the unit that is hidden.
+        epsilon: epsilon of a whole run of one seed and method.
+        delta: the delta at which epsilon is computed.
         neighbours: the two data sets that cannot be told apart.
-        against: from whom it is hidden.
+        against: from whom the unit is hidden.
         ratio: noise in a mean update, as a multiple of the longest update allowed; None: unknown.
-        people: how many are hidden among; 0: unknown.
+        people: number of people among whom one is hidden; 0: unknown.
     """
 
     unit: Literal["person", "lab", "sample"]
@@ -264,9 +266,11 @@ class Promise(NamedTuple):
 
     Attributes:
         text: the line of `vergence explain`.
-        heading: of the same line on the page for an ethics board; "": the page prints `guarantee`.
-        people: what it promises about people, for that page; None: nobody has checked it.
-        guarantee: the promise as numbers, where it is about people or samples.
+        heading: heading of the same line on the page for an ethics board; "": the page prints
+            `guarantee`.
+        people: what the protection promises about people, for that page; None: nobody has checked
+            it.
+        guarantee: the promise as numbers, if it is about people or samples.
     """
 
     text: str
@@ -279,13 +283,14 @@ class Statement(NamedTuple):
     """One sentence about what a protection changes, whatever the data are.
 
     Attributes:
-        part: of a report: `table` and `closing table` of `vergence explain` (before and after what
-            other clients learn), `size` below its flow of data, `update` beside an update that
-            crosses; `server`, `participants`, `residual` and `unprotected` of the page for an
-            ethics board: trust in either, what may be found out, what is not protected.
-        text: in words.
-        who: learns it, in a table.
-        checked: by this software, as nothing is that `privacy.own` says.
+        part: part of a report in which the sentence stands. In `vergence explain` these are `table`
+            and `closing table` (before and after what other clients learn), `size` below its flow
+            of data, and `update` beside an update that is sent. On the page for an ethics board
+            they are `server` and `participants` (how far each is trusted), `residual` (what may
+            still be found out) and `unprotected`.
+        text: the sentence.
+        who: who learns it, in a table.
+        checked: whether this software has checked it, which is never so for `privacy.own`.
     """
 
     part: Literal[
@@ -306,11 +311,12 @@ class Statement(NamedTuple):
 class Protection:
     """Base of protections: a frozen dataclass of its options, in a file of its own.
 
-    An experiment names one's own as `privacy.own = [{ name = "rounding.py", digits = 3 }]`, or
-    `"package.module:Class"`. Methods that are not overridden change nothing and say nothing.
+    An experiment names a user's own protection as `privacy.own = [{ name = "rounding.py", digits =
+    3 }]`, or `"package.module:Class"`. Methods that are not overridden change nothing and say
+    nothing.
 
     Attributes:
-        refuses: settings that it cannot be combined with, in the words of the table in
+        refuses: settings with which it cannot be combined, under the names of the table in
             `vergence.engine.compatibility` (such as "secure sums"), each with the reason.
         forecasts: whether `forecast` says anything.
     """
@@ -319,31 +325,31 @@ class Protection:
     forecasts: ClassVar[bool] = True
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a run that it cannot protect, by a `ConfigError` that says why."""
+        """Refuse a run that this protection cannot protect, by a `ConfigError` that says why."""
 
     def client(self, run: ProtectedRun) -> ClientHooks | None:
-        """Hooks of clients' turns, if there are any."""
+        """Return the hooks of clients' turns, if there are any."""
 
     def server(self, run: ProtectedRun) -> ServerHooks | None:
-        """Hooks of the server, if there are any."""
+        """Return the hooks of the server, if there are any."""
 
     def forecast(self, run: ProtectedRun) -> Sequence[Promise | str]:
-        """Promises for `vergence explain` and the ethics page: what it does, and to whom."""
+        """Return promises for `vergence explain` and the ethics page: effect, and against whom."""
         return ()
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """Sentences for the same two about who sees what; data, or their number, may be missing."""
+        """Return sentences for both pages on who sees what; the data may not be known here."""
         return ()
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Numbers for results.json after a run: what it did, or what was spent."""
+        """Return numbers for results.json after a run: what was done, or what was spent."""
         return {}
 
 
 def answered(
     hooks: Sequence[ClientHooks], ask: object, turn: Turn, plain: Callable[[Any], object]
 ) -> object:
-    """Result of what a turn asks for, through all hooks, the first of them outermost."""
+    """Return the result of a turn's request after all hooks, the first of them outermost."""
     # The first hook is the outermost: it sees the result of all later ones, and none of them can
     # change what it returns.
     at = next((at for at, hook in enumerate(hooks) if isinstance(ask, hook.answers)), None)

@@ -37,17 +37,17 @@ class NoiseKey:
 
     @classmethod
     def new(cls) -> NoiseKey:
-        """Return a fresh secret of the system's randomness."""
+        """Return a fresh secret from the system's random numbers."""
         return cls(new_seed())
 
     def child(self, *purpose: str | int) -> NoiseKey:
-        """Return the secret for a purpose, from which this key cannot be computed."""
+        """Return the secret for one purpose, from which this key cannot be computed."""
         # The parts are spelled by `repr`: joined without quotes, ("1", "23") and ("12", "3") would
         # share their noise, and the difference of two releases would be free of it.
         return NoiseKey(derived(self._key, bytes(SEED), repr(purpose)))
 
     def draws(self) -> NoiseStream:
-        """Return this secret's numbers, from the first on."""
+        """Return this secret's sequence of random numbers, from its beginning."""
         return NoiseStream(self)
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -60,7 +60,7 @@ class NoiseKey:
 
 
 class NoiseStream:
-    """Random numbers one after the other; every call takes new ones."""
+    """Sequence of random numbers; every call takes new ones."""
 
     __slots__ = ("_calls", "_secret")
 
@@ -98,15 +98,15 @@ class NoiseStream:
 def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
     """Return values with noise of this scale, both on one grid of integers.
 
-    The numbers that floating point can reach by adding betray what was added to; multiples of a
-    step that does not depend on the values do not. The sum is rounded, which as post-processing
-    costs nothing; values rounded before it could move apart by a step in every entry. Gradients
-    pass as if there were nothing.
+    Which floating-point sums can occur reveals the value to which noise was added; multiples of a
+    step that does not depend on the values do not reveal it. The sum is rounded, which as
+    post-processing costs nothing; if values were rounded before, two of them could move apart by a
+    step in every entry. Gradients pass through unchanged.
 
     Args:
-        values: any shape, floating.
+        values: tensor of floating-point numbers, of any shape.
         scale: standard deviation (Gaussian) or scale (Laplace), > 0.
-        noise: as many numbers of scale 1.
+        noise: noise of scale 1, one number for each value.
 
     Source of the attack: Mironov, "On significance of the least significant bits for differential
     privacy", CCS 2012.
@@ -120,14 +120,14 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
 
 
 def grid(scale: float) -> float:
-    """Return the step of the grid that noise of this scale and what it hides lie on."""
+    """Return the step of the grid for noise of this scale and for the values that it hides."""
     return 2.0 ** (math.floor(math.log2(scale)) - GRID)
 
 
 def add_noise(flat: Tensor, deviation: float, draws: NoiseStream) -> Tensor:
-    """Add Gaussian noise to a vector in place, as `hidden` does, in pieces that stay in the cache.
+    """Add Gaussian noise to a vector in place, as `hidden` does, in pieces that fit the cache.
 
-    A deviation of 0 leaves it as it is.
+    With a deviation of 0 the vector stays unchanged.
     """
     if not deviation:
         return flat

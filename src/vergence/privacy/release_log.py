@@ -36,7 +36,7 @@ class Release(NamedTuple):
         draw: releases with the same draw are about the same people or frames.
         mark: identifier; a second release with this mark costs nothing if its noise is the same.
         noise: standard deviation as a multiple of the sensitivity.
-        rate: chance of a person or frame to be in the draw.
+        rate: chance that a person or frame is in the draw.
         steps: number of equal releases that this line stands for.
     """
 
@@ -48,7 +48,7 @@ class Release(NamedTuple):
 
 
 class ReleaseLog:
-    """Log of all releases whose noise one secret gave.
+    """Log of all releases whose noise was drawn from one secret.
 
     Raises:
         StateError: the file is damaged or missing.
@@ -87,10 +87,10 @@ class ReleaseLog:
         return account(self.entries)
 
     def charge(self, entry: Release, budget: Budget) -> None:
-        """Write down a release that is about to be made, if the budget allows it.
+        """Record a release that is about to be made, if the budget allows it.
 
         Raises:
-            StateError: it would exceed the budget, or it was made before with other noise.
+            StateError: the release would exceed the budget, or was made before with other noise.
         """
         if entry.mark in self:
             # The same values with a second draw of noise: a server that gets both averages them.
@@ -112,7 +112,7 @@ class ReleaseLog:
         self.enter(entry)
 
     def enter(self, entry: Release) -> None:
-        """Write down a release that is about to be made."""
+        """Record a release that is about to be made."""
         self.entries.append(entry)
         # The line must survive a power failure, as the release will: it is flushed to the disk.
         add_line(self.path, csv_of([entry]).removesuffix("\n"))
@@ -121,7 +121,7 @@ class ReleaseLog:
 
 
 def account(entries: list[Release]) -> Ledger:
-    """Return the ledger of the privacy cost of releases.
+    """Return the ledger with the privacy cost of releases.
 
     Releases of one draw are about the same people: k of them with noise z cost as much as one with
     noise z / sqrt(k).
@@ -139,7 +139,7 @@ def account(entries: list[Release]) -> Ledger:
 
 
 def noted(folder: Path) -> list[str]:
-    """Names of the secret and the logs that were begun in a folder, as the register lists them."""
+    """Return the names of the secret and logs in a folder, as listed in its register."""
     register = folder.with_name(BOOKS)
     if folder.name != FOLDER or not register.exists():
         return []
@@ -163,7 +163,7 @@ def note(path: Path) -> None:
 
 
 def refuse_missing(folder: Path) -> None:
-    """Refuse to continue where the secret or a log that was begun is missing.
+    """Refuse to continue if the secret or a log in a folder's register is missing.
 
     Raises:
         StateError: names the missing file.
@@ -184,7 +184,8 @@ def secret_in(folder: Path) -> NoiseKey:
     """Return the secret of a folder, a fresh one if it has none; only its owner may read it.
 
     Raises:
-        StateError: it is damaged, others may read it, or it or a log that was begun is missing.
+        StateError: the secret is damaged or others may read it, or the secret or a registered log
+            is missing.
     """
     path = folder / NAME
     refuse_missing(folder)

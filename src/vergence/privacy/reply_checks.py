@@ -21,11 +21,11 @@ LARGEST = sys.float_info.max
 def fault(
     sealed: SealedReply, round: int, offered: Mapping[str, Params], exposed: Exposure
 ) -> str | None:
-    """Reason why a reply must not be counted, or None if it may.
+    """Return why a reply must not be counted; None if it may.
 
-    Checked: the round it answers, the names of its trees, layout and dtype against what the client
-    was sent, rows in raw data, finite values and metrics, weights in [0, 1e9], as many as entries,
-    and that values over weights, which robust rules compare, are finite, too.
+    The checks cover the round that it answers, the names of its trees, layout and dtype against
+    what the client was sent, rows in raw data, finite values and metrics, and weights in [0, 1e9],
+    as many as entries. Values divided by weights, which robust rules compare, must be finite, too.
     """
     if sealed.round != round:
         return f"round: answers round {sealed.round}, now is {round}"
@@ -68,9 +68,9 @@ def fault(
 
 
 def _overflows(flat: Tensor, weight: float | Mask | Params, low: float) -> bool:
-    """True if values over their weights, as rules over replies compare them, are not finite.
+    """Return whether values divided by their weights are not finite, as robust rules divide them.
 
-    A mask's entries weigh 1 or nothing; weights from `low` = 1 on make nothing larger.
+    Entries of a mask weigh 1 or 0; weights of at least 1, as `low` shows, enlarge no value.
     """
     if isinstance(weight, Mask) or low >= 1:
         return False
@@ -79,14 +79,14 @@ def _overflows(flat: Tensor, weight: float | Mask | Params, low: float) -> bool:
 
 
 def span(weight: float | Mask | Params) -> tuple[float, float]:
-    """Return the smallest and the largest weight; NaN if there is one."""
+    """Return the smallest and the largest weight; both are NaN if any weight is NaN."""
     if isinstance(weight, Params):
         return weight.range
     return (0.0, 1.0) if isinstance(weight, Mask) else (float(weight), float(weight))
 
 
 def declared(tree: SealedTree, exposed: Exposure) -> bool:
-    """True if a tree's weight is of the kind its method declares, or tells less."""
+    """Return whether a tree's weight is of the kind its method declares, or reveals less."""
     if isinstance(tree.weight, float) or exposed.weight == "per entry":
         return True
     return exposed.weight == "mask" and support(tree)[1] is not None
@@ -95,7 +95,7 @@ def declared(tree: SealedTree, exposed: Exposure) -> bool:
 def zeros_for(
     sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
 ) -> SealedReply | None:
-    """Return a reply of zeros in place of another, None where the shape of a tree is not known."""
+    """Return a reply of zeros in place of another; None if the shape of a tree is unknown."""
     like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
     if not set(exposed.trees) <= set(like):
         return None
@@ -111,10 +111,10 @@ def reply_trees(
     Shapes come from the trees that were `sent`, otherwise from those that the server offers.
 
     Args:
-        method: of the run.
-        verb: of the request.
+        method: the method of the run.
+        verb: the verb of the request.
         sent: trees of the message to the client.
-        server: returns the server's state; called only where `sent` does not suffice.
+        server: returns the server's state; called only if `sent` does not suffice.
     """
     names = method.exposure[verb].trees
     if set(names) - set(sent):

@@ -67,9 +67,10 @@ def means(study: StudyResults, metric: str) -> dict[str, float]:
 
 
 def baseline_sentence(study: StudyResults, metric: str) -> str:
-    """Return the sentence on the baselines without learning, for the best trained method.
+    """Return the sentence on what can be reached without any training.
 
-    It names the best guess and every upper reference; "" if none was measured.
+    It names the best baseline that guesses, and every reference from other people's data; it is ""
+    if none was measured.
     """
     by_name = means(study, metric)
     guesses = {name: value for name, value in by_name.items() if kind(name) == "prior"}

@@ -134,7 +134,7 @@ def column_names(axes: Axes, names: Sequence[str]) -> None:
 
 
 def bare(axes: Axes, *, ticks: bool = False) -> None:
-    """Remove grid and frame around a picture, and its ticks if `ticks` is false."""
+    """Remove the grid and the frame around a picture, and its ticks if `ticks` is false."""
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     if not ticks:
@@ -149,7 +149,7 @@ def colour_bar(figure: Figure, image: AxesImage, label: str, **options: Any) -> 
 
 
 def hover(points: PathCollection, texts: Sequence[str]) -> None:
-    """Give each point a text, which a page shows while the pointer is on the point."""
+    """Give each point a text, which a page shows while the pointer is over the point."""
     points.set_urls([f"{HOVER}{text}" for text in texts])
 
 
@@ -170,7 +170,7 @@ def _svg(figure: Figure, **options: Any) -> str:
 
 
 def figure_format(path: Path | str) -> str:
-    """Return the file format of a figure of this name, before work that may take minutes.
+    """Return the file format of a figure of this name, to fail before work that may take minutes.
 
     Raises:
         ConfigError: the ending is none of png, svg, pdf.

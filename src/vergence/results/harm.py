@@ -32,8 +32,8 @@ RUNS = 20
 class Harm:
     """Losses of people under one method, compared with the best reference for each of them.
 
-    A person has no loss here with fewer than `LEAST` blocks of test samples, without scores of
-    samples in the run, or without a reference that has scores of the same samples.
+    People are left out who have fewer than `LEAST` blocks of test samples, no scores of samples in
+    the run, or no reference with scores of the same samples.
     """
 
     references: tuple[str, ...]
@@ -52,9 +52,9 @@ class Harm:
 
     @property
     def shown(self) -> float:
-        """Smallest loss, as a share, that the test samples would have shown for every person.
+        """Smallest loss, as a share, that the test samples could have shown for any of the people.
 
-        Its interval is assumed to be as wide as that of the measured loss.
+        The interval of such a loss is assumed to be as wide as that of the measured loss.
         """
         return max((HARM + each.loss - each.bound for each in self.losses.values()), default=0.0)
 
@@ -128,7 +128,7 @@ def own_prior(run: Run) -> dict[str, Scores]:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, prior: str, _: int) -> Scores:
-    """Read a file once for all tables; its time of change tells a run that was made anew."""
+    """Read a file once for all tables; its time of change, the last argument, shows a new run."""
     rows = table(path)
     rows = rows[rows.prior == prior] if prior else rows
     rows = rows.assign(total=rows.value * rows.counted)
@@ -143,10 +143,10 @@ def _read(path: Path, prior: str, _: int) -> Scores:
 
 
 def bootstrap_units(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
-    """Return the sums of the units that a bootstrap draws: blocks, or runs of scenes.
+    """Return the sums of the units that a bootstrap draws: blocks, or series of video scenes.
 
     Args:
-        rows: block -> sum and number of samples.
+        rows: block -> sum of the scores, and number of samples.
         order: the blocks, in the order of the units.
     """
     # Scenes of neighbouring numbers follow each other in a video, and are drawn together.

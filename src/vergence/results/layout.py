@@ -172,21 +172,21 @@ def digits(values: Iterable[float]) -> int:
 
 
 def number(value: float, decimals: int) -> str:
-    """Print a number with a true minus sign, or a dash where there is none."""
+    """Format a number with a true minus sign, or a dash where there is none."""
     if not math.isfinite(value):
         return DASH
     return f"{value:.{decimals}f}".replace("-", MINUS)
 
 
 def spread(values: Iterable[float], decimals: int) -> str:
-    """Print the mean of numbers and its 95 % interval."""
+    """Format the mean of numbers and its 95 % interval."""
     listed = with_number(values)
     ends = ", ".join(number(end, decimals) for end in interval(listed))
     return f"{number(float(np.mean(listed)), decimals)} [{ends}]"
 
 
 def finite(value: Any) -> Any:
-    """Return a tree of JSON values with null for NaN and infinity, which JSON does not know."""
+    """Return a tree of JSON values with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     # A named tuple becomes a table; `json` would write it as a list.

@@ -213,12 +213,12 @@ class StudyResults:
 
     @property
     def headline(self) -> str:
-        """The metric tables and plots put first."""
+        """The metric that tables and plots put first."""
         return self.runs[0].headline
 
     @property
     def lower_is_better(self) -> frozenset[str]:
-        """Metrics where less is better."""
+        """Metrics of which less is better."""
         return self.runs[0].lower_is_better
 
     @property
@@ -227,7 +227,7 @@ class StudyResults:
         return self.runs[0].folder != self.folder
 
     def find(self, name: str) -> Run | None:
-        """Return the run with this label, else the first of this method."""
+        """Return the run with this label, or else the first run of this method."""
         matches = [r for r in self.runs if r.label == name] or [
             r for r in self.runs if r.method == name
         ]

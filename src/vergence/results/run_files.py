@@ -212,7 +212,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read one of a run's JSON files.
 
     Raises:
-        StateError: the file is missing, no JSON, or not of the shape that its name requires.
+        StateError: the file is missing or not JSON, or does not have the structure of a file of
+            this name.
     """
     text = read_text(path, JSON_BYTES)
     try:
@@ -226,7 +227,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read a run's config.toml as a table, without building the experiment or running its code.
 
     Raises:
-        StateError: the file is missing, no TOML, or no experiment.
+        StateError: the file is missing, not TOML, or not an experiment.
     """
     text = read_text(path, JSON_BYTES)
     try:
@@ -237,10 +238,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
-    """Return a table unchanged, if it has the shape of this record.
+    """Return a table unchanged if it has the structure of this record.
 
     Raises:
-        StateError: it has not; the message names the key.
+        StateError: it has another structure; the message names the key.
     """
     try:
         kind.model_validate(table)
@@ -250,7 +251,7 @@ def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _first(error: ValidationError | RecursionError) -> str:
-    """Return the first fault as one line."""
+    """Return the first fault in a validation error as one line."""
     if isinstance(error, RecursionError):
         return "is damaged: it holds tables in tables, far too deep"
     every = error.errors(include_url=False)
@@ -262,7 +263,7 @@ def _first(error: ValidationError | RecursionError) -> str:
 
 
 def whole_lines(path: Path, start: int = 0) -> tuple[str, int]:
-    """Return the complete lines of a file from a byte on, and the position after them.
+    """Return the complete lines of a file from a byte on, and the position after those lines.
 
     A file that is missing has no lines.
     """

@@ -32,7 +32,7 @@ Verdict = Literal["equivalent", "different", "different, but equivalent", "undec
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean difference a - b over people, after averaging each person's seeds."""
+    """Mean difference a - b over people, where each person's seeds are averaged first."""
 
     a: str
     b: str
@@ -50,8 +50,8 @@ class ComparedMethod:
 
     `bootstrap` is the BCa interval, `p` Wilcoxon's p-value, `t` Student's; effect sizes have the
     sign of the difference. `equivalence` is the p-value of TOST; without a margin it is NaN, and
-    `verdict` is None. `instead` has the words in the place of a verdict where none may be given,
-    and `destroyed` the method of the two that ended below a constant answer, if one did.
+    `verdict` is None. `instead` has the words that replace a verdict where none may be given, and
+    `destroyed` names the method of the two that ended below a constant answer, if one did.
     """
 
     pair: Paired
@@ -73,7 +73,7 @@ class ComparedMethod:
 
     @property
     def word(self) -> str:
-        """The verdict on the pair, or the words in its place."""
+        """The verdict on the pair, or the words that replace it."""
         if self.different and self.destroyed:
             return f"different: {method_name(self.destroyed)} is worse than a constant"
         return self.instead or ("different" if self.different else "no difference shown")
@@ -81,7 +81,7 @@ class ComparedMethod:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Ranks of all methods of a study within every person; `labels` in the order of `ranking`."""
+    """Ranks of all methods of a study for every person; `labels` are in the order of `ranking`."""
 
     labels: tuple[str, ...]
     people: int
@@ -171,7 +171,7 @@ def judge(
 def _standing(
     study: StudyResults, pair: tuple[str, str], alone: Mapping[str, Standing]
 ) -> tuple[str, str]:
-    """Return the words in the place of a verdict on two runs, and the label of a destroyed one."""
+    """Return the words that replace a verdict on two runs, and the label of a destroyed run."""
     one, other = (study.run(name) for name in pair)
     mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))
     first, second = alone[one.label], alone[other.label]
@@ -180,7 +180,7 @@ def _standing(
 
 
 def family(pairs: Sequence[ComparedMethod]) -> int:
-    """Return the number of hypotheses that p-values were adjusted for; a - b and b - a are one."""
+    """Return the number of hypotheses behind adjusted p-values; a - b and b - a count once."""
     return len({frozenset((j.pair.a, j.pair.b)) for j in pairs})
 
 

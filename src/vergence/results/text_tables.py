@@ -21,9 +21,9 @@ Record = Mapping[str, Any]
 class TextTable:
     """A table of printed cells under a heading.
 
-    The first `keys` columns name the line and are repeated where a console is too narrow for all;
-    `dim` holds the lines to print faintly, `notes` sentences to print below, `records` what a CSV
-    of this block holds.
+    The first `keys` columns name the line; they are repeated where a console is too narrow for all
+    columns. `dim` holds the lines to print faintly, `notes` the sentences to print below the table,
+    and `records` the rows of a CSV file with the same content.
     """
 
     heading: str
@@ -35,7 +35,7 @@ class TextTable:
     records: Sequence[Record] = ()
 
     def show(self, console: Console) -> None:
-        """Print as few tables as the console's width allows."""
+        """Print the table, in as few parts as the console's width allows."""
         console.print()
         console.print(Text(self.heading, style="bold"), soft_wrap=True)
         # A table is measured on a wide console, as a narrow one would cut its cells.
@@ -66,7 +66,7 @@ class TextTable:
         return grid
 
     def markdown(self) -> str:
-        """Return heading, table and notes."""
+        """Return heading, table and notes in Markdown."""
         notes = "".join(f"\n{note}\n" for note in self.notes)
         return f"## {self.heading}\n\n{markdown_table(self.heads, self.lines, self.keys)}{notes}"
 
@@ -78,7 +78,7 @@ class TextTable:
 def markdown_table(
     heads: Sequence[str], lines: Sequence[Sequence[str]], keys: int = 1, rule: str = "---:"
 ) -> str:
-    """Return a table in Markdown; `rule` aligns all but the first `keys` columns, to the right."""
+    """Return a table in Markdown; `rule` sets how all but the first `keys` columns are aligned."""
     rules = ["---"] * keys + [rule] * (len(heads) - keys)
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
 

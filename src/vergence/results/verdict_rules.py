@@ -47,8 +47,8 @@ class Standing:
         ceiling: True if the metric is a share that could hardly be larger.
         learned: True if the row is above the best baseline without learning; None if unknown.
         below: True if the row is significantly below that baseline.
-        gaining: gain per round in the last third of the rounds; 0 if training has finished, NaN if
-            the scores by round are not recorded.
+        gaining: gain per round in the last third of the rounds; it is 0 if training has finished,
+            and NaN if scores were not recorded by round.
         prior: name of the best baseline without learning; "" if there is none.
     """
 
@@ -77,7 +77,7 @@ def standing(
 
     Args:
         scores: the row's scores.
-        priors: name -> scores of the baselines; other people's gaze is none of them.
+        priors: name -> scores of the baselines, without those that use other people's gaze.
         lower: whether less is better.
         gaining: see `Standing`.
         images: for an accuracy, the number of test images; 0: unknown.
@@ -232,7 +232,7 @@ def count_test_images(run: Run, metric: str) -> int:
 
 
 def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
-    """Return whether a run is the best of three or more budgets, and not the largest one."""
+    """Return whether a run's budget is the best of three or more, and not the largest of them."""
     sign = -1 if metric in run.lower_is_better else 1
     means = {
         other.steps: sign * other.estimates[metric].mean
@@ -244,7 +244,7 @@ def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
 
 
 def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
-    """Return whether two rows have equal scores of all people in every metric, as one run has."""
+    """Return whether two rows have equal scores of all people in every metric they share."""
     shared = one.keys() & other.keys()
     return bool(shared) and all(
         one[m].keys() == other[m].keys()
@@ -257,13 +257,13 @@ def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
 
 
 def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool = False) -> str:
-    """Return the words in the place of a verdict on two rows; "" if a verdict may be given.
+    """Return the words that replace a verdict on two rows; "" if a verdict may be given.
 
     Args:
         one: a row.
         other: the row to compare it with; a baseline without learning is a `Standing` with a mean.
         equal: whether all their scores are the same.
-        both: whether both must have learned, as for the statement that they are alike.
+        both: whether both must have learned, as is needed to state that they are alike.
     """
     rows = (one, other)
     if one.ceiling and other.ceiling:

@@ -101,7 +101,7 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def seconds(folder: Path) -> float:
-    """Return the seconds of all rounds, and of the work before and after them, from rounds.csv."""
+    """Return the seconds of all rounds and of the work before and after the rounds."""
     # Every metric of a round has a row, which repeats the seconds.
     spent = table(folder / "rounds.csv").drop_duplicates(["seed", "round", "seconds"])
     return sum(spent.seconds.tolist())
@@ -123,10 +123,10 @@ def write_results(
     Args:
         folder: the finished run.
         label: name of the run in tables.
-        method: of the run.
-        task: of the run.
+        method: the method.
+        task: the task.
         federation: the people, with their data where these are here.
-        plan: settings of the run.
+        plan: the settings.
         personal: mean share of personal parameters; None for methods without masks.
         privacy: what protections spent.
     """

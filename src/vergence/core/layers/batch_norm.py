@@ -12,7 +12,7 @@ from vergence.errors import ConfigError
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation as in evaluation, in training too: an affine layer for each channel.
+    """Batch normalisation that behaves in training as in evaluation: an affine layer per channel.
 
     y = weight * (x - mean) / sqrt(variance + eps) + bias, with the statistics of the layer that it
     replaces. They are constants of the network, as its sizes are: never trained, sent or averaged.
@@ -47,13 +47,14 @@ class FrozenBatchNorm(nn.Module):
 
 
 class PersonalBatchNorm(nn.Module):
-    """Batch normalisation whose running statistics stay with the client that counted them.
+    """Batch normalisation whose running statistics stay with the client that computed them.
 
     In training y = weight * (x - m) / sqrt(v + eps) + bias with a batch's mean m and variance v,
-    which move the running ones as in torch's layers; evaluation takes the running ones. These are
-    parameters of the network that no optimiser moves: they are saved and exported with it; only
-    methods that leave them on the client take such a network (`Method.keeps_statistics`). A batch
-    of one value per channel has no variance: it is normalised by the running statistics.
+    which update the running statistics as in torch's layers; evaluation uses the running
+    statistics. They are parameters of the network that no optimiser changes, and are saved and
+    exported with it. Only methods that leave them on the client accept such a network
+    (`Method.keeps_statistics`). A batch of one value per channel has no variance: it is normalised
+    by the running statistics.
 
     Args:
         norm: the layer that it replaces.
@@ -105,7 +106,7 @@ def personal_norms(module: nn.Module) -> dict[str, PersonalBatchNorm]:
 
 
 def statistics_of(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the parameters that are running statistics, which no optimiser moves."""
+    """Return the names of parameters that are running statistics, which no optimiser changes."""
     return tuple(
         f"{layer}.{name}" if layer else name
         for layer in personal_norms(module)

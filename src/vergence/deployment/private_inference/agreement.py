@@ -68,7 +68,7 @@ class PredictionAgreement:
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of one question, which its client and all parties must have in common.
+    """Terms of one question, on which its client and all parties must agree.
 
     Attributes:
         agreement: digest of the agreement.
@@ -88,7 +88,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Greeting:
-    """First message of a party, to anybody: its name, and a random number to be signed."""
+    """First message of a party to anybody: its name, and a random number to be signed."""
 
     __pydantic_config__: ClassVar = STRICT
     party: ShortText
@@ -100,7 +100,7 @@ class Greeting:
 class Hello:
     """Answer to a greeting: name, terms, and a signature of both and of the greeting.
 
-    A client that does not know yet which material is unused sends no terms.
+    A client that does not yet know which images have unused correlations sends no terms.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -111,7 +111,7 @@ class Hello:
 
     @staticmethod
     def signed_text(greeting: Greeting, role: str, name: str, terms: Terms | None) -> bytes:
-        """Return the text that is signed."""
+        """Return the text to be signed."""
         # The greeting's nonce is in it, so that a recorded hello opens no second connection; the
         # purpose is, so that no signature made for something else can be used here.
         about = None if terms is None else asdict(terms)
@@ -130,7 +130,7 @@ def parsed(kind: type[T], text: bytes | str, who: str) -> T:
     """Return a record from its JSON text.
 
     Raises:
-        StateError: the text is no such record; names who sent it.
+        StateError: the text is not such a record; the message names its sender.
     """
     try:
         return TypeAdapter(kind).validate_json(text)
@@ -159,7 +159,7 @@ class PrivateFolder:
     """Folder of a party or a client, as the network's owner made it.
 
     Raises:
-        StateError: a file is missing or damaged, or the folder is of another dealing.
+        StateError: a file is missing or damaged, or belongs to another dealing of correlations.
         ConfigError: an address is malformed.
     """
 
@@ -192,7 +192,7 @@ class PrivateFolder:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Name of this folder's owner, and addresses of the parties, checked."""
+        """Name of this folder's owner and addresses of the parties, checked."""
         try:
             addresses = TypeAdapter(Addresses).validate_python(tomllib.loads(self._text(PARTIES)))
         except (ValidationError, tomllib.TOMLDecodeError) as error:
@@ -208,16 +208,16 @@ class PrivateFolder:
 
     @property
     def name(self) -> str:
-        """Name of its owner."""
+        """Name of this folder's owner."""
         return self.addresses.name
 
     def certificate(self, party: str) -> Path:
-        """Certificate of a party's own authority, which signed nothing else."""
+        """Certificate of a party's own authority, which signed no other certificate."""
         return self._public(party)[0]
 
     @cached_property
     def sign(self) -> Callable[[bytes], str]:
-        """Function that signs by this folder's key."""
+        """Function that signs with this folder's key."""
         return signer(self.path / NODE)
 
     def hello(self, greeting: Greeting, role: Literal["client", "party"], terms: Terms) -> Hello:
@@ -226,12 +226,12 @@ class PrivateFolder:
         return Hello(role, self.name, terms, self.sign(text))
 
     def introduction(self, greeting: Greeting) -> Hello:
-        """Answer a greeting as a client that asks for the next unused image first."""
+        """Answer a greeting as a client that first asks for the next unused image."""
         text = Hello.signed_text(greeting, "client", self.name, None)
         return Hello("client", self.name, None, self.sign(text))
 
     def is_genuine(self, greeting: Greeting, hello: Hello) -> bool:
-        """Return whether a hello answers this greeting, signed by a key that this folder knows."""
+        """Return whether a hello answers this greeting and is signed by a key of this folder."""
         known = {path.stem: path for path in (self.path / PLACES[hello.role]).glob("*.pub")}
         text = Hello.signed_text(greeting, hello.role, hello.name, hello.terms)
         return hello.name in known and genuine(known[hello.name], text, hello.signature)
@@ -241,7 +241,7 @@ PLACES = {"client": CLIENTS, "party": KEYS}
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file, "" if it is missing."""
+    """Return the SHA-256 of a file; "" if it is missing."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
@@ -252,9 +252,9 @@ def write_addresses(folder: Path, name: str, parties: Mapping[str, str]) -> None
 
 
 class MaterialLedger:
-    """Number of the next image whose correlations are unused; it only grows.
+    """Number of the next image with unused correlations, which only grows.
 
-    Correlations that are used for two images show a party the difference of the images.
+    Correlations that are used for two images would show a party the difference of the images.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -265,7 +265,7 @@ class MaterialLedger:
         """Number of the first unused image.
 
         Raises:
-            StateError: the file does not say.
+            StateError: the file does not contain it.
         """
         try:
             image = json.loads(self._file.read_text(encoding="utf-8"))["next"]
@@ -280,10 +280,10 @@ class MaterialLedger:
         return image
 
     def check(self, terms: Terms, images: int) -> None:
-        """Refuse a question whose material was used, or never dealt.
+        """Refuse a question whose correlations were already used, or never dealt.
 
         Raises:
-            StateError: says which, and the next unused image.
+            StateError: says which of the two, and the next unused image.
         """
         if terms.start < self.next:
             raise StateError(
@@ -307,10 +307,10 @@ class MaterialLedger:
             )
 
     def spend(self, terms: Terms, images: int) -> None:
-        """Record that a question's material is used; durably, and before any of it is.
+        """Record durably that a question's correlations are used, before any of them is.
 
         Raises:
-            StateError: the material was used before, or never dealt.
+            StateError: the correlations were used before, or never dealt.
         """
         self.check(terms, images)
         text = json.dumps({"next": terms.start + terms.images}).encode()

@@ -45,7 +45,7 @@ class PrivateAnswer:
 
     Attributes:
         values: `[n, answers]`.
-        seconds: from connecting to the last share of the answers.
+        seconds: seconds from connecting to the last share of the answers.
         sent: bytes to all parties.
         received: bytes from all parties.
     """
@@ -71,7 +71,8 @@ async def gather_or_fail(talks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Wait for coroutines, one for each party; return their results.
 
     Raises:
-        StateError: one failed; holds the reasons of all that failed within a second more.
+        StateError: a coroutine failed; the message has the reasons of all that failed within
+            another second.
     """
     tasks = [asyncio.ensure_future(talk) for talk in talks]
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -91,14 +92,15 @@ async def ask(
     """Ask the parties about images.
 
     Args:
-        folder: a client's.
-        x: images as the network takes them `[n, ...]`.
+        folder: the folder of a client.
+        x: images in the form that the network takes, `[n, ...]`.
         side_inputs: inputs of a later stage, such as head poses `[n, numbers]`.
         patience: seconds to wait for each message.
 
     Raises:
         ConfigError: inputs have another shape, or are too large.
-        StateError: a party cannot be reached, refuses, or sends another message than is due.
+        StateError: a party cannot be reached, refuses, or sends a message other than the one
+            expected.
     """
     network, names = folder.agreement.network, list(folder.agreement.parties)
     if x.shape[1:] != tuple(network.image) or side_inputs.shape != (len(x), network.side_inputs):
@@ -142,18 +144,19 @@ async def ask(
 
 
 def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> PrivateAnswer:
-    """Write the gaze of the eye images in an npz file; no party learns anything about them.
+    """Write the gaze in the eye images of an npz file; no party learns anything about them.
 
     Args:
-        folder: a client's, of `vergence privacy share`.
-        file: columns `image` (uint8) and `pose` (radians).
-        out: a CSV: sample, pitch_rad, yaw_rad.
+        folder: a client's folder, made by `vergence privacy share`.
+        file: file with columns `image` (uint8) and `pose` (radians).
+        out: CSV file to write, with columns sample, pitch_rad and yaw_rad.
         patience: seconds to wait for each message.
 
     Raises:
         ConfigError: images have another shape.
         DataError: the file is unusable.
-        StateError: see `ask`; or the answer is no angle, so that a party sent something wrong.
+        StateError: as in `ask`; also if the answer is not an angle, as a party sent something
+            wrong.
     """
     place = PrivateFolder(folder)
     # Read before the images: a run directory in place of a client's folder is refused first.

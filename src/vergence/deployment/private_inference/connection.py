@@ -33,12 +33,12 @@ signed one certificate: whoever has its key is that party, wherever it may have 
 
 
 class Line:
-    """One connection, in frames.
+    """One connection that carries frames.
 
     Args:
-        reader: of the connection.
-        writer: of the connection.
-        who: the other side, as errors name it.
+        reader: the connection's reader.
+        writer: the connection's writer.
+        who: name of the other side in error messages.
         patience: seconds to wait for every frame.
     """
 
@@ -53,10 +53,10 @@ class Line:
         self.sent = self.received = 0
 
     async def with_timeout(self, talk: Awaitable[T]) -> T:
-        """Wait for a read or a write, for `patience` seconds at most.
+        """Wait at most `patience` seconds for a read or a write.
 
         Raises:
-            StateError: it took longer, or the connection broke.
+            StateError: the operation took longer, or the connection broke.
         """
         # A party that sends nothing more would otherwise occupy all others for ever.
         try:
@@ -70,7 +70,7 @@ class Line:
         """Send a frame.
 
         Raises:
-            StateError: the other side does not take it in time.
+            StateError: the other side does not accept the frame in time.
         """
         self.writer.write(HEADER.pack(kind, step, len(payload)) + payload)
         self.sent += HEADER.size + len(payload)
@@ -81,15 +81,15 @@ class Line:
         await self.send(WORDS, json.dumps(asdict(record)).encode())
 
     async def receive(self, kind: bytes, step: int = 0, exact: int | None = None) -> bytes:
-        """Return the content of the next frame, which must be the one that is due.
+        """Return the content of the next frame, which must be the expected one.
 
         Args:
-            kind: kind of frame that is due.
-            step: its step.
-            exact: its number of bytes; default at most a record's.
+            kind: the expected kind of frame.
+            step: the expected step.
+            exact: the expected number of bytes; default: at most those of a record.
 
         Raises:
-            StateError: another frame came, a fault, or none in time.
+            StateError: another frame or the report of a fault came, or no frame came in time.
         """
         head = await self.with_timeout(self.reader.readexactly(HEADER.size))
         frame, number, size = HEADER.unpack(head)
@@ -124,7 +124,7 @@ class Line:
 
 
 def server_context(folder: PrivateFolder) -> ssl.SSLContext:
-    """Return the TLS settings of a party, for connections to it."""
+    """Return a party's TLS settings for connections to it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -140,7 +140,8 @@ async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line
     """Connect to a party, and read its greeting.
 
     Raises:
-        StateError: nobody answers, somebody else does, or the party serves another dealing.
+        StateError: no party answers, another one does, or the party serves another dealing of
+            correlations.
     """
     address = folder.addresses.parties[party]
     host, port = host_and_port(address)

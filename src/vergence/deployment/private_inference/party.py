@@ -63,8 +63,8 @@ class PredictionParty:
     """One computing party.
 
     Args:
-        folder: its folder, from `vergence privacy share`.
-        patience: seconds that it waits for each message.
+        folder: the party's folder, made by `vergence privacy share`.
+        patience: seconds that the party waits for each message.
 
     Raises:
         StateError: a file is missing, damaged, or can be read by others.
@@ -98,10 +98,10 @@ class PredictionParty:
         return shares
 
     async def serve(self, ready: asyncio.Event | None = None) -> None:
-        """Answer for ever.
+        """Answer questions without end.
 
         Raises:
-            StateError: the address cannot be listened on.
+            StateError: the party cannot listen on its address.
         """
         address = self.folder.addresses.parties[self.name]
         host, port = listen_address(address), host_and_port(address)[1]
@@ -131,7 +131,7 @@ class PredictionParty:
     async def handle_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Handle one connection: of a party, of a client, or of an outsider, who is refused."""
+        """Handle a connection: from a party, from a client, or from an outsider, who is refused."""
         host = (writer.get_extra_info("peername") or ("somebody",))[0]
         line = Line(reader, writer, str(host))
         self.unknown_peers.append(line)
@@ -161,7 +161,7 @@ class PredictionParty:
         """Greet a peer; return its verified hello, and the terms of its question.
 
         Raises:
-            StateError: the peer is unknown, or asks about another dealing.
+            StateError: the peer is unknown, or has the folder of another dealing of correlations.
         """
         greeting = Greeting(self.name, self.agreement.digest, new_nonce())
         await line.send_record(greeting)
@@ -200,7 +200,7 @@ class PredictionParty:
         return hello
 
     async def hold_connection(self, name: str, terms: Terms, line: Line) -> bool:
-        """Keep another party's connection until a question needs it; the newest of each party."""
+        """Keep the newest connection of each other party until a question needs it."""
         async with self.arrived:
             if name in self.waiting:
                 await self.waiting.pop(name)[1].close()
@@ -212,7 +212,8 @@ class PredictionParty:
         """Answer a client's question.
 
         Raises:
-            StateError: it cannot be answered; its material may be used up nevertheless.
+            StateError: the question cannot be answered; its correlations may be used up
+                nevertheless.
         """
         if self.busy.locked():
             raise StateError("another question is being answered: ask again")
@@ -241,10 +242,10 @@ class PredictionParty:
             note(f"answered: {question}, {seconds:.2f} s, {cost}")
 
     async def compute_with_others(self, terms: Terms, x: Words, side_inputs: Words) -> Words:
-        """Connect with the other parties and compute with them; tell them if it fails here.
+        """Connect with the other parties and compute with them; report a failure here to them.
 
         Raises:
-            StateError: it failed, here or at another party.
+            StateError: the computation failed, here or at another party.
         """
         lines: dict[str, Line] = {}
         try:
@@ -259,10 +260,10 @@ class PredictionParty:
             await asyncio.gather(*(each.close() for each in lines.values()))
 
     async def connect_parties(self, terms: Terms, lines: dict[str, Line]) -> None:
-        """Connect with all other parties about one question: the lower in order dials.
+        """Connect with all other parties about a question; of each two the first in order dials.
 
         Raises:
-            StateError: a party does not connect, or does about another question.
+            StateError: a party does not connect, or connects about another question.
         """
         own = self.order.index(self.name)
         for party in self.order[own + 1 :]:
@@ -276,7 +277,7 @@ class PredictionParty:
         await asyncio.gather(*ready)
 
     async def exchange_ready(self, line: Line) -> None:
-        """Tell another party that this one is ready, and wait for the same."""
+        """Tell another party that this one is ready, and wait until the other is ready, too."""
         await line.send(WORDS, b"")
         await line.receive(WORDS, exact=0)
 
@@ -284,7 +285,7 @@ class PredictionParty:
         """Return another party's connection about this question.
 
         Raises:
-            StateError: it does not connect in time, or has other terms.
+            StateError: the party does not connect in time, or has other terms.
         """
 
         def there() -> bool:
@@ -312,7 +313,7 @@ class PredictionParty:
         """Compute this party's share of the answers.
 
         Raises:
-            StateError: material was used or is damaged, or a party sent a wrong message.
+            StateError: correlations were used or are damaged, or a party sent a wrong message.
         """
         # Spent first, on the disk: a process that is killed in between must not use it again.
         first = self.name == self.order[0]
@@ -332,7 +333,7 @@ class PredictionParty:
             opened = await exchange_shares(to_open, list(lines.values()), step)
 
     def take_material(self, unit: int, seed: bytes, first: bool) -> Holder:
-        """Read the material of one image, and delete its file.
+        """Read the correlations of one image, and delete their file.
 
         Raises:
             StateError: the file is missing.
@@ -359,7 +360,7 @@ async def exchange_shares(mine: Opened, lines: Sequence[Line], step: int) -> Ope
     """Exchange shares of some arrays with all parties; return the arrays.
 
     Raises:
-        StateError: a party sent a share of another step or size, or none in time.
+        StateError: a party sent a share of another step or size, or sent no share in time.
     """
     payload = b"".join(array.tobytes() for array in mine)
     await asyncio.gather(*(line.send(DATA, payload, step) for line in lines))
@@ -377,10 +378,10 @@ def _words(data: bytes) -> Words:
 
 
 def serve(folder: Path, patience: float = PATIENCE) -> None:
-    """Serve one party until the process is ended.
+    """Serve one party's folder until the process ends.
 
     Raises:
-        StateError: the folder is unusable, or served by another process.
+        StateError: the folder is unusable, or another process serves it.
     """
 
     async def main() -> None:

@@ -18,7 +18,7 @@ def check_secret_file(path: Path) -> None:
     """Refuse a secret file that other users can read.
 
     Raises:
-        StateError: they can, or the file is missing.
+        StateError: other users can read the file, or it is missing.
     """
     if not path.is_file():
         raise StateError(f"{path} is missing: ask the model's owner for new folders")
@@ -29,8 +29,8 @@ def check_secret_file(path: Path) -> None:
 class PartySeed:
     """File of the next image's seed, from which no earlier image's seed can be computed.
 
-    Whoever recorded what a party received in a question, and gets all folders later, still cannot
-    take the masks off its images.
+    Somebody who recorded what a party received in a question, and later gets all folders, still
+    cannot remove the masks from its images.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class PartySeed:
         """Return the seeds of some images, and erase them from the file before they are used.
 
         Raises:
-            StateError: see `read`; or the seeds were erased already.
+            StateError: as in `read`; also if the seeds were already erased.
         """
         unit, seed = self.read()
         if start < unit:

@@ -69,7 +69,7 @@ every image and the model: delete both folders here once they are where they bel
 
 @dataclass(frozen=True)
 class DealingCost:
-    """Cost of dealing the material of one image.
+    """Cost of dealing the correlations of one image.
 
     Attributes:
         parties: bytes of correlations per image, by party.
@@ -88,19 +88,19 @@ def share(
     images: int,
     person: str | None = None,
 ) -> DealingCost:
-    """Write folders of parties and clients for private prediction with a finished run's model.
+    """Write folders for private prediction, with the model of a finished run.
 
     Args:
-        run: run directory of task gaze_angle and a network of stages (lenet).
-        parties: addresses by name, two to five.
-        clients: names of those who may ask.
-        out: a new directory.
-        images: number of images that can be asked about in all.
-        person: the person whose model is shared; default a newcomer's.
+        run: directory of a run of the task gaze_angle, with a network of stages (lenet).
+        parties: two to five addresses of parties, by name.
+        clients: names of the clients that may ask.
+        out: a new directory for the folders.
+        images: total number of images for which clients can ask.
+        person: the person whose model is shared; default: the model of an unseen client.
 
     Raises:
         ConfigError: the run has another task or network, or an argument is unusable.
-        StateError: the run is unfinished, or `out` holds something.
+        StateError: the run is unfinished, or `out` is not empty.
     """
     check_arguments(parties, clients, out, images)
     trained, _ = opened(run, person, None)
@@ -115,8 +115,8 @@ def check_arguments(
     """Refuse unusable arguments.
 
     Raises:
-        ConfigError: says which.
-        StateError: `out` holds something.
+        ConfigError: names the argument.
+        StateError: `out` is not empty.
     """
     if not FEWEST <= len(parties) <= MOST:
         raise ConfigError(f"private prediction: {FEWEST} to {MOST} parties; got {len(parties)}")
@@ -187,7 +187,7 @@ def check_answers(
     """Refuse a network whose answers on shares differ from its own.
 
     Raises:
-        ConfigError: its stages compute something besides their layers.
+        ConfigError: its stages compute more than their layers.
     """
     # The layers are read from the network's modules. Code between them would be left out silently,
     # and every private answer would be wrong: two random images show it.
@@ -216,7 +216,7 @@ def check_answers(
 
 
 def deal_weights(weights: Mapping[str, Words], parties: int) -> list[dict[str, Words]]:
-    """Split all parameters into shares, a set for each party."""
+    """Split all parameters into shares, one set for each party."""
     split = {name: make_shares(words, parties) for name, words in weights.items()}
     return [{name: each[i] for name, each in split.items()} for i in range(parties)]
 

@@ -36,7 +36,7 @@ TOLD = 1000
 
 
 class Refusals:
-    """Counts refusals, and tells the operator of the first, tenth, hundredth, ... of each."""
+    """Counts refusals by reason, and reports the first, tenth, hundredth, ... of each."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
@@ -53,19 +53,20 @@ class Refusals:
 
 
 class AdmissionMiddleware:
-    """Admission control before the link (SuperLink): other machines reach it only as nodes.
+    """Admission control before the link (SuperLink), which other machines reach only as nodes.
 
-    Flower serves nodes, its apps and `flwr run` on one port, and lets everybody start code with the
-    last of them. Here that takes a key that only `vergence deploy serve` knows. Of a node's
-    requests Flower checks the signature after it has read them whole, and accepts the same one
-    again for five minutes. Here only known keys are let in, each request once, and none that is
-    too large.
+    Flower serves nodes, its apps and `flwr run` on one port, and lets everybody start code with
+    `flwr run`. Here that requires a key that only `vergence deploy serve` knows. Flower checks the
+    signature of a node's request only after reading the whole request, and accepts the same request
+    again for five minutes. Here only known keys are admitted, each request once, and no request
+    that is too large.
 
     Args:
-        app: the application behind, Flower's.
+        app: Flower's application, to which requests are passed on.
         key: the key of `vergence deploy serve`.
         refusals: counts what is refused.
-        keys: folder of the public keys that are let in, a file NAME.pub each; None: anybody.
+        keys: folder of the admitted public keys, each in a file NAME.pub; None: all keys are
+            admitted.
     """
 
     def __init__(self, app: Any, key: str, refusals: Refusals, keys: Path | None = None) -> None:
@@ -94,7 +95,7 @@ class AdmissionMiddleware:
         await send({"type": "http.response.body", "body": b""})
 
     def refusal(self, scope: Mapping[str, Any]) -> str | None:
-        """Return why a request may not pass, None if it may."""
+        """Return why a request may not pass; None if it may."""
         path, host = scope["path"], (scope.get("client") or ("",))[0]
         headers = dict(scope["headers"])
         names = [name for name, _ in scope["headers"] if name in ONCE]
@@ -146,7 +147,7 @@ class AdmissionMiddleware:
         return None
 
     def read_keys(self) -> None:
-        """Read the keys that are let in, if the folder changed: revoking a key moves its file."""
+        """Read the admitted keys if the folder has changed: revoking a key moves its file."""
         assert self.keys is not None
         changed = self.keys.stat().st_mtime_ns
         if changed != self.changed:
@@ -176,7 +177,7 @@ def replay_key(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
     """Return what identifies a node's request: its key, and r of its ECDSA signature (r, s).
 
     Raises:
-        KeyError, ValueError: a header is missing, or not what it should be.
+        KeyError, ValueError: a header is missing or malformed.
     """
     # Without s: if (r, s) is a genuine signature, so is (r, -s), which anybody can compute: with s
     # in the pair, a recorded request could be sent a second time in that form.

@@ -100,7 +100,7 @@ def unpacked(message: Any) -> bytes:
     """Return the bytes in a message.
 
     Raises:
-        KeyError, AttributeError, TypeError: there are none.
+        KeyError, AttributeError, TypeError: the message has no bytes.
     """
     body = message.content["body"][""]
     data = body if isinstance(body, bytes) else body.data
@@ -111,7 +111,7 @@ def unpacked(message: Any) -> bytes:
 
 @dataclass
 class AwaitedAnswer:
-    """An answer that a thread waits for, and the event that wakes the thread that fetches it."""
+    """An answer for which a thread waits, and the event that wakes the thread that fetches it."""
 
     node: int
     reply: Future[Any] = field(default_factory=Future)
@@ -121,8 +121,8 @@ class AwaitedAnswer:
 class GridTransport:
     """Transport of bytes to nodes and of answers back, for many threads over one Flower grid.
 
-    With `wakeups` the link is notified for which node there is a message, and notifies this end of
-    answers. Without, as on Flower's own programs, both poll every `poll` seconds.
+    With `wakeups`, the link is told which node has a message, and reports answers to this process.
+    Without, as in Flower's own programs, both poll every `poll` seconds.
     """
 
     def __init__(self, grid: Any, poll: float = POLL, wakeups: Wakeups | None = None) -> None:
@@ -137,7 +137,7 @@ class GridTransport:
             threading.Thread(target=self._listen, args=args, daemon=True).start()
 
     def nodes(self) -> dict[int, str]:
-        """Return the connected nodes: number -> time since when."""
+        """Return the connected nodes: each node's number, and the time since it is connected."""
         # `get_nodes` lists nodes that were connected once; `get_node_ids` only those that are.
         numbers = set(self.grid.get_node_ids())
         nodes = [node for node in self.grid.get_nodes() if node.node_id in numbers]
@@ -145,7 +145,7 @@ class GridTransport:
         return {node.node_id: node.last_activated_at for node in nodes}
 
     def name(self, node: int) -> str:
-        """Return the name under which a node's key was registered, "" if none is known."""
+        """Return the name under which a node's key was registered; "" if none is known."""
         return self.names.get(node, "")
 
     def send(
@@ -155,7 +155,7 @@ class GridTransport:
 
         Raises:
             ClientLost: the node reported an error, or did not answer in time.
-            ClientGone: it is no longer `there`, or came back as another node.
+            ClientGone: the node is no longer `there`, or came back as another node.
         """
         from flwr.app import Message
 
@@ -217,7 +217,7 @@ class GridTransport:
                         answered.reply.set_result(reply)
 
     def _listen(self, notices: WakeupSocket) -> None:
-        """Wake threads that wait for a node which has announced its answer."""
+        """Wake threads that wait for a node that has announced its answer."""
         with notices:
             while not self.over.is_set():
                 nodes, lost = notices.wait(LOOK)

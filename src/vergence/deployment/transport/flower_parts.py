@@ -44,7 +44,8 @@ def check_flower() -> None:
     """Check that Flower is installed, in the version whose parts are known.
 
     Raises:
-        ConfigError: it is not; the message names both versions and the first part that is missing.
+        ConfigError: the check fails; the message names both versions and the first part that is
+            missing.
     """
     if find_spec("flwr") is None:
         raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
@@ -58,7 +59,7 @@ def check_flower() -> None:
 
 
 def first_missing() -> str | None:
-    """Return the first name that this Flower lacks, None if it has all of them."""
+    """Return the first name that this Flower lacks; None if it has all of them."""
     for module, names in PARTS.items():
         try:
             imported = importlib.import_module(module)

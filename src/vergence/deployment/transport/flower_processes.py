@@ -85,7 +85,7 @@ def link(arguments: list[str]) -> None:
 
 
 def on_its_path(middleware: Any) -> Any:
-    """Return a middleware limited to its interface, which other requests pass by."""
+    """Return a middleware limited to its own interface; other requests bypass it."""
     from starlette.middleware import Middleware
 
     from vergence.deployment.transport.long_polling import PathMiddleware
@@ -97,7 +97,7 @@ def on_its_path(middleware: Any) -> Any:
 
 
 def node(arguments: list[str]) -> None:
-    """Run a node, which accepts no code but this package's and learns of messages at once."""
+    """Run a node that accepts only this package's code, and learns of messages at once."""
     from vergence.deployment.transport.admission import REASON
     from vergence.deployment.transport.long_polling import AGAIN
 
@@ -141,7 +141,7 @@ def own_code(fab: Any, *asked: Any) -> Any:
     """Fetch the code that the server has for a run, by Flower's function.
 
     Raises:
-        RuntimeError: it is not this package's bundle.
+        RuntimeError: the code is not this package's bundle.
     """
     got = fab(*asked)
     # Flower would run whatever the server sends: a malicious one could read a client's data.
@@ -151,7 +151,7 @@ def own_code(fab: Any, *asked: Any) -> Any:
 
 
 class NodePolls:
-    """A node's polls for a message at its server, and for the answer of its task.
+    """A node's polls: for a message at its server, and for the answer of its task.
 
     Attributes:
         again: set when a response of the server says that there is a message now.
@@ -162,7 +162,7 @@ class NodePolls:
         self.wakeups, self.again, self.pause = wakeups, threading.Event(), GrowingPause()
 
     def message(self, receive: Any) -> Any:
-        """Return the next message, by Flower's function that asks for one."""
+        """Return the next message, by Flower's own function for it."""
         # `again` is obeyed after every second request: a server that always says it cannot keep
         # the client busy without a pause.
         at_once = False
@@ -176,7 +176,7 @@ class NodePolls:
                 time.sleep(max(0.0, begun + POLL - time.monotonic()))
 
     def confirm(self, confirm: Any, *asked: Any) -> None:
-        """Confirm a complete message, by Flower's function, and wake the task process."""
+        """Confirm a complete message by Flower's function, and wake the task's process."""
         confirm(*asked)
         self.wakeups.tell("client")
         self.pause.begin()
@@ -185,18 +185,18 @@ class NodePolls:
 class GrowingPause:
     """A pause between two polls of a local task: a tenth of the time waited so far.
 
-    The end of a short task is seen at once, and a long one costs five polls a second.
+    The end of a short task is noticed at once, and a long task costs five polls a second.
     """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Start the waiting time anew."""
+        """Restart the waiting time."""
         self.since = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for the pause, at most for `seconds`."""
+        """Sleep for the pause, but at most `seconds`."""
         pause = max(BRIEFLY, (time.monotonic() - self.since) / 10)
         time.sleep(min(seconds, pause, POLL))
 
@@ -270,16 +270,16 @@ class ForkedTasks:
         task(self.kind, self.address, self.root, token)
 
     def prepare(self) -> None:
-        """Clear away processes that have ended."""
+        """Clean up after processes that have ended."""
         reap_forks()
 
 
 @dataclass
 class SpawnedTasks:
-    """Runs each task in an interpreter of its own, of which one is always ready beforehand.
+    """Runs each task in an interpreter of its own, one of which is always ready in advance.
 
-    It has the libraries and data when its task comes: Flower takes a task back that gives no sign
-    of life for some seconds.
+    The interpreter already has libraries and data when its task comes, as Flower withdraws a task
+    that does not respond for some seconds.
     """
 
     kind: Literal["server", "client"]
@@ -306,10 +306,10 @@ class SpawnedTasks:
         self.next = self._begin()
 
     def prepare(self) -> None:
-        """Wait until the next interpreter is ready, and clear away those that have ended.
+        """Wait until the next interpreter is ready, and clean up after those that have ended.
 
         Raises:
-            RuntimeError: the next one ended before it had a task.
+            RuntimeError: the next interpreter ended before it had a task.
         """
         self.running = [process for process in self.running if process.poll() is None]
         assert self.next.stdout is not None
@@ -322,7 +322,7 @@ class SpawnedTasks:
 def stand_by() -> str:
     """Report that this process is ready; return the token of its task once there is one.
 
-    Its standard output goes to the log from now on.
+    The process's standard output goes to the log from now on.
     """
     sys.stdout.buffer.write(STANDS_BY + b"\n")
     sys.stdout.flush()
@@ -331,7 +331,7 @@ def stand_by() -> str:
 
 
 def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return Flower's functions that run a task of a server, and one of a client."""
+    """Return Flower's functions that run a server's task and a client's task."""
     from flwr.superlink.runtime import run_serverapp
     from flwr.supernode.runtime.run_clientapp import run_clientapp
 
@@ -416,7 +416,7 @@ class FlowerControl:
 
 
 def begin(parent: int) -> None:
-    """Prepare a process that ends when its parent does, even if that is killed."""
+    """Prepare a process that ends when its parent ends, even if the parent is killed."""
     # Flower asks again for a part that has not arrived after 1, 2, 4, ... seconds, which is long
     # for messages of milliseconds.
     replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", BRIEFLY)

@@ -32,15 +32,15 @@ SMALL = 64 << 10
 
 
 class LongPollMiddleware:
-    """Holds back the answer 'no message', one for each node, and passes on all other answers.
+    """Holds back the answer 'no message' for each node, and passes on all other answers.
 
-    Only Flower's own answer to a request whose signature it found genuine is held back: whoever has
-    no key of this server's cannot occupy a waiting place. A node that asks again while it waits is
-    answered in the older request, so that it holds one connection, and no thread.
+    Only Flower's own answer to a request with a genuine signature is held back, so that nobody
+    without a key for this server can occupy a waiting place. If a node asks again while it waits,
+    its older request is answered, so that a node holds one connection and no thread.
 
     Attributes:
-        wakeups: receives from the run for which node there is a message, and tells the run from
-            which node an answer has arrived.
+        wakeups: tells this process which node has a message, and tells the run from which node an
+            answer has arrived.
         missing_parts: for each public key that announced an answer, the node and how many parts of
             the answer have not arrived. A node that asks for its next message is removed.
     """
@@ -103,7 +103,7 @@ class LongPollMiddleware:
         self.count_part(key)
 
     def count_part(self, key: bytes) -> None:
-        """Count one part; tell the run if the answer is complete."""
+        """Count one part; notify the run if the answer is complete."""
         node, missing = self.missing_parts.pop(key, (0, 0))
         if missing > 1:
             self.missing_parts[key] = (node, missing - 1)
@@ -111,7 +111,7 @@ class LongPollMiddleware:
             self.wakeups.tell("run", node)
 
     def listen(self) -> None:
-        """Read notices as they arrive, from now on."""
+        """Start to read notices as they arrive."""
         asyncio.get_running_loop().add_reader(self.notices.socket, self.read_notices)
 
     def read_notices(self) -> None:
@@ -138,7 +138,7 @@ class LongPollMiddleware:
         """Wait for a notice for a node; return whether one came within `HOLD` seconds.
 
         Args:
-            node: its number.
+            node: the node's number.
             since: number of notices that had come before Flower looked for a message.
         """
         # A message may have come after Flower looked and before this line: waiting for its notice
@@ -166,10 +166,10 @@ def node_in(path: str, request: bytes) -> int:
 
 
 class PathMiddleware:
-    """Middleware that looks only at requests to its own path; others go past it.
+    """Middleware that handles only requests to its own path; others bypass it.
 
-    Each of Flower's middlewares takes a quarter of a millisecond of every request, also of those
-    in which it checks nothing.
+    Each of Flower's middlewares takes a quarter of a millisecond of every request, even of those in
+    which it checks nothing.
     """
 
     def __init__(self, app: Any, kind: Any, path: str, **options: Any) -> None:

@@ -80,7 +80,7 @@ class TLSListener(asyncio.Protocol):
         self.entering = asyncio.get_running_loop().create_task(self.enter(transport))
 
     async def enter(self, transport: Any) -> None:
-        """Do the TLS handshake; hand the connection on to HTTP, or count why it failed."""
+        """Do the TLS handshake; pass the connection to HTTP, or count why it failed."""
         host = (transport.get_extra_info("peername") or ("somebody",))[0]
         try:
             secured = await asyncio.get_running_loop().start_tls(
@@ -112,14 +112,14 @@ class LimitedHttp(HttpToolsProtocol):
         self.due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a request."""
+        """Set the deadline for a request."""
         super().connection_made(transport)
         self.set_deadline(HEADER, "no whole request header")
         if self.early:
             self.data_received(self.early)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; refuse a header that is too long."""
+        """Process bytes; refuse a header that is too long."""
         # Bytes that came with the end of the handshake, before `connection_made`.
         if self.flow is None:
             self.early += data
@@ -133,25 +133,25 @@ class LimitedHttp(HttpToolsProtocol):
             self.refuse(f"a request header of more than {LINES >> 10} KiB")
 
     def on_headers_complete(self) -> None:
-        """Expect the body."""
+        """Set the deadline for the body."""
         self.heading = 0
         self.set_deadline(BODY, "no whole request")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Expect nothing more."""
+        """Clear the deadline, as the request is complete."""
         self.clear_deadline()
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more; it may be lost as soon as the handshake is done."""
+        """Clear the deadline; the connection may be lost right after the handshake."""
         self.clear_deadline()
         self.gone = True
         if self.flow is not None:
             super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read."""
+        """Refuse a request that cannot be parsed."""
         self.refusals.add(self.host, "what it sent is no HTTP")
         super().send_400_response(msg)
 

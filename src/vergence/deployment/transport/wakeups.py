@@ -30,9 +30,9 @@ REST = 0.05
 class Wakeups:
     """Sends notices to the processes that were started with the same secret.
 
-    Every user of the machine can see the sockets' names and send datagrams there. Those that do not
-    begin with the proof, which only the secret gives, are ignored. A flood of them wakes nobody and
-    costs a small share of a processor; notices that it crowds out are lost.
+    Every user of the machine can see the sockets' names and send datagrams to them. Datagrams that
+    do not begin with the proof, which only the secret gives, are ignored. A flood of them wakes no
+    process and costs a small share of a processor; notices that it crowds out are lost.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -51,7 +51,7 @@ class Wakeups:
         return WakeupSocket(self.socket_name(role), self.proof(role))
 
     def socket_name(self, role: str) -> str:
-        """Return the name of a process's socket: no file, so that it ends with the process."""
+        """Return the name of a process's socket, which is not a file and ends with the process."""
         return name_of(self._derived("place", role).hex()[:32])
 
     def proof(self, role: str) -> bytes:
@@ -63,7 +63,7 @@ class Wakeups:
 
 
 class WakeupSocket:
-    """Socket of one process for its notices."""
+    """Socket on which one process gets its notices."""
 
     def __init__(self, place: str, proof: bytes) -> None:
         self.proof = proof
@@ -89,7 +89,7 @@ class WakeupSocket:
         return set(), False
 
     def receive(self) -> tuple[set[int], bool]:
-        """Return the numbers that arrived, and whether so many that some may have been lost."""
+        """Return the numbers that arrived, and whether some may have been lost."""
         numbers, count = set(), 0
         with suppress(BlockingIOError):
             for _ in range(MOST):

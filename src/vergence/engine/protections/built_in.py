@@ -55,8 +55,8 @@ class BudgetedProtection(BuiltInProtection):
     """Base of protections with a budget, whose releases are logged for a client or for a seed.
 
     Attributes:
-        unit: unit of data that it hides.
-        kind: word in the names of its logs.
+        unit: unit of data that the protection hides.
+        kind: word in the names of the protection's logs.
     """
 
     unit: ClassVar[str] = ""
@@ -64,7 +64,7 @@ class BudgetedProtection(BuiltInProtection):
 
     @property
     def delta(self) -> float:
-        """Delta at which epsilon is counted."""
+        """The delta at which epsilon is computed."""
         return getattr(self.policy, "delta", 0.0)
 
     def logs(self, folder: Path) -> list[Path]:
@@ -72,7 +72,7 @@ class BudgetedProtection(BuiltInProtection):
         return sorted(folder.glob(f"seed*.{self.kind}.*.csv"))
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Return the charges of one seed, by the logs in a folder."""
+        """Return what one seed spent, according to the logs in a folder."""
         return [self.entered(owner(path), path) for path in self.logs_of(folder, seed)]
 
     def logs_of(self, folder: Path, seed: int) -> list[Path]:
@@ -80,7 +80,7 @@ class BudgetedProtection(BuiltInProtection):
         return [path for path in self.logs(folder) if path.name.startswith(f"seed{seed}.")]
 
     def entered(self, who: str, path: Path) -> Spending:
-        """Return the charges in a log."""
+        """Return the charges in a log, with the client who made them."""
         charges = ReleaseLog(path).ledger.charges
         return Spending(self.unit, who, tuple((c.noise, c.rate, c.steps) for c in charges))
 

@@ -53,7 +53,7 @@ class DpSgdHooks(ClientHooks):
 
     Attributes:
         policy: clip bound, and noise or a budget.
-        solver: trains with noise; None: the clients, and so their samples, are on other machines.
+        solver: trains with noise; None: the clients and their samples are on other machines.
     """
 
     policy: DpSgd
@@ -80,7 +80,7 @@ class DpSgdHooks(ClientHooks):
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply without metrics: they are made of samples, and no noise hides them."""
+        """Return a reply without metrics, which are computed from samples without noise."""
         return self.policy.leaving(reply)
 
 
@@ -88,7 +88,8 @@ def refuse_own_prior(task: Task) -> None:
     """Refuse a task in which each sample is trained with a prior made of all the person's samples.
 
     Raises:
-        ConfigError: it is such a task: noise for one sample would not hide it in the others.
+        ConfigError: the task is of this kind: noise for one sample would not hide it in the priors
+            of others.
     """
     if task.own_prior:
         raise ConfigError(
@@ -102,7 +103,7 @@ def refuse_overlap(federation: Federation) -> None:
     """Refuse windows that overlap: a frame would be in several samples, but is counted once.
 
     Raises:
-        ConfigError: names somebody with such samples.
+        ConfigError: names a person with such windows.
     """
     federation.refuse_many("looking for windows that overlap")
     for client, splits in federation.people.items():
@@ -150,8 +151,8 @@ def check_solver(
     """Return the trainings that a run of DP-SGD asks of every client, after checking their cost.
 
     Raises:
-        ConfigError: they spend more than the budget, delta is so large that a sample could be
-            published, or a sample is trained with something made of others.
+        ConfigError: the trainings spend more than the budget, delta is so large that a sample could
+            be published, or training on one sample uses values computed from others.
     """
     refuse_own_prior(task)
     refuse_overlap(federation)
@@ -175,12 +176,12 @@ class DpSgdProtection(BudgetedProtection):
     kind, unit = "client", "sample"
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a method or a task that looks at samples in other ways, or mixes them."""
+        """Refuse a method or a task that uses samples in other ways, or mixes them."""
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
         refuse_mixed(run.task, run.federation, passes)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
-        """Return the hooks that train; on the server of a deployment they only remove metrics."""
+        """Return the hooks that train; on a deployment's server they only remove metrics."""
         refuse_elsewhere(run)
         if not run.here:
             return DpSgdHooks(self.policy, None)
@@ -197,7 +198,7 @@ class DpSgdProtection(BudgetedProtection):
         return DpSgdHooks(self.policy, solver)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Say which steps, noise and epsilon the clients with fewest and most samples have."""
+        """State the steps, noise and epsilon of the clients with fewest and most samples."""
         policy, people, texts = self.policy, run.federation, []
         # In a deployment each client keeps to the budget by itself.
         most = math.inf if policy.epsilon is None else policy.epsilon
@@ -228,7 +229,7 @@ class DpSgdProtection(BudgetedProtection):
         return [Promise(first, guarantee=guarantee._replace(epsilon=most)), *map(Promise, rest)]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Say that updates have noise, and what the promise does not cover."""
+        """State that updates have noise, and what the privacy guarantee does not cover."""
         return [
             Statement("update", "made by noised training"),
             *(

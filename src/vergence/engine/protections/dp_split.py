@@ -47,7 +47,7 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
     """Return the training that a run of split learning asks of every client.
 
     Raises:
-        ConfigError: its halves do not both step on losses of single samples.
+        ConfigError: the method's halves do not both take steps on losses of single samples.
     """
     name = registry_name(method)
     if not isinstance(method, BatchwiseSplit) or not _both_step(method):
@@ -64,7 +64,7 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
 
 
 def _both_step(method: BatchwiseSplit) -> bool:
-    """Return whether both halves step on each batch: labels go up, and a gradient comes back."""
+    """Return whether both halves take a step on each batch: labels go up, a gradient comes back."""
     exposed = method.exposure["train"]
     return "labels" in exposed.trees and BACK in (exposed.down or ())
 
@@ -75,10 +75,10 @@ class SplitDpHooks(ClientHooks):
 
     Attributes:
         policy: clip bound, and noise or a budget.
-        solver: has the secret and the release logs.
+        solver: holds the secret and the release logs.
         method: the method.
         sizes: number of training samples of each client.
-        entered: rounds of clients that are in the release logs already.
+        entered: clients and rounds that are already in the release logs.
     """
 
     policy: DpSgd
@@ -116,15 +116,15 @@ class SplitDpHooks(ClientHooks):
         return then(self._private(ask, turn.site.id, "front"))
 
     def serving(self, ask: object, client: str) -> object:
-        """Return a request of the server's half, with private steps too."""
+        """Return a request of the server's half, in which steps are made private as well."""
         return self._private(ask, client, "tail") if isinstance(ask, Step) else ask
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply without metrics: they are made of samples, and no noise hides them."""
+        """Return a reply without metrics, which are computed from samples without noise."""
         return self.policy.leaving(reply)
 
     def _enter(self, site: ClientContext, round: int) -> None:
-        """Charge all steps of a round to the client's budget, once, before the first of them."""
+        """Charge all steps of a round to the client's budget once, before the first step."""
         if (site.id, round) in self.entered:
             return
         local, samples = self.method.local, len(site.train)
@@ -134,7 +134,7 @@ class SplitDpHooks(ClientHooks):
         self.entered.add((site.id, round))
 
     def _private(self, ask: Step, client: str, half: str) -> Step:
-        """Return a step with clipped and noised gradients in place of the mean loss's."""
+        """Return a step with clipped and noised gradients instead of those of the mean loss."""
         samples = self.sizes[client]
         return replace(
             ask,

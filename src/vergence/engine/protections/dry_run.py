@@ -33,8 +33,8 @@ def dry_run(
     The first verb of a method is counted in every round, the others once.
 
     Raises:
-        ConfigError: something else than training would look at training samples, or the network
-            mixes samples: DP-SGD does not protect that.
+        ConfigError: DP-SGD does not protect the method: something other than training uses training
+            samples, or the network mixes samples.
     """
     refuse(task.module())
     if method.served:
@@ -47,7 +47,7 @@ def dry_run(
 
 
 def processor_work(method: Method, task: Task, federation: Federation) -> str:
-    """Name the work of a method that stays on the processor where a GPU trains; empty: none."""
+    """Name the work of a method that stays on the processor when a GPU trains; "" if none."""
     server = ["what its server learns from public data"] if method.needs_public_data else []
     # A turn that answers questions of the server cannot be tried, and may compute anything.
     try:
@@ -67,7 +67,7 @@ def _turns_of(
     rounds: int,
     kind: type[_TrainingRecorder],
 ) -> list[TrainingPass | str]:
-    """Let a client take every turn twice; return what a recorder noted in the first ones."""
+    """Let a client take every turn twice; return what the recorder noted the first time."""
     client = federation.clients[0]
     data, server = federation.people[client], method.server(task)
     passes: list[TrainingPass | str] = []
@@ -91,7 +91,7 @@ def _turns_of(
 
 
 def unprotected(method: Method, task: Task) -> str:
-    """Return why DP-SGD does not protect a method; empty: it does, or only data can tell."""
+    """Return why DP-SGD does not protect a method; empty if it does, or if only data can tell."""
     # Without data, an error about missing columns says nothing: `check_privacy` looks again.
     try:
         dry_run(method, task, BLANK, 1)
@@ -121,7 +121,7 @@ class _TrainingRecorder:
         raise uncovered(self.verb, ask)
 
     def _fitted(self, ask: Fit) -> FitResult:
-        """Note a training, and return the parameters as they are."""
+        """Note a training, and return the parameters unchanged."""
         if ask.objective is not None:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)

@@ -23,7 +23,7 @@ class LabsProtection(Protection):
     forecasts: ClassVar[bool] = False
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """Say what a lab sees of its people, and what a server sees of labs."""
+        """State what a lab sees of its people, and what a server sees of labs."""
         labs, privacy = self.plan.silos.labs, self.plan.privacy
         few = min(map(len, labs.values()))
         alone = [lab for lab, people in labs.items() if len(people) == 1]

@@ -36,12 +36,12 @@ class SmashedRangeCheck:
     """Compares clients' smashed data with those of a trusted person's pictures (the root).
 
     Args:
-        policy: names the root, and says how much wider than its range the allowed range is.
+        policy: names the root, and how much wider the allowed range is than the root's own.
         method: the method, which cuts the network.
         task: the task.
         root: the root's training samples.
-        noisy: makes of layers and a batch what leaves a client under a defence at the cut; None:
-            there is no defence.
+        noisy: computes, from layers and a batch, what leaves a client under a defence at the cut;
+            None: there is no defence.
     """
 
     # In a deployment the root's client would send three numbers; the simulator has its pictures.
@@ -61,7 +61,7 @@ class SmashedRangeCheck:
         self.known: tuple[str, Span] | None = None
 
     def span(self, front: Params) -> Span:
-        """Return the allowed range for clients that start from these layers."""
+        """Return the allowed range for clients that start a turn from these layers."""
         mark = version(front)
         if self.known is None or self.known[0] != mark:
             layers = front.only(self.names).copy()
@@ -76,7 +76,7 @@ class SmashedRangeCheck:
         return self.known[1]
 
     def fault(self, span: Span | None, sealed: SealedReply) -> str | None:
-        """Return why the server must not compute with what a client sent; None: it may."""
+        """Return why the server must not compute with what a client sent; None if it may."""
         smashed = sealed.trees.get(SMASHED)
         if span is None or smashed is None or "values" not in smashed.total:
             return None
@@ -95,7 +95,7 @@ class OutputRangeHooks(ClientHooks):
 
     @cached_property
     def ranges(self) -> SmashedRangeCheck:
-        """Check against the root's smashed data."""
+        """Return the check against the root's smashed data."""
         root = self.trained_on.people[self.policy.root].train
         return SmashedRangeCheck(self.policy, self.method, self.task, root, self.noisy)
 
@@ -120,10 +120,10 @@ class OutputRangeProtection(BuiltInProtection):
     forecasts = False
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a root that is not there.
+        """Refuse a root that is not among the people.
 
         Raises:
-            ConfigError: names it, and whom it may have meant.
+            ConfigError: names the root, and the people with similar names.
         """
         root, people = self.policy.root, run.federation
         if root not in people.people:
@@ -132,12 +132,12 @@ class OutputRangeProtection(BuiltInProtection):
             )
 
     def client(self, run: ProtectedRun) -> OutputRangeHooks:
-        """Return the hooks that check smashed data, which a defence may have changed before."""
+        """Return the hooks that check smashed data, with the defence at the cut if there is one."""
         defended = (hook.noisy_output for hook in run.hooks if isinstance(hook, DefendedTrainer))
         noisy = next(defended, None)
         return OutputRangeHooks(self.policy, run.method, run.task, run.federation, noisy)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Say what the server learns about its root."""
+        """State what the server learns about its root."""
         text = f"in which range {self.policy.root}'s smashed data lie, in every round"
         return [Statement("closing table", text, "server (range)")]

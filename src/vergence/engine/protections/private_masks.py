@@ -38,7 +38,7 @@ NOBODY = NoiseKey(bytes(SEED))
 
 @dataclass(frozen=True)
 class MaskForecast:
-    """Forecast of the choices of masks in a client's run: their number, and that of all draws."""
+    """Forecast of the mask choices in a client's run: how many, and with how many draws."""
 
     choices: int
     draws: int
@@ -48,8 +48,8 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     """Forecast a run by taking a client's turns without training.
 
     Raises:
-        ConfigError: the method's options choose no mask by what data say, or in another way, or
-            let a turn ask more of the data than training.
+        ConfigError: with these options the method chooses no mask from data, chooses it in another
+            way, or uses data in a turn for more than training.
     """
     # Without training, masks grow by other groups than in the run. A client whose turn asks for
     # more than was forecast keeps the mask that it has.
@@ -70,7 +70,7 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
 
 
 def _nothing(name: str, of: str, room: int) -> str:
-    """Return why nothing is chosen, where at most `room` entries were asked for at a time."""
+    """Return why no mask is chosen, if at most `room` entries may be chosen at a time."""
     if room:
         return (
             f"privacy.mask: '{name}' makes at most {room:,} entries personal in a round, and every "
@@ -108,7 +108,7 @@ class _MaskChoiceCounter:
         return FitResult(ask.params, self.task.weigh(ask.data), 0, ask.optimiser, metrics)
 
     def choose(self, round: int, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """Choose a mask as a client would, without scores of data."""
+        """Choose a mask as a client would, but without scores computed from data."""
         room, by = whole(k), groups(score.layout, self.policy.of)
         self.room = max(room, self.room)
         open = by.candidates(room, among)
@@ -129,7 +129,7 @@ class MaskHooks(ClientHooks):
     chooser: PrivateMaskSelector
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Return a client's context with a choice of masks under its budget."""
+        """Return a client's context that chooses masks under the client's budget."""
         return self.chooser.at(site)
 
 
@@ -154,7 +154,7 @@ class MaskProtection(BudgetedProtection):
         return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Say how many choices a run makes, and which epsilon they will spend."""
+        """State how many choices of masks a run makes, and the epsilon that they will spend."""
         if not run.here:
             return []
         seen = foreseen(self.plan, run.method, run.task, run.federation)
@@ -191,5 +191,5 @@ class MaskProtection(BudgetedProtection):
         }
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of draws."""
+        """Return the epsilon of all draws in these charges."""
         return self.policy.epsilon_of((each, times) for each, _, times in charges)

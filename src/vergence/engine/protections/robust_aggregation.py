@@ -36,7 +36,7 @@ class RobustAggregator(ServerHooks):
     """Combines the replies to an `aggregate` request by a robust rule instead of a sum.
 
     Attributes:
-        rule: the rule; None: replies are summed, those of malicious clients too.
+        rule: the rule; None: replies are summed, including those of malicious clients.
         poison: how malicious clients change their replies.
         liars: the malicious clients of an experiment.
         sums: secure sums over groups of clients, which the rule compares; None: it compares single
@@ -58,7 +58,7 @@ class RobustAggregator(ServerHooks):
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Return the clients that were drawn, and the root that the rule trusts."""
+        """Return the clients that were drawn, and the root client that the rule trusts."""
         # The root only serves for comparison; its update is not in the aggregate.
         asked, root = draw(clients, round), "" if self.rule is None else self.rule.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
@@ -66,11 +66,11 @@ class RobustAggregator(ServerHooks):
         return asked
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """Return whether updates would be summed, which the rule does instead."""
+        """Return whether updates would be summed, so that the rule takes the place of the sum."""
         return exposed.reveal == "aggregate" and bool(exposed.trees)
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
-        """Let malicious clients change their replies, check these again, and apply the rule."""
+        """Let malicious clients change their replies, check those again, and apply the rule."""
         if replies.form is not None:
             return self._combine_groups(replies, replies.form)
         came, statuses = dict(replies.came), {}
@@ -143,9 +143,9 @@ class RobustAggregator(ServerHooks):
 
 
 def among_groups(rule: RobustRule, people: int, groups: int) -> RobustRule | None:
-    """Return a rule that withstands as many malicious clients, each in another group.
+    """Return a rule that withstands as many malicious clients, each in a group of its own.
 
-    None: they could be in half of the groups, which no rule withstands.
+    The result is None if malicious clients could be in half of the groups: no rule withstands that.
     """
     share = getattr(rule, "attackers", None)
     if share is None:
@@ -222,7 +222,7 @@ class RobustProtection(BuiltInProtection):
         return RobustAggregator(self.policy, plan.poison, liars, sums, plan.presence, stream)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Say that updates are compared, and how many participants may be malicious."""
+        """State that updates are compared, and how many participants may be malicious."""
         rule, policy = self.policy, self.plan.privacy.aggregation
         if rule is None or not any(e.trees for e in run.method.exposure.values()):
             return []

@@ -19,7 +19,7 @@ SUBTRACT = "who subtract themselves"
 
 
 class SecureSumProtection(BuiltInProtection):
-    """The protection of `privacy.aggregation`: sums of which nobody sees a single reply."""
+    """The protection of `privacy.aggregation`: sums in which no single reply can be seen."""
 
     policy: SecureAggregationConfig
     forecasts = False
@@ -29,7 +29,7 @@ class SecureSumProtection(BuiltInProtection):
         sums_for(self.plan, run.method, self.plan.silos.count(len(run.federation.clients)))
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Say who learns what of sums, who must collude for more, and what a dropout costs."""
+        """State who learns what from sums, and the costs of collusion and of dropouts."""
         return [
             Statement("size", self._sizes(run)),
             *self._rows(run),
@@ -146,15 +146,15 @@ def _fewest_colluders(people: int, least: int) -> tuple[int, str, int]:
     """Return how few clients help a malicious server to see one reply.
 
     Returns:
-        Their number; the words " of N" where N is known; the number that help to see the reply in
-        two sums of a round.
+        Their number; the words " of N" if N is known; and the number of clients that suffices to
+        see the reply in two sums of a round.
     """
     of = f" of {people}" if people else ""
     return colluders(people or 2 * least, least), of, max(2 * least - people, 1)
 
 
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
-    """Say how many people must not help a malicious server, as in the closing table."""
+    """State how many people must not help a malicious server, as in the closing table."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
     few, of, twice = _fewest_colluders(people, least)
     unit, alone = (
@@ -173,7 +173,7 @@ def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
 
 
 def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
-    """Say what the server and the helpers are trusted with."""
+    """State in what the server and the helpers are trusted."""
     method = run.method
     if any(SMASHED in e.trees and e.reveal == "each" for e in method.exposure.values()):
         steering = (
@@ -199,7 +199,7 @@ def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
 
 
 def _residual(plan: Plan, method: Method) -> list[str]:
-    """Say what can still be learned from sums, and from who takes part in them."""
+    """State what can still be learned from sums, and from who takes part in them."""
     parties, texts = plan.privacy.aggregators, list[str]()
     unit, each = senders(plan)
     if parties and masked(method, plan.privacy):

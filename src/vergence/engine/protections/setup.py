@@ -53,7 +53,7 @@ def client_hooks(
     tell: Callable[[str], None] = nobody,
     here: bool = True,
 ) -> tuple[ClientHooks, ...]:
-    """Return the hooks of clients' turns, in the order in which they are asked.
+    """Return the hooks of clients' turns, outermost first.
 
     Args:
         plan: the plan.
@@ -81,7 +81,7 @@ def pruning_hooks(plan: Plan, task: Task) -> tuple[ClientHooks, ...]:
 def server_hooks(
     plan: Plan, method: Method, task: Task, federation: Federation, state: Path
 ) -> tuple[ServerHooks, ...]:
-    """Return the hooks of a run's server, in the order in which they are asked.
+    """Return the hooks of a run's server, in the order in which the engine calls them.
 
     Raises:
         ConfigError: a protection of `privacy.own` looks at single replies.
@@ -105,7 +105,7 @@ def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan
     """Refuse protections that do not suit these people, before anything is trained.
 
     Raises:
-        ConfigError: their data, or their number, do not allow a protection.
+        ConfigError: people's data, or their number, do not allow a protection.
     """
     run = ProtectedRun(method, task, federation, plan.rounds)
     for protection in protections(plan):

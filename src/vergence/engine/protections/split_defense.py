@@ -55,10 +55,10 @@ SENT = "labels and whatever else is sent beside smashed data"
 
 @dataclass(frozen=True)
 class DefenseForecast:
-    """Forecast of a run at its cut.
+    """Forecast of what a run releases where its network is cut.
 
     Attributes:
-        releases: how often the run sends a picture.
+        releases: how often the run sends each picture.
         noise_spec: noise on smashed data; None: the defence adds none.
         frozen: whether the clients' layers are never trained, so that a picture is sent in the same
             form each time, which counts as one release.
@@ -70,10 +70,10 @@ class DefenseForecast:
 
 
 def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> DefenseForecast:
-    """Forecast a run at its cut, the same for all its clients.
+    """Forecast a run's releases where its network is cut, the same for all its clients.
 
     Raises:
-        ConfigError: the network is not cut where the defence holds, or the run spends too much.
+        ConfigError: the network is not cut where the defence applies, or the run spends too much.
     """
     defence = plan.privacy.cut
     assert defence is not None
@@ -103,7 +103,7 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
 
 
 def sweeps(local: LocalTraining, samples: int) -> int:
-    """Return how often, at most, a client with so many samples sends one of them in a round."""
+    """Return how often a client with `samples` samples sends one of them in a round, at most."""
     if local.steps is None:
         return local.epochs
     return math.ceil(local.steps / math.ceil(samples / local.batch))
@@ -138,7 +138,7 @@ class DefendedTrainer(ClientHooks):
         """Compute with a client's own layers.
 
         Raises:
-            DpSgdBudgetSpent: a picture's budget does not allow to send it again.
+            DpSgdBudgetSpent: a picture's budget does not allow sending it again.
         """
         site = turn.site
         assert isinstance(ask, Step | Forward)
@@ -154,7 +154,7 @@ class DefendedTrainer(ClientHooks):
         return result
 
     def _release(self, ask: Forward, site: ClientContext) -> Tensor:
-        """Return smashed data of a batch as they leave a client, after charging the budget."""
+        """Charge the budget, and return a batch's smashed data in the form that leaves a client."""
         smashed, noise_spec = self.trainer.forward(ask), self.outlook.noise_spec
         if noise_spec is None:
             return smashed
@@ -197,7 +197,7 @@ class DefendedTrainer(ClientHooks):
         return self._noisy(smashed)
 
     def measuring(self, client: str, round: int) -> None:
-        """Start the noise of a client's predictions anew, the same each time it is measured."""
+        """Restart the noise of a client's predictions, so that every measurement is the same."""
         if self.secret is not None:
             self.draws = self.secret.child("predictions", client, round).draws()
 
@@ -254,12 +254,12 @@ class SplitDefenseProtection(BudgetedProtection):
         return defended_trainer(*parts) if run.here else None
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Say what is done to smashed data, and which epsilon a run will spend."""
+        """State what is done to smashed data, and the epsilon that a run will spend."""
         heading = "What is done to pictures before they are sent."
         return [Promise(self._promise(run), heading)] if run.here else []
 
     def _promise(self, run: ProtectedRun) -> str:
-        """Return the promise of a defence in words."""
+        """Return the guarantee of the defence in words."""
         defence, method = self.policy, run.method
         planned = outlook(self.plan, method, run.task, run.federation)
         samples = run.federation.people[run.federation.clients[0]].train
@@ -301,7 +301,7 @@ class SplitDefenseProtection(BudgetedProtection):
         return {self.unit: {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}}
 
     def _terms(self) -> Mapping[str, object]:
-        """Return what the epsilon of a run is counted for: neighbours, bound, delta and limits."""
+        """Return what a run's epsilon refers to: neighbours, bound, delta and limits."""
         defence = self.policy
         if isinstance(defence, PixelCut):
             return {
@@ -322,7 +322,7 @@ class SplitDefenseProtection(BudgetedProtection):
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Return, for each client, the cost of its picture with the highest cost."""
+        """Return, for each client, the cost of the picture that costs most."""
         logs = self.logs_of(folder, seed)
         costs = [(owner(path), Released(path, self.policy.cost).most) for path in logs]
         return [Spending(self.unit, client, ((cost, 1.0, 1),)) for client, cost in costs]

@@ -25,7 +25,7 @@ KEY = "split_guard"
 
 @dataclass(frozen=True)
 class SplitGuardHooks(ClientHooks):
-    """Sends false labels in some batches, and compares the server's answers to these and others."""
+    """Sends false labels in some batches, and compares the server's answers to both kinds."""
 
     watch: SplitGuardClient
     local: LocalTraining
@@ -33,7 +33,7 @@ class SplitGuardHooks(ClientHooks):
     answers = (Step,)
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Return the result of a step; after false labels the client's layers stay as they were.
+        """Return the result of a step; a step on false labels does not change the client's layers.
 
         Raises:
             DpSgdBudgetSpent: the client accuses its server, and stops.
@@ -47,19 +47,19 @@ class SplitGuardHooks(ClientHooks):
         return StepResult(ask.params, ask.optimiser, 0.0) if self.watch.lies(*at) else then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return the reply for a batch, with false labels if it is one of those."""
+        """Return the reply for a batch, with false labels if the batch is one of those chosen."""
         if not isinstance(turn.after, ClientFront):
             return reply
         return self.watch.leaving(*self._batch(turn, turn.after.batches_sent - 1), reply)
 
     def _batch(self, turn: Turn, number: int) -> tuple[str, int, int, int]:
-        """Return the place of a batch: client, round, its number, number of batches in a round."""
+        """Return the place of a batch: client, round, its number, and the batches in a round."""
         batches = steps_of(self.local, len(turn.site.train))
         return turn.site.id, turn.message.round, number, batches
 
 
 class SplitGuardProtection(BuiltInProtection):
-    """The protection of `privacy.split_guard`: false labels show if a server learns from labels."""
+    """The protection of `privacy.split_guard`: false labels test if a server learns from labels."""
 
     policy: SplitGuardConfig
 
@@ -67,7 +67,7 @@ class SplitGuardProtection(BuiltInProtection):
         """Refuse labels that cannot be moved, and rounds without a whole block.
 
         Raises:
-            ConfigError: says which.
+            ConfigError: says which of the two.
         """
         run.federation.refuse_many("counting batches")
         shortest = min((s.train for s in run.federation.people.values()), key=len)
@@ -94,7 +94,7 @@ class SplitGuardProtection(BuiltInProtection):
         return SplitGuardHooks(watch, run.method.local)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Say which share of labels is false, and what follows from a verdict."""
+        """State what share of labels is false, and what follows from a verdict."""
         then = {
             "stop": "takes no further turn",
             "report": "goes on, and results.json says so (in a deployment, the client's own "
@@ -111,7 +111,7 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Say what clients notice about their server, and what they do not."""
+        """State what clients notice about their server, and what they do not notice."""
         return [
             Statement(
                 "server",
@@ -121,7 +121,7 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the block of results.json with the clients' verdicts, by their logs."""
+        """Return the block of results.json with the clients' verdicts, read from their logs."""
         policy, paths = self.policy, sorted((run.state / FOLDER).glob("seed*.guard.*.csv"))
         # In a deployment the logs are on the clients' machines.
         if not paths:

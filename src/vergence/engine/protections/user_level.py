@@ -51,14 +51,16 @@ class PrivacyForecast:
     Attributes:
         level: bound of a person's update, and noise on a sum. Under secure sums each client adds a
             share of the noise, so that the smallest sum that is opened has all of it.
-        rate: probability that a person is drawn in a round; 1: the accounting may not use it.
+        rate: probability that a person is drawn in a round; 1: the accounting may not use that
+            people are drawn.
         expected: mean number of people in a sum.
         sums: number of sums that the server learns in a round.
         rounds: number of rounds.
-        squared: squared sensitivity of a tree of noise to one person; 0: noise is new every round.
+        squared: squared sensitivity to one person of the sums under a noise tree; 0: each round has
+            fresh noise.
         each: mean number of units in a reply: people of a lab where people are hidden, else 1.
-        other_noise: with labs, the noise as it hides the other unit (a lab where people are hidden,
-            a person where labs are), as a multiple of `noise`; 0: there are no labs.
+        other_noise: with labs, the noise multiplier for the other unit (a lab where people are
+            hidden, a person where labs are), as a multiple of `noise`; 0: there are no labs.
     """
 
     level: UserLevel
@@ -85,7 +87,7 @@ class PrivacyForecast:
         return self._spent(delta, self.other_noise, 1.0)
 
     def _spent(self, delta: float, times: float, rate: float) -> float:
-        """Return the epsilon for `times` the noise, where a unit is drawn at this rate."""
+        """Return the epsilon for `times` the noise, if a unit is drawn at this rate."""
         if not self.sums:
             return 0.0
         charge = Charge(self.noise * times / math.sqrt(self.sums), rate, self.rounds)
@@ -95,9 +97,10 @@ class PrivacyForecast:
 
 
 def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
-    """Return the noise as it hides the other unit, as a multiple of the plan's noise.
+    """Return the noise multiplier of the other unit, relative to that of the plan's unit.
 
-    It is 0 without labs.
+    The plan's unit is a person or a lab, and the other unit is the other of the two. Without labs
+    the result is 0.
     """
     if not silos:
         return 0.0
@@ -107,10 +110,10 @@ def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
 
 
 def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) -> PrivacyForecast:
-    """Forecast a run with so many clients, which are people or labs.
+    """Forecast a run with this number of clients, which are people or labs.
 
     Raises:
-        ConfigError: so many people, or so many rounds, cannot be protected in this way.
+        ConfigError: this number of people or rounds cannot be protected in this way.
     """
     presence, silos = plan.presence, plan.silos
     inside = bool(silos) and user.unit == "person"
@@ -152,7 +155,7 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
 
 
 class UserLevelMechanism(ServerHooks):
-    """Hides people in the sums of one seed's run."""
+    """Adds the noise that hides people in the sums of one seed's run."""
 
     # The secret and the release log lie in the folder of states and do not go back with a
     # checkpoint: a repeated round is the same release again, or a further one that is counted.
@@ -177,7 +180,7 @@ class UserLevelMechanism(ServerHooks):
 
     @property
     def draws(self) -> bool:
-        """Whether cohorts are drawn here, by the run's secret."""
+        """Whether cohorts are drawn here, from the run's secret."""
         return self.forecast.rate < 1
 
     @property
@@ -191,7 +194,7 @@ class UserLevelMechanism(ServerHooks):
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Return a random cohort, perhaps empty, or the clients of `draw` that have turns left."""
+        """Return a random cohort, possibly empty, or the clients of `draw` that have turns left."""
         # Each client is drawn by itself (Poisson sampling), which is what the accountant counts.
         if not self.draws:
             return self.admitted(lambda at: draw(clients, at), round)
@@ -199,7 +202,7 @@ class UserLevelMechanism(ServerHooks):
         return [clients[i] for i in (uniform < self.forecast.rate).nonzero()[0].tolist()]
 
     def admitted(self, ask: Callable[[int], Sequence[str]], round: int) -> Sequence[str]:
-        """Return the clients that a round may ask: those present who have turns left."""
+        """Return the clients that a round may ask: those present that have turns left."""
         if self.user.turns is None or not self.forecast.sums:
             return ask(round)
         # After a resume the turns of earlier rounds are counted anew. A turn counts whether or not
@@ -210,7 +213,7 @@ class UserLevelMechanism(ServerHooks):
         return self._with_remaining_turns(ask(round))
 
     def _with_remaining_turns(self, asked: Sequence[str]) -> list[str]:
-        """Return the clients that have not had all of their turns."""
+        """Return the clients that have turns left."""
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
     def metrics(self) -> Mapping[str, float]:
@@ -218,10 +221,10 @@ class UserLevelMechanism(ServerHooks):
         return {"epsilon": self.epsilon}
 
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
-        """Return a sum with noise, without metrics, as a mean over the expected number of people.
+        """Return a sum with noise and without metrics, over the expected number of people.
 
         Raises:
-            StateError: that would spend more than the budget.
+            StateError: the release would spend more than the budget.
         """
         # The expected number, and not the true one, which would tell how many were drawn.
         drawn = phase.isdigit() and self.draws
@@ -244,10 +247,11 @@ class UserLevelMechanism(ServerHooks):
         return level.noised(whole, expected, self.secret.child("sum", mark), most=most)
 
     def _in_tree(self, whole: Aggregate, done: int) -> Aggregate:
-        """Return the sum of round `done`, with the noise of tree nodes that it begins or ends.
+        """Return the sum of round `done`, with the noise of tree nodes that begin or end in it.
 
         Raises:
-            StateError: this round was released with another sum, whose noise this one would share.
+            StateError: this round was already released with another sum, and both would have the
+                same noise.
         """
         phase, user = f"{TREE} {done}", self.user
         mark = f"{phase}.{_digest(whole)}"
@@ -274,12 +278,12 @@ class UserLevelMechanism(ServerHooks):
 
 
 def sums_of(seed: int) -> str:
-    """Return the name of the release log of one seed's sums."""
+    """Return the name of the release log of the sums of one seed."""
     return f"seed{seed}.sums.csv"
 
 
 def covered_in(seed: int) -> str:
-    """Return the name of the table of one seed's replies that zeros took the place of."""
+    """Return the name of one seed's table of replies that were replaced by zeros."""
     return f"zeros.seed{seed}.csv"
 
 
@@ -295,7 +299,7 @@ def _digest(whole: Aggregate) -> str:
 
 @dataclass(frozen=True)
 class UserLevelHooks(ClientHooks):
-    """Bounds a person's update where it leaves, and refuses an unbounded one from elsewhere.
+    """Bounds a person's update before it leaves, and refuses unbounded updates from elsewhere.
 
     Attributes:
         user: the bound.
@@ -317,7 +321,7 @@ class UserLevelHooks(ClientHooks):
         return self.user.leaving(reply, self.silos.inside(turn.site.id))
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Return why a reply must not count: it is longer than the bound of its people."""
+        """Return why a reply must not count: it is longer than its people's bound allows."""
         return self.user.fault(sealed, self.silos.size(client))
 
     def covers(self, client: str, round: int, why: str) -> bool:
@@ -342,7 +346,7 @@ class UserLevelHooks(ClientHooks):
 
 
 def against(shares: int, labs: bool = False) -> str:
-    """Say from whom people, or `labs`, are hidden by noise in so many shares."""
+    """State against whom noise in this number of shares hides people, or `labs`."""
     own = ", nor against the lab that somebody is in" if labs else ""
     if shares == 1:
         return (
@@ -362,7 +366,7 @@ class UserLevelProtection(BudgetedProtection):
 
     @property
     def unit(self) -> str:  # type: ignore[override]
-        """Unit of data whose budget is kept."""
+        """Unit of data for which the budget is kept."""
         return self.policy.unit
 
     def clients(self, run: ProtectedRun) -> int:
@@ -380,7 +384,7 @@ class UserLevelProtection(BudgetedProtection):
         return UserLevelMechanism(self.policy, self.plan, run.method, clients, run.state, seed)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """Say how much noise a run has, and which epsilon it will spend."""
+        """State how much noise a run has, and the epsilon that it will spend."""
         user, plan = self.policy, self.plan
         seen = forecast(user, plan, run.method, self.clients(run))
         where = "the sum of each round"
@@ -421,7 +425,7 @@ class UserLevelProtection(BudgetedProtection):
         ]
 
     def _units(self, run: ProtectedRun) -> int:
-        """Return the number of people, or of labs, among which one is hidden."""
+        """Return the number of units that are hidden: people, or labs."""
         inside = self.plan.silos.lab_of if self.policy.unit == "person" else ()
         return len(inside) or self.clients(run)
 
@@ -441,7 +445,7 @@ class UserLevelProtection(BudgetedProtection):
         )
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """Say how an update is bounded, and who is trusted with the noise."""
+        """State how an update is bounded, and who is trusted with the noise."""
         trusted = (
             "The server is trusted with each person's update, and not to keep it. It adds the "
             "noise, and is trusted to do so."
@@ -467,7 +471,7 @@ class UserLevelProtection(BudgetedProtection):
         ]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the blocks of results.json on the budgets that a run spent, by its logs."""
+        """Return the blocks of results.json on the budgets that a run spent, from its logs."""
         user, silos = self.policy, self.plan.silos
         books = [ReleaseLog(run.state / FOLDER / sums_of(seed)) for seed in self.plan.seeds]
         entries = [book.entries for book in books]
@@ -479,7 +483,7 @@ class UserLevelProtection(BudgetedProtection):
         return blocks
 
     def _account(self, unit: str, books: Sequence[list[Release]]) -> dict[str, object]:
-        """Return the block of results.json on one unit, by the releases of every seed."""
+        """Return the block of results.json on one unit, from the releases of every seed."""
         user = self.policy
         every = [e._replace(draw=f"{n} {e.draw}") for n, book in enumerate(books) for e in book]
         return {
@@ -494,5 +498,5 @@ class UserLevelProtection(BudgetedProtection):
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Return the charges of one seed, by its log."""
+        """Return the charges of one seed, read from its log."""
         return [self.entered("", folder / sums_of(seed))]

@@ -39,12 +39,12 @@ SHAPE: Mapping[str, object] = {
 
 
 def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) -> str:
-    """Return the first key of a manifest with a wrong value; empty: all are right.
+    """Return the first key of a manifest with a wrong value; "" if all values are right.
 
     Args:
         manifest: the manifest.
-        tables: names of tables whose length it must hold.
-        others: names of tables whose length it may hold.
+        tables: names of tables whose length the manifest must hold.
+        others: names of tables whose length the manifest may hold.
     """
     for key, hint in SHAPE.items():
         if key not in manifest or not fits(manifest[key], hint):
@@ -79,7 +79,7 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
 
 
 def _files(files: object) -> bool:
-    """Return whether these can be a checkpoint's files: names without a folder, and digests."""
+    """Return whether values can be a checkpoint's files: names without a folder, and digests."""
     if not (
         isinstance(files, Mapping)
         and fits(files, Mapping[str, object])
@@ -104,7 +104,7 @@ def _hints(record: type) -> dict[str, object]:
 
 
 def fits(value: object, hint: object) -> bool:
-    """Return whether a value, with everything inside, has the type that a hint says."""
+    """Return whether a value, and everything inside it, has the type of a type hint."""
     kind, inside = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Annotated:
         return fits(value, inside[0])
@@ -137,7 +137,7 @@ def fits(value: object, hint: object) -> bool:
 
 
 def alike(state: object, fresh: object) -> bool:
-    """Return whether parameters and masks in a state have the layouts of those in a fresh one."""
+    """Return whether parameters and masks of a state have the layouts of those in a fresh state."""
     if isinstance(fresh, Params | Mask):
         return not isinstance(state, Params | Mask) or state.layout == fresh.layout
     if is_dataclass(fresh) and type(state) is type(fresh):

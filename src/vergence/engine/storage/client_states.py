@@ -20,7 +20,7 @@ from vergence.errors import StateError
 
 
 def file_of(seed: int, client: str, stamp: str) -> str:
-    """Return the name of the file with the state that a client has after a turn."""
+    """Return the name of the file that holds a client's state after a turn."""
     return f"seed{seed}.client.{client}.{stamp}.safetensors"
 
 
@@ -31,9 +31,9 @@ class ClientStateStore:
     Attributes:
         folder: the folder.
         seed: seed of the run.
-        records: dataclasses that states may be made of.
-        lasting: whether a file survives a power cut once it is written: in a deployment the server
-            relies on it.
+        records: dataclasses of which states may be made.
+        lasting: whether a file, once written, survives a power cut, on which the server of a
+            deployment relies.
     """
 
     folder: Path
@@ -49,8 +49,8 @@ class ClientStateStore:
             fresh: state of a client that never took part; None: layouts are not compared.
 
         Raises:
-            StateError: the file is damaged, or holds something else than a client's state, or the
-                state of another network than that of `fresh`.
+            StateError: the file is damaged, holds something other than a client's state, or holds
+                the state of a network other than that of `fresh`.
         """
         path = self.folder / file
         try:
@@ -62,7 +62,7 @@ class ClientStateStore:
         return self.genuine(state, path, fresh)
 
     def genuine(self, value: object, where: object, fresh: object) -> ClientState:
-        """Return a value that was read, if it is a client's state with the layouts of `fresh`.
+        """Return a value read from a file if it is a client's state with `fresh`'s layouts.
 
         Raises:
             StateError: it is not.
@@ -97,7 +97,7 @@ class ClientStateStore:
             stamp: name of the batch.
             packed: the state.
             share: share of entries that are personal.
-            spare: file that nobody needs, to overwrite.
+            spare: unneeded file, which may be overwritten.
         """
         chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
         with saving(self.folder.parent), profiling.phase("checkpoints"):
@@ -114,18 +114,18 @@ NOBODY_IN_LABS: Mapping[str, str] = MappingProxyType({})
 
 
 class ClientStateIndex(Mapping[str, Any]):
-    """Clients that took part, as a mapping to their states; a state is read when it is asked for.
+    """Maps clients that took part to their states; a state is read when it is asked for.
 
-    A turn writes its new state to a new file. The index decides which file is the client's: the new
-    one once the reply counted, the checkpoint's after a restart.
+    A turn writes its new state to a new file. The index decides which file holds a client's state:
+    the new file once the reply has counted, or the checkpoint's file after a restart.
 
     Attributes:
         store: folder of the states.
-        homes: lab of each person; with labs, the keys are the people inside.
+        homes: lab of each person; with labs, the keys are the people in them.
         filed: client -> file of its state.
-        changed: the same for states that changed since the last checkpoint.
-        passed: files of states that were replaced, and that the last checkpoint still names.
-        spares: files that nobody needs, to overwrite.
+        changed: client -> file, for states that changed since the last checkpoint.
+        passed: files of replaced states that the last checkpoint still names.
+        spares: unneeded files, which may be overwritten.
     """
 
     def __init__(self, store: ClientStateStore, homes: Mapping[str, str] = NOBODY_IN_LABS) -> None:
@@ -152,12 +152,12 @@ class ClientStateIndex(Mapping[str, Any]):
         return client in self.filed if not self.lab_of else any(client == other for other in self)
 
     def file(self, client: str) -> str | None:
-        """Return the file of a client's state, or of a person's lab; None: never took part."""
+        """Return the file of a client's or its lab's state; None if it never took part."""
         entry = self.filed.get(self.lab_of.get(client, client))
         return entry.file if entry else None
 
     def commit(self, client: str, entry: StateRef) -> None:
-        """Make a file the client's state, in place of the one before."""
+        """Make a file the client's state, in place of its previous file."""
         before = self.filed.get(client)
         # A file that a checkpoint names must stay until the next one: the run may be killed now.
         if before is not None and client in self.changed:
@@ -167,15 +167,15 @@ class ClientStateIndex(Mapping[str, Any]):
         self.filed[client] = self.changed[client] = entry
 
     def spare(self) -> str | None:
-        """Return a file to overwrite; None: there is none."""
+        """Return a file that may be overwritten; None if there is none."""
         return self.spares.pop() if self.spares else None
 
     def restore(self, filed: Mapping[str, StateRef]) -> None:
-        """Go back to the states that a checkpoint names."""
+        """Return to the states that a checkpoint names."""
         self.filed = dict(filed)
 
     def pin(self) -> None:
-        """Note that a new checkpoint names the present files; older files become spare."""
+        """Record that a new checkpoint names the present files; older files become spare."""
         self.spares += self.passed
         self.passed.clear()
         self.changed.clear()

@@ -60,7 +60,7 @@ class Checkpoint:
         round: number of rounds that are done.
         server: state of the method's server.
         filed: file of each client's state.
-        engine_state: state of the engine itself, such as the virtual clock's, by name.
+        engine_state: parts of the engine's own state, such as the virtual clock's, by name.
     """
 
     round: int
@@ -99,10 +99,10 @@ class RunDirectory:
         return self.path / "state"
 
     def open(self) -> None:
-        """Create the tables of a new run, or cut those of an interrupted one to its checkpoint.
+        """Create the tables of a new run, or cut an interrupted run's tables to its checkpoint.
 
         Raises:
-            StateError: the checkpoint is damaged, or of another config or code version.
+            StateError: the checkpoint is damaged, or comes from another config or code version.
         """
         with saving(self.path):
             self.state.mkdir(parents=True, exist_ok=True)
@@ -122,20 +122,20 @@ class RunDirectory:
             self._tables.append(table, rows)
 
     def cost(self, seed: int, round: int) -> Sequence[str] | None:
-        """Return the cost columns of a round in rounds.csv; None: it has no row."""
+        """Return the cost columns of a round in rounds.csv; None if the round has no row."""
         with (self.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 
     @property
     def solving(self) -> SolverChoice | None:
-        """Training settings of this run's clients; None: they are not chosen yet."""
+        """Training settings of this run's clients; None: they have not been chosen yet."""
         settings = self.manifest["solving"]
         return SolverChoice(*settings) if settings else None
 
     @solving.setter
     def solving(self, settings: SolverChoice) -> None:
-        """Set the training settings; the next checkpoint writes them down."""
+        """Set the training settings, which the next checkpoint records."""
         self.manifest["solving"] = list(settings)
 
     def save(
@@ -147,16 +147,16 @@ class RunDirectory:
         fingerprint: str | None = None,
         engine_state: Mapping[str, object] | None = None,
     ) -> None:
-        """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
+        """Replace the checkpoint; kill -9 at any moment leaves the old or the new checkpoint.
 
         Args:
             seed: seed of the run.
             round: number of rounds that are done.
             server: state of the method's server.
-            clients: clients' states, which lie in their files already.
-            fingerprint: that of a finished seed; None: the seed goes on.
-            engine_state: state of the engine itself, by name; each object has a file of its own,
-                written once while it is the same object.
+            clients: clients' states, which are already in their files.
+            fingerprint: fingerprint of a finished seed; None: the seed goes on.
+            engine_state: parts of the engine's own state, by name; each has its own file, which is
+                written again only if the part is another object.
         """
         # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
@@ -196,7 +196,7 @@ class RunDirectory:
     def _save_engine_state(
         self, seed: int, round: int, parts: Mapping[str, object], before: JsonObject
     ) -> dict[str, list[str]]:
-        """Write the parts of the engine's state that are new; return the files of all parts."""
+        """Write the new parts of the engine's state; return the files of all parts."""
         files = {}
         for name, part in parts.items():
             # Messages are large and stay the same objects over many rounds.
@@ -210,7 +210,7 @@ class RunDirectory:
         return files
 
     def _leave(self, before: JsonObject, now: JsonObject) -> None:
-        """Keep the last server state to be written over; remove what is not named any more."""
+        """Keep the last server state as a file to overwrite; remove files no longer named."""
         if "server" in before and before["server"][0] != now["server"][0]:
             self._spare = self.state / before["server"][0]
         named = {about[0] for about in now.values()}
@@ -219,7 +219,7 @@ class RunDirectory:
                 (self.state / about[0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
-        """Write the manifest, with the tables' lengths and digests."""
+        """Write the manifest, which holds the tables' lengths and digests."""
         self.manifest |= self._tables.marks
         # In a deployment all that a checkpoint names must survive a power cut: a client that has
         # gone on cannot go back to an older round.
@@ -232,7 +232,7 @@ class RunDirectory:
         disk.write_whole(self.state / "checkpoint.json", manifest, lasting=self.elsewhere)
 
     def _sweep(self) -> None:
-        """Remove files that no checkpoint names, which an interrupted round left behind."""
+        """Remove files that no checkpoint names, such as those of an interrupted round."""
         named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
         # Secrets and release logs never go with a checkpoint: a budget that was spent stays spent.
         wanted = {"checkpoint.json", FOLDER, BOOKS}
@@ -244,11 +244,11 @@ class RunDirectory:
                 path.unlink()
 
     def load(self, seed: int, records: Sequence[type], fresh: object = None) -> Checkpoint | None:
-        """Return the progress of a seed; None: it has not begun.
+        """Return the progress of a seed; None: the seed has not begun.
 
         Raises:
-            StateError: a file is missing, damaged, or holds something else than a state made of
-                `records`, whose server's is like a `fresh` one.
+            StateError: a file is missing, damaged, or holds something other than a state made of
+                `records`, or the server's state has other layouts than a `fresh` one.
         """
         if self.manifest.get("seed") != seed:
             return None
@@ -263,7 +263,7 @@ class RunDirectory:
 
 
 def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to go on with other code or another config than a checkpoint's.
+    """Refuse to continue with other code, or another config, than a checkpoint's.
 
     Raises:
         StateError: names what differs.
@@ -278,7 +278,7 @@ def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> 
 
 
 def filed_in(path: Path, files: JsonObject) -> dict[str, StateRef]:
-    """Return the file of every client's state, by the journal that a manifest's `files` name."""
+    """Return the file of every client's state, from the journal named in a manifest's `files`."""
     return read_journal(path / "state", JournalPosition(*files["clients"]))
 
 
@@ -290,7 +290,7 @@ def load_progress(
     elsewhere: bool = False,
     fresh: object = None,
 ) -> Checkpoint:
-    """Read the server's state and check the digest of every state here that a manifest leads to."""
+    """Read the server's state, and check the digest of every local state named in a manifest."""
     filed = filed_in(path, files)
     for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)
@@ -323,7 +323,7 @@ def read_manifest(path: Path) -> JsonObject:
     """Return a run directory's checkpoint manifest.
 
     Raises:
-        StateError: there is none, or a byte of it is not what was written.
+        StateError: there is no manifest, or its bytes were changed.
     """
     file = path / "state" / "checkpoint.json"
     if not file.exists():
@@ -346,7 +346,7 @@ def read_whole(path: Path, file: str, sha: str, by: Callable[[bytes], str] = dig
     """Return the bytes of a state file.
 
     Raises:
-        StateError: the file is missing or its bytes are not those that were written.
+        StateError: the file is missing, or its bytes were changed.
     """
     try:
         data = (path / "state" / file).read_bytes()

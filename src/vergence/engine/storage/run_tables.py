@@ -62,13 +62,13 @@ Marks = dict[str, dict[str, int] | dict[str, str]]
 
 @dataclass
 class WrittenRows:
-    """Rows of a table so far: their length in bytes, and their running SHA-256."""
+    """Rows of a table so far: their length in bytes, and their SHA-256 up to now."""
 
     length: int = 0
     sha: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     def add(self, data: bytes) -> None:
-        """Add bytes that were appended."""
+        """Count bytes that were appended."""
         self.length += len(data)
         self.sha.update(data)
 
@@ -78,8 +78,8 @@ class TableFiles:
 
     Attributes:
         folder: the folder.
-        written: extent of each table. It counts rows as written before they are known to be on the
-            disk: after an append that failed, the run is over.
+        written: extent of each table. Rows count as written before they are known to be on the
+            disk, as a failed append ends the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,10 +94,10 @@ class TableFiles:
             self._grow(name, [columns])
 
     def reopen(self, manifest: JsonObject) -> None:
-        """Cut the tables to the lengths in a checkpoint, if all are as it says; else cut none.
+        """Cut the tables to the lengths in a checkpoint, unless one of them was changed.
 
         Raises:
-            StateError: one is missing, too short, or not what was written.
+            StateError: a table is missing, too short, or changed.
         """
         if "digests" not in manifest:
             raise StateError(f"{self.folder}: {OLDER}")
@@ -126,13 +126,14 @@ class TableFiles:
 
 
 def verified_rows(folder: Path, manifest: JsonObject) -> dict[str, WrittenRows]:
-    """Compare tables with a checkpoint, each up to the length in it.
+    """Compare tables with a checkpoint, each up to the length recorded there.
 
     Returns:
-        The rows of each table up to there; tables without a digest in the checkpoint are left out.
+        The rows of each table up to that length; tables without a digest in the checkpoint are left
+        out.
 
     Raises:
-        StateError: one is missing, too short, or not what was written.
+        StateError: a table is missing, too short, or changed.
     """
     rows = {}
     for name, sha in manifest.get("digests", {}).items():
@@ -152,7 +153,7 @@ def verified_rows(folder: Path, manifest: JsonObject) -> dict[str, WrittenRows]:
 
 
 def read(path: Path, length: int) -> WrittenRows:
-    """Digest the first `length` bytes of a table, or as many as there are."""
+    """Digest the first `length` bytes of a table, or the whole table if it is shorter."""
     written = WrittenRows()
     with path.open("rb") as file:
         while data := file.read(min(CHUNK, length - written.length)):
@@ -161,7 +162,7 @@ def read(path: Path, length: int) -> WrittenRows:
 
 
 def measured(folder: Path) -> Marks:
-    """Return lengths and digests of the tables that a folder holds now, for a checkpoint."""
+    """Return the present lengths and digests of a folder's tables, for a checkpoint."""
     there = [name for name in (*TABLES, *EVENTS) if (folder / name).is_file()]
     return _marks({name: read(folder / name, (folder / name).stat().st_size) for name in there})
 

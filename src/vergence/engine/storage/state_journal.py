@@ -37,7 +37,7 @@ class StateRef(NamedTuple):
 
 
 class JournalPosition(NamedTuple):
-    """Position in a journal that a checkpoint holds: file, length in bytes, SHA-256 up to there."""
+    """Position in a journal, kept in a checkpoint: file, length in bytes, SHA-256 up to there."""
 
     file: str
     length: int
@@ -45,7 +45,7 @@ class JournalPosition(NamedTuple):
 
 
 class StateJournal:
-    """One seed's table `client,file,xxh3,share`, of which a client's last line counts."""
+    """One seed's table `client,file,xxh3,share`, in which the last line of each client counts."""
 
     # It grows: rewriting it at every checkpoint would take time for every client that ever took
     # part.
@@ -60,7 +60,7 @@ class StateJournal:
         return self.folder / f"seed{self.seed}.clients.{self.generation}.csv"
 
     def add(self, changed: Mapping[str, StateRef], filed: Mapping[str, StateRef]) -> StateJournal:
-        """Append the states that changed; return the journal to go on with, now and then a new one.
+        """Append the states that changed; return the journal to use next, which may be a new one.
 
         Args:
             changed: states that changed since the last checkpoint.
@@ -85,17 +85,17 @@ class StateJournal:
 
     @property
     def mark(self) -> JournalPosition:
-        """Position to write into a checkpoint."""
+        """The position to write into a checkpoint."""
         return JournalPosition(self.path.name, self.length, self.sha.hexdigest())
 
     @classmethod
     def reopen(
         cls, folder: Path, seed: int, mark: JournalPosition
     ) -> tuple[StateJournal, dict[str, StateRef]]:
-        """Cut a journal to the length in a checkpoint; return it with every client's state.
+        """Cut a journal to the length in a checkpoint; return it and every client's state.
 
         Raises:
-            StateError: it is missing, too short, or not what was written.
+            StateError: the journal is missing, too short, or changed.
         """
         filed = read_journal(folder, mark)
         journal = cls(folder, seed, int(mark.file.split(".")[2]))
@@ -107,10 +107,10 @@ class StateJournal:
 
 
 def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
-    """Return every client's last line up to the length in a checkpoint.
+    """Return every client's last line within the length that a checkpoint records.
 
     Raises:
-        StateError: it is missing, too short, or not what was written.
+        StateError: the journal is missing, too short, or changed.
     """
     path = folder / mark.file
     try:
@@ -137,7 +137,7 @@ def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
 
 
 def _name(file: str, client: str) -> str:
-    """Return the name of a client's file, if it can be one."""
+    """Return the name of a client's file, if it is a permitted name."""
     # A journal that somebody changed could name a file outside of the folder, or another client's.
     if f".client.{client}." not in file or "/" in file or not file.isprintable():
         raise ValueError(f"'{file}' is no state of '{client}'")

@@ -47,7 +47,7 @@ SMALL = 250_000
 class WorkerPool(Protocol):
     """Carries out batches.
 
-    A result must be read before the next one is asked for: its memory is used again.
+    A result must be read before the next one is requested, as its memory is reused.
     """
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
@@ -55,7 +55,7 @@ class WorkerPool(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop at once; groups that are not done count for nothing."""
+        """Stop at once; unfinished groups do not count."""
         ...
 
 
@@ -75,7 +75,7 @@ class InProcess:
 
 
 class Bytes(InProcess):
-    """Carries out groups in this process, with every task, reply and state turned into bytes."""
+    """Carries out groups in this process, and turns every task, reply and state into bytes."""
 
     def __init__(self, runner: ClientRunner) -> None:
         super().__init__(copy(runner))
@@ -83,7 +83,7 @@ class Bytes(InProcess):
         self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups one by one; secure sums are made by their protocol."""
+        """Carry out the groups one by one; secure sums run their protocol."""
         batch = replace(batch, tasks=[unpack(pack(task), ClientTask) for task in batch.tasks])
         first = batch.tasks[0].message if batch.kind == "turn" and batch.tasks else None
         form = None if first is None else self.runner.layout(first, batch.templates)
@@ -102,8 +102,8 @@ class Forked:
 
     Each process has its own network. Data are shared by copy-on-write, messages and sums lie in
     shared memory, states on disk, and results go through a pipe. Groups go in their order to
-    whichever process is free, and are added up in that order: at most as many as there are slots
-    wait for one that takes longer.
+    whichever process is free, and are added up in that order. While a group takes longer, finished
+    groups wait for it, at most as many as there are slots.
     """
 
     def __init__(self, runner: ClientRunner, count: int) -> None:
@@ -153,7 +153,7 @@ class Forked:
             ) from None
 
     def _receive(self, waiting: dict[int, JsonObject]) -> None:
-        """Add the reports that have come to those that wait for their turn."""
+        """Receive reports, and add them to those that wait for their turn."""
         with profiling.phase(profiling.WAITING):
             ready = self.ready.select()
         for key, _ in ready:
@@ -220,7 +220,7 @@ class Forked:
 
 
 def thawed(note: JsonObject) -> ClientResult:
-    """Return a result from plain data."""
+    """Return a result, rebuilt from plain data."""
     filed = note["filed"]
     return ClientResult(**{**note, "filed": StateRef(*filed) if filed else None})
 
@@ -249,7 +249,7 @@ def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
 
 @cache
 def note_one_process(asked: int) -> None:
-    """Print, once, that this system has one process for a run that asks for more."""
+    """Print, once, that this system runs in one process although the run asks for more."""
     console.note(
         f"run.workers = {asked}: this system cannot fork processes, so one trains everybody, with "
         'the same results; run.engine = "ray" has several'
@@ -257,7 +257,7 @@ def note_one_process(asked: int) -> None:
 
 
 def training_seconds(runner: ClientRunner, plan: Plan) -> float:
-    """Estimate the seconds that a run trains, with one training in a turn and no evaluation.
+    """Estimate a run's seconds of training, with one training per turn and without evaluation.
 
     For people who are made on demand the estimate is infinite.
     """

@@ -25,7 +25,7 @@ from vergence.system.processes import die_with_parent, ignore_interrupts
 
 
 class WorkerProcess:
-    """Serves a run in a forked process, which dies with the run, also if the run is killed."""
+    """Serves a run in a forked process, which ends with the run, even if the run is killed."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class WorkerProcess:
         )
 
     def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:
-        """Carry out groups until none is left; report `many` at a time."""
+        """Carry out groups until none is left, and report them in lots of `many`."""
         slots = len(self.slots)
         done: list[JsonObject] = []
         while (ticket := self.tickets.draw(first + len(batch.groups))) is not None:
@@ -113,7 +113,7 @@ class WorkerProcess:
         self._report(done)
 
     def _report(self, done: list[JsonObject]) -> None:
-        """Send the reports of groups that are done to the run."""
+        """Send the reports of finished groups to the run."""
         if done:
             self._say({"done": done, **profiling.take_times()})
             done.clear()
@@ -160,7 +160,7 @@ class WorkerProcess:
 
 
 def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> JsonObject:
-    """Copy one reply into a slot, and describe it as plain data."""
+    """Copy a reply into a slot, and describe it as plain data."""
     trees = {
         name: (slot.write(tree.total, layouts), slot.write_weight(tree.weight, layouts))
         for name, tree in sealed.trees.items()

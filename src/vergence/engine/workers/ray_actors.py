@@ -78,7 +78,7 @@ def installed() -> None:
     """Check that Ray is installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: Ray is not installed.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(
@@ -87,7 +87,7 @@ def installed() -> None:
 
 
 def ready() -> ModuleType:
-    """Return Ray, set up so that nobody else can use the cluster that is started here."""
+    """Return Ray, set up so that no other user can use a cluster started here."""
     # Ray's ports are open to the network, and whoever reaches them runs code. Ray's own protection
     # is a token in a file of the home folder; this token is in this process's environment only.
     installed()
@@ -100,7 +100,7 @@ def ready() -> ModuleType:
 
 
 def begin(workers: int) -> ModuleType:
-    """Return Ray, connected to the cluster that RAY_ADDRESS names or started on this machine.
+    """Return Ray, connected to the cluster in RAY_ADDRESS, or to one started on this machine.
 
     Raises:
         ConfigError: there is no such cluster, or it does not start.
@@ -145,7 +145,7 @@ def begin(workers: int) -> ModuleType:
 
 @atexit.register
 def end() -> None:
-    """Stop the Ray that was started here, if there is one, and remove its folder."""
+    """Stop the Ray cluster that was started here, if any, and remove its folder."""
     while FOLDERS:
         importlib.import_module("ray").shutdown()
         folder = Path(FOLDERS.pop())
@@ -179,13 +179,13 @@ class RayWorker:
         self.known: tuple[int, TaskBatch] | None = None
 
     def kind(self) -> tuple[str, dict[str, str]]:
-        """Return this machine's name, and the versions on it that decide last bits."""
+        """Return this machine's name, and the versions on it that can change the last bits."""
         return platform.node(), kind(self.runner.worker)
 
     def carry_out(
         self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
     ) -> TaskPayload:
-        """Carry out a group of the `at`-th batch, which is fetched once for all its groups."""
+        """Carry out a group of batch number `at`, which is fetched once for all its groups."""
         import ray
 
         if self.known is None or self.known[0] != at:
@@ -207,8 +207,8 @@ class RayWorker:
 class RayCluster:
     """Carries out batches with Ray actors.
 
-    An actor that dies, alone or with its machine, is replaced, and its groups are begun again by
-    any actor: the result of a group does not depend on the worker.
+    An actor that dies, alone or with its machine, is replaced, and any actor starts its groups
+    again: the result of a group does not depend on the worker.
 
     Args:
         runner: the runner of tasks.
@@ -241,7 +241,7 @@ class RayCluster:
             raise
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Hand out the batch, and yield the groups in their order."""
+        """Hand out the batch, and yield the groups in order."""
         self.jobs += 1
         self.start_missing()
         shift = RayBatch(self, batch)
@@ -249,7 +249,7 @@ class RayCluster:
             yield number, shift.result(number)
 
     def start_missing(self) -> None:
-        """Start actors in the place of those that are missing."""
+        """Start actors to replace those that are missing."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         for _ in range(self.count - len(self.hands) - len(self.coming)):
             hand = kind_of.remote(
@@ -261,8 +261,8 @@ class RayCluster:
         """Accept an actor that has started.
 
         Raises:
-            ConfigError: its machine has other versions, and would compute other bits.
-            PartialRun: it died before it had started.
+            ConfigError: the actor's machine has other versions, and would compute other bits.
+            PartialRun: the actor died before it had started.
         """
         hand = self.coming.pop(ref)
         try:
@@ -278,10 +278,10 @@ class RayCluster:
         self.hands.append(hand)
 
     def wait(self, refs: Sequence[object], seconds: float | None) -> object:
-        """Return the first of these references whose result is there.
+        """Return the first of these references with a result.
 
         Raises:
-            PartialRun: none is, after so many seconds.
+            PartialRun: no result came within this number of seconds.
         """
         ready, _ = self.ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:
@@ -308,13 +308,13 @@ class RayCluster:
 
 
 class RayBatch:
-    """One batch in progress.
+    """A batch in progress.
 
     Attributes:
-        todo: numbers of groups that no actor has, a heap.
+        todo: numbers of groups that no actor has, as a heap.
         under_way: reference to a result -> actor and number of the group.
-        done: results that were not asked for yet.
-        tries: how often each group was begun on an actor that died.
+        done: results that have not been asked for yet.
+        tries: how often each group was started on an actor that died.
     """
 
     def __init__(self, cluster: RayCluster, batch: TaskBatch) -> None:
@@ -326,7 +326,7 @@ class RayBatch:
         self.tries: Counter[int] = Counter()
 
     def result(self, number: int) -> GroupResult:
-        """Return the result of a group; wait for it if it is not there."""
+        """Return the result of a group, after waiting for it if necessary."""
         cluster = self.cluster
         while number not in self.done:
             self._hand_out(number + 2 * AHEAD * cluster.count)
@@ -381,7 +381,7 @@ class RayBatch:
         """Take back the groups of an actor that died.
 
         Raises:
-            PartialRun: actors died at this group as often as it is tried.
+            PartialRun: a group was tried as often as allowed, and its actor died each time.
         """
         # The actor worked on the first of them; the others waited and are not to blame.
         theirs = [ref for ref, (whose, _) in self.under_way.items() if whose is hand]
@@ -406,7 +406,7 @@ def shelve(
     """Write a client's state that an actor sent back.
 
     Raises:
-        StateError: its bytes are not those that the actor wrote.
+        StateError: the bytes are not those that the actor wrote.
     """
     arrived: Any = PayloadResult(data)
     if store.write(task.client, stamp, arrived, filed.share, task.spare) != filed:
@@ -417,7 +417,7 @@ def shelve(
 
 
 def carry_tensors(yes: bool = True) -> None:
-    """Let Ray send tensors as numpy arrays, which all actors of a machine read from one copy."""
+    """Let Ray send tensors as numpy arrays, so that all actors of a machine read one copy."""
     from ray.util import serialization
 
     if yes:

@@ -41,7 +41,7 @@ Array = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Recipe for a worker, whose network is built on the machine where it works."""
+    """Recipe for a worker, whose network is built on the machine that uses it."""
 
     method: Method
     task: Task
@@ -52,7 +52,7 @@ class WorkerSpec:
 
     @classmethod
     def of(cls, worker: ClientExecutor) -> WorkerSpec:
-        """Make the recipe of a worker, for CPUs."""
+        """Make the recipe of a worker that computes on CPUs."""
         how = replace(worker.how, device=CPU)
         return cls(worker.method, worker.task, worker.data, worker.stream, how, worker.hooks)
 
@@ -63,7 +63,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class PayloadStateStore(ClientStateStore):
-    """A store of states in memory, for an actor that may have no access to the run's folder.
+    """Keeps states in memory, for an actor that may have no access to the run's folder.
 
     Attributes:
         old_states: bytes of the states that came with a group, by file.
@@ -74,10 +74,10 @@ class PayloadStateStore(ClientStateStore):
     new_states: dict[str, Array] = field(default_factory=dict)
 
     def read(self, file: str, fresh: object = None) -> ClientState:
-        """Read a state that came under a file's name.
+        """Read a state that was sent under a file's name.
 
         Raises:
-            StateError: it is damaged, or no state of this run's clients.
+            StateError: the state is damaged, or is not that of a client of this run.
         """
         state = unpack(self.old_states[file].tobytes(), ClientState, *self.records)
         return self.genuine(state, file, fresh)
@@ -85,7 +85,7 @@ class PayloadStateStore(ClientStateStore):
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
     ) -> StateRef:
-        """Store a new state until the group is done."""
+        """Keep a new state until the group is done."""
         chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
         self.new_states[file] = np.frombuffer(b"".join(chunks), np.uint8)
         return StateRef(file, quick_digest(*chunks), share)
@@ -93,7 +93,7 @@ class PayloadStateStore(ClientStateStore):
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """Bytes of a state that an actor sent back, which the store writes as they are."""
+    """Bytes of a state that an actor sent back, which the store writes unchanged."""
 
     data: Array
 
@@ -136,12 +136,12 @@ class SentTask(InspectLoader):
         self.text = text
 
     def get_source(self, fullname: str) -> str:
-        """Return the text."""
+        """Return the source text."""
         return self.text
 
 
 def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
-    """Return what last bits depend on besides the experiment: versions, processor, modules."""
+    """Return what the last bits depend on besides the experiment: versions, processor, modules."""
     processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     facts = {"vergence": code_digest(), "torch": torch.__version__, "processor": processor}
     for name in modules_of(worker) if worker else ():
@@ -184,7 +184,7 @@ def bytes_of(path: Path) -> Array:
     """Return the bytes of a state's file.
 
     Raises:
-        StateError: it cannot be read.
+        StateError: the file cannot be read.
     """
     try:
         return np.fromfile(path, np.uint8)
@@ -193,7 +193,7 @@ def bytes_of(path: Path) -> Array:
 
 
 def as_array(tensor: Tensor) -> tuple[NDArray[np.generic], str | None]:
-    """Return a tensor as an array, and the name of its type if numpy has none for it."""
+    """Return a tensor as an array, and the name of its type if numpy lacks that type."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy(), "bfloat16"

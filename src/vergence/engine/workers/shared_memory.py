@@ -27,10 +27,10 @@ NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" els
 
 
 class SharedArena:
-    """A range of addresses as long as the machine's memory, of which pages are used when written.
+    """A range of addresses as long as the machine's memory; pages are allocated when written.
 
     Args:
-        among: number of arenas, which together must fit into the addresses that a process has.
+        among: number of arenas, which together must fit into the address space of a process.
     """
 
     # It has no name and no file, so nothing is left behind when the processes die.
@@ -50,39 +50,39 @@ class SharedArena:
         self.used = 0
 
     def clear(self) -> None:
-        """Use the memory again from its beginning."""
+        """Reuse the memory from its beginning."""
         self.used = 0
 
     def new(self, n: int, dtype: torch.dtype) -> Tensor:
-        """Return the next `n` entries."""
+        """Return a tensor of the next `n` entries."""
         start = self.used
         self.used += -(-n * dtype.itemsize // ALIGN) * ALIGN
         return self.at(start, n, dtype)
 
     def at(self, start: int, n: int, dtype: torch.dtype) -> Tensor:
-        """Return `n` entries from a byte offset on."""
+        """Return a tensor of `n` entries from a byte offset on."""
         if not n:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self.map, dtype=dtype, count=n, offset=start)
 
     def write(self, params: Params, layouts: Layouts) -> JsonObject:
-        """Copy parameters in, and return their description."""
+        """Copy parameters into the arena, and return their description."""
         start = self.used
         self.new(params.layout.n, params.flat.dtype).copy_(params.flat)
         return self.note(params, start, layouts)
 
     def note(self, params: Params, start: int, layouts: Layouts) -> JsonObject:
-        """Describe parameters at an offset."""
+        """Describe parameters that lie at an offset."""
         dtype = str(params.flat.dtype).removeprefix("torch.")
         return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
 
     def read(self, note: JsonObject, layouts: Layouts) -> Params:
-        """Return the parameters of a description: a view, which must not be changed."""
+        """Return the parameters for a description, as a view, which must not be changed."""
         layout = layouts.find(note["layout"])
         return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
 
     def write_weight(self, weight: Weight, layouts: Layouts) -> JsonObject | float:
-        """Copy a reply's weight in."""
+        """Copy a reply's weight into the arena, and return its description."""
         if isinstance(weight, Params):
             return self.write(weight, layouts)
         if not isinstance(weight, Mask):
@@ -91,7 +91,7 @@ class SharedArena:
         return {**self.write(bits, layouts), "mask": True}
 
     def read_weight(self, note: JsonObject | float, layouts: Layouts) -> Weight:
-        """Return the weight of a description, as a copy."""
+        """Return the weight for a description, as a copy."""
         if not isinstance(note, dict):
             return note
         params = self.read(note, layouts)
@@ -100,7 +100,7 @@ class SharedArena:
 
 
 class Layouts:
-    """Names of layouts: a number for those known before the fork, else their names and shapes."""
+    """Short names of layouts: a number if known before the fork, else their names and shapes."""
 
     def __init__(self, *known: Layout) -> None:
         self.known = known
@@ -114,7 +114,7 @@ class Layouts:
         return [layout.names, layout.shapes]
 
     def find(self, name: Any) -> Layout:
-        """Return the layout of a name; each is built once."""
+        """Return the layout with this name; each is built once."""
         if isinstance(name, int):
             return self.known[name]
         key = repr(name)
@@ -125,7 +125,7 @@ class Layouts:
 
 
 class TaskTickets:
-    """Numbers of groups, which processes take one by one, and the number of groups added up."""
+    """Numbers of groups, which processes draw one by one, and the count of groups added up."""
 
     def __init__(self, context: BaseContext) -> None:
         self.lock = context.Lock()
@@ -142,7 +142,7 @@ class TaskTickets:
 
     @property
     def settled(self) -> int:
-        """Number of groups, from the first on, that are added up."""
+        """Number of groups that are added up; they are always the first ones of the batch."""
         return self.numbers[1]
 
     def settle(self) -> None:

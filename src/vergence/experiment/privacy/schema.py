@@ -115,7 +115,7 @@ def build_own_protection(table: Any) -> Protection:
 
 
 def build_poison(table: Any) -> Poison | DataPoison:
-    """Build the attack of a run: by malicious clients' updates, or by the data they train on."""
+    """Build the attack of a run: on clients' updates, or on the data on which they train."""
     options = as_table(table, "poison")
     attack = options.get("attack", Poison.attack)
     if attack not in ATTACKS:

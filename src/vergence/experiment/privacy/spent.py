@@ -64,12 +64,12 @@ def forecast_lines(plan: Plan, method: Method, task: Task, federation: Federatio
 
 
 def usefulness(ratio: float, people: int, who: str = "people") -> str:
-    """Return a sentence on whether so much noise leaves anything to learn.
+    """Return a sentence on whether this much noise leaves anything to learn.
 
     Args:
         ratio: noise in a mean update, as a multiple of the longest update allowed.
-        people: how many take part.
-        who: what they are called.
+        people: number of people who take part.
+        who: noun for these people.
     """
     text = (
         f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
@@ -156,7 +156,7 @@ def spent_block(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
 
 
 def screen_lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> list[str]:
-    """Return the screen's lines on a run's privacy; `tuned`: a sweep chose its settings."""
+    """Return the lines on a run's privacy that are printed; `tuned`: a sweep chose its settings."""
     lines = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
     for kind in (kind for kind in UNITS if kind in block):
         part = block[kind]

@@ -28,7 +28,7 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class StudyDescription(NamedOptions, label="study"):
-    """Description of a study in its own words; it changes nothing that is trained.
+    """Description of a study for an ethics board, which does not affect training.
 
     Attributes:
         title: name of the study.
@@ -62,7 +62,7 @@ class StudyDescription(NamedOptions, label="study"):
 
     @property
     def answers(self) -> list[list[str]]:
-        """A board's questions, each with the study's answer; "" for no answer."""
+        """A board's questions, each with the study's answer; "" for a missing answer."""
         return [[QUESTIONS[name], text.strip()] for name, text in self._texts().items()]
 
 

@@ -44,8 +44,8 @@ class Charge(NamedOptions, label="dp"):
 
     Attributes:
         noise: standard deviation as a multiple of the sensitivity (the clip bound).
-        rate: chance that a unit (a frame, or a person) takes part in a step, drawn by itself for
-            every unit and step (Poisson sampling); 1: always.
+        rate: chance that a unit (a frame, or a person) takes part in a step, drawn independently
+            for every unit and step (Poisson sampling); 1: always.
         steps: number of such steps.
     """
 
@@ -91,7 +91,7 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
     """Return epsilon by both accountants.
 
     Raises:
-        StateError: they differ by more than 5 %: neither number may be published.
+        StateError: the two differ by more than 5 %, so that neither number may be published.
     """
     epsilons = {by: epsilon(charges, delta, by) for by in _COUNTED}
     low, high = min(epsilons.values()), max(epsilons.values())
@@ -107,7 +107,7 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
 
 
 def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> JsonObject:
-    """Largest epsilon among some ledgers, the PLD accountant's value for it, and its charges."""
+    """Return the largest epsilon of these ledgers, the PLD accountant's value, and the charges."""
     alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
     worst = max(alike, key=alike.__getitem__, default=Ledger())
     check = None
@@ -140,11 +140,11 @@ def noise_for(
 
     Args:
         target: epsilon that may be spent.
-        delta: at which epsilon is counted.
-        rate: chance of a unit to be in a step.
+        delta: the delta at which epsilon is computed.
+        rate: chance that a unit is in a step.
         steps: number of steps.
         by: the accountant.
-        other_charges: charges of the same budget whose noise is known already.
+        other_charges: charges to the same budget whose noise is already known.
 
     Raises:
         ConfigError: the target is not positive, or the extra `dp` is not installed.
@@ -189,9 +189,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_noise(target: float, delta: float, sensitivity: float, releases: int = 1) -> float:
-    """Return the standard deviation of noise that makes so many releases (epsilon, delta)-private.
+    """Return the standard deviation of noise for (epsilon, delta)-private `releases` releases.
 
-    `sensitivity` is the L2 distance that replacing, or adding, one unit can move a release.
+    `sensitivity` is the L2 distance by which replacing, or adding, one unit can move a release.
 
     Raises:
         ConfigError: epsilon or delta is out of range.
@@ -221,7 +221,7 @@ def _delta(mu: float, eps: float) -> float:
 
 
 def _prv(charges: Sequence[Charge], delta: float) -> float:
-    """Count by PRV; infinite where that would take more memory than there is.
+    """Return epsilon by PRV; infinite if the computation would take more memory than there is.
 
     Raises:
         ConfigError: Opacus is not installed.
@@ -243,10 +243,10 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _points(charges: Sequence[Charge], delta: float, error: float) -> float:
-    """Number of points of PRV's grid: as wide as RDP's bound, as fine as its error asks for.
+    """Return the number of points of PRV's grid: as wide as RDP's bound, as fine as its error asks.
 
     Source: Gopi et al., "Numerical composition of differential privacy", NeurIPS 2021, Theorem 5.5,
-    as Opacus has it, with delta / 1000 as the error of delta.
+    as Opacus implements it, with delta / 1000 as the error of delta.
     """
     bound = _library("opacus.accountants").RDPAccountant()
     bound.history = [(c.noise, c.rate, c.steps) for c in charges]

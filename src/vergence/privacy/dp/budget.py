@@ -23,10 +23,10 @@ class Budget:
     """Privacy budget that may be spent, and the amount of noise that follows from it.
 
     Attributes:
-        clip: L2 norm that what one unit sends may have.
-        epsilon: for a whole run; the noise follows from it.
+        clip: largest L2 norm of what one unit sends.
+        epsilon: budget of a whole run; the noise follows from it.
         noise: standard deviation of the noise on a sum, as a multiple of `clip`.
-        delta: at which epsilon is counted.
+        delta: the delta at which epsilon is computed.
     """
 
     clip: Norm = 1.0
@@ -45,10 +45,11 @@ class Budget:
             )
 
     def refuse(self, spent: float, why: str) -> None:
-        """Refuse a whole run that would spend so much.
+        """Refuse a whole run that would spend `spent` if that is too much.
 
         Raises:
-            ConfigError: it is more than can be counted, or promises nothing; `why` says from what.
+            ConfigError: epsilon is more than can be computed, or so large that it guarantees
+                nothing; `why` says what spends it.
         """
         if not spent <= MOST:
             raise ConfigError(
@@ -57,10 +58,10 @@ class Budget:
             )
 
     def refuse_delta(self, units: int, what: str) -> None:
-        """Refuse a delta under which one of so many units may simply be published.
+        """Refuse a delta under which one of `units` units may simply be published.
 
         Raises:
-            ConfigError: says how small it must be.
+            ConfigError: says how small delta must be.
         """
         # A mechanism that publishes one random unit whole is (0, 1 / units)-private.
         if self.delta * units >= 1:
@@ -70,7 +71,7 @@ class Budget:
             )
 
     def multiplier(self, rate: float, steps: int) -> float:
-        """Return the noise, as a multiple of `clip`, of so many sums of units drawn at a rate."""
+        """Return the noise, as a multiple of `clip`, for `steps` sums of units drawn at a rate."""
         if self.noise is not None:
             return self.noise
         return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))

@@ -24,11 +24,13 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
     """Laplace noise on a few numbers of one person, disclosed once.
 
     Attributes:
-        bound: each number is cut to [0, bound]; not learned from the data. Where it is a mean, so
-            must every sample's value have been, or a sample moves it further than `change`.
-        change: how far, in L1 over all numbers, what is protected can move them (`of_mean`,
-            `of_counts`).
-        epsilon: of one disclosure; delta is 0. Every further disclosure costs as much again.
+        bound: each number is cut to [0, bound], where the bound is not learned from the data. If a
+            number is a mean, every sample's value must have been cut in the same way, or one sample
+            could move the mean by more than `change`.
+        change: L1 distance, over all numbers, by which the protected sample or person can move them
+            (`of_mean`, `of_counts`).
+        epsilon: epsilon of one disclosure, with delta 0. Every further disclosure costs as much
+            again.
     """
 
     bound: Annotated[float, Gt(0)]
@@ -41,7 +43,7 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
         return self.change / self.epsilon
 
     def privatize(self, numbers: Tensor, draws: NoiseStream) -> Tensor:
-        """Return numbers, any shape, cut and with noise, in float64."""
+        """Return numbers of any shape, cut to the bound and with noise, in float64."""
         # Without the cut a single outlier could move a number further than the noise hides.
         bounded = numbers.double().clamp(0, self.bound)
         return hidden(bounded, self.scale, draws.laplace(bounded.numel()))
@@ -49,14 +51,14 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
 
 @dataclass(frozen=True)
 class Changes:
-    """Change of numbers in L1 when one of a person's samples is replaced, or all of them."""
+    """L1 changes of numbers when one of a person's samples is replaced, and when all are."""
 
     sample: Annotated[float, Gt(0)]
     person: Annotated[float, Ge(0)]
 
 
 def of_mean(bound: float, numbers: int, samples: int) -> Changes:
-    """Changes of means over so many samples, each sample's values in [0, bound].
+    """Return the changes of means over `samples` samples whose values are in [0, bound].
 
     Examples:
         >>> of_mean(100.0, numbers=1, samples=20)
@@ -66,7 +68,7 @@ def of_mean(bound: float, numbers: int, samples: int) -> Changes:
 
 
 def of_counts(most: float) -> Changes:
-    """Changes of class counts over at most `most` samples.
+    """Return the changes of class counts over at most `most` samples.
 
     Examples:
         >>> of_counts(300)

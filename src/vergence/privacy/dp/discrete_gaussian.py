@@ -31,7 +31,7 @@ WIDEST = 2.0**48
 
 
 def discrete_gaussian(variance: Fraction, count: int, draws: NoiseStream) -> Integers:
-    """Return samples, int64 `[count]`; of variance 0, zeros.
+    """Return samples, int64 `[count]`; for variance 0, zeros.
 
     Raises:
         ConfigError: the variance is negative, or the standard deviation above 2^48.
@@ -71,7 +71,7 @@ def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
 
 
 def _geometric(count: int, draws: NoiseStream) -> Integers:
-    """Number of heads in a row of a coin of exp(-1)."""
+    """Return the numbers of heads before the first tail, for coins with chance exp(-1) of heads."""
     runs, going = np.zeros(count, np.int64), np.arange(count)
     while len(going):
         going = going[_heads(np.ones(len(going)), lambda _: Fraction(1), draws)]
@@ -102,9 +102,9 @@ def _filled(some: Callable[[int], Integers], count: int) -> Integers:
 def _heads(
     x: NDArray[np.float64], exact: Callable[[int], Fraction], draws: NoiseStream
 ) -> NDArray[np.bool_]:
-    """Toss coins that fall on heads with chance exp(-x): a uniform number is below it.
+    """Toss coins that fall on heads with chance exp(-x), by comparison with uniform numbers.
 
-    `exact` gives the exponent of a coin as a rational number, where 64 bits do not decide.
+    `exact` returns the exponent of a coin as a rational number, for use if 64 bits do not decide.
     """
     chance, words = np.exp(-x), draws.words(len(x))
     uniform = words * 2.0**-64

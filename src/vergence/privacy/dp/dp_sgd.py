@@ -14,7 +14,7 @@ from vergence.privacy.keyed_noise import NoiseStream, add_noise
 
 
 def poisson(samples: int, rate: float, draws: NoiseStream) -> Tensor:
-    """Return the indices of a Poisson-sampled batch: each sample by itself with this chance.
+    """Return the indices of a Poisson-sampled batch, for which samples are drawn independently.
 
     The batch may be empty. Amplification by sampling holds only while nobody can tell which samples
     are in a batch: `draws` must come from a secret.
@@ -26,10 +26,11 @@ def noised(flat: Tensor, deviation: float, expected: float, draws: NoiseStream) 
     """Turn a sum of clipped gradients into a private mean, in place.
 
     Args:
-        flat: the sum over a batch, all parameters in a row; zeros for an empty batch: noise comes
-            all the same.
-        deviation: of the noise on every entry of the sum: noise multiplier times clip; 0: none.
-        expected: samples in a batch on average, rate times samples: public.
-        draws: of this client, round and step.
+        flat: the sum over a batch, with all parameters in a row; zeros for an empty batch, to which
+            noise is added all the same.
+        deviation: standard deviation of the noise on every entry of the sum: noise multiplier times
+            clip; 0: no noise.
+        expected: mean number of samples in a batch, rate times samples, which is public.
+        draws: random numbers of this client, round and step.
     """
     return add_noise(flat, deviation, draws).div_(expected)

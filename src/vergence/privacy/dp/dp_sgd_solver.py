@@ -33,7 +33,7 @@ MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
 
 
 class DpSgdBudgetSpent(StateError):
-    """Raised where a client's budget allows no further training: it takes no further turn."""
+    """Raised if a client's budget allows no further training; the client takes no further turn."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TrainingPass:
 
     Attributes:
         local: the training; None for a mean over the client's samples.
-        share: of the client's samples that it uses.
+        share: share of the client's samples that it uses.
         times: how often a run asks for it.
     """
 
@@ -71,12 +71,12 @@ class TrainingSchedule:
         return _multiplier(policy, self)
 
     def mean_noise(self, policy: DpSgd) -> float:
-        """Return the noise on a sum of rows, as a multiple of their greatest length."""
+        """Return the noise on a sum of rows, as a multiple of the rows' largest length."""
         return _mean_multiplier(policy, self.means)
 
 
 def uncovered(verb: str, ask: object) -> ConfigError:
-    """Return the refusal of a turn that uses training samples in another way than training."""
+    """Return the error for a turn that uses training samples for something other than training."""
     what = f"the {ask.want} of" if isinstance(ask, Compute) else "single batches of"
     return ConfigError(
         f"privacy.solver protects what training gives, and '{verb}' of this method also uses "
@@ -86,7 +86,7 @@ def uncovered(verb: str, ask: object) -> ConfigError:
 
 
 def unclipped(what: str) -> ConfigError:
-    """Return the refusal of a training that minimises another loss than the task's."""
+    """Return the error for a training that minimises a loss other than the task's."""
     return ConfigError(
         f"privacy.solver clips the gradients of the task's loss, and {what} minimises another; use "
         "another method"
@@ -94,19 +94,19 @@ def unclipped(what: str) -> ConfigError:
 
 
 def steps_of(local: LocalTraining, samples: int) -> int:
-    """Number of steps of a training: as many as without privacy."""
+    """Return the number of steps of a training, which is the same as without privacy."""
     return local.steps or local.epochs * math.ceil(samples / local.batch)
 
 
 def rate_of(local: LocalTraining, samples: int) -> float:
-    """Return the chance of a sample to be in a batch."""
+    """Return the chance that a sample is in a batch."""
     return min(1.0, local.batch / samples)
 
 
 def training_schedule(passes: Sequence[TrainingPass], samples: int) -> TrainingSchedule:
-    """Return all that a run asks of a client with so many samples.
+    """Return all that a run asks of a client with `samples` samples.
 
-    Where trainings differ in their rate, all of it is counted at the highest.
+    Where trainings differ in their rate, all steps are counted at the highest rate.
     """
     trained = [
         (one.local, max(1, round(one.share * samples)), one.times)
@@ -138,11 +138,11 @@ class DpSolver(Solver):
     """Trains one client after another by DP-SGD, in single precision.
 
     Args:
-        task: what is learned.
-        policy: clip, and noise or a budget.
-        state: the folder of states, where secret and books lie.
-        seed: of the run.
-        passes: the trainings that a run asks of every client: a budget is spread over them.
+        task: the task.
+        policy: clip bound, and noise or a budget.
+        state: the folder of states, which holds the secret and the release logs.
+        seed: seed of the run.
+        passes: the trainings that a run asks of every client, over which a budget is spread.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class DpSolver(Solver):
         self.secret = secret_in(self.folder).child("dp_sgd", seed)
 
     def noise(self, samples: int) -> float:
-        """Return the noise of a client with so many samples, as a multiple of `clip`."""
+        """Return the noise for a client with `samples` samples, as a multiple of `clip`."""
         return training_schedule(self.passes, samples).noise(self.policy)
 
     def train(
@@ -163,8 +163,8 @@ class DpSolver(Solver):
         """Answer a `Fit` of a client's turn.
 
         Raises:
-            DpSgdBudgetSpent: the client has no budget left for it.
-            ConfigError: it minimises another loss than the task's.
+            DpSgdBudgetSpent: the client has no budget left for this training.
+            ConfigError: the training minimises a loss other than the task's.
         """
         if ask.objective is not None:
             raise unclipped("this turn")
@@ -215,7 +215,7 @@ class DpSolver(Solver):
         """Answer a `Mean` of a client's turn: rows are shortened to `bound`, and noise is added.
 
         Raises:
-            DpSgdBudgetSpent: the client has no budget left for it.
+            DpSgdBudgetSpent: the client has no budget left for this mean.
         """
         samples = len(site.train)
         noise = training_schedule(self.passes, samples).mean_noise(self.policy)
@@ -229,9 +229,9 @@ class DpSolver(Solver):
         return noised(rows.sum(0), noise * ask.bound, samples, draws)
 
     def _foreseen(self, entries: Sequence[Release], samples: int) -> bool:
-        """True if all releases are among those over which the budget was spread.
+        """Return whether all releases are among those over which the budget was spread.
 
-        Then they keep it, and the accountant, who takes a second, need not be asked.
+        If so, they stay within the budget, and the accountant, which takes a second, is not needed.
         """
         whole, policy, steps, means = training_schedule(self.passes, samples), self.policy, 0, 0
         if policy.noise is not None:
@@ -249,7 +249,7 @@ class DpSolver(Solver):
         """Write a training into the client's release log, if its budget allows it.
 
         Raises:
-            DpSgdBudgetSpent: it does not.
+            DpSgdBudgetSpent: the budget does not allow it.
         """
         # The log is the client's own file: a server that resets a run cannot reset the budget.
         book, policy = ReleaseLog(self.folder / book_of(self.seed, client)), self.policy
@@ -271,7 +271,7 @@ def book_of(seed: int, client: str) -> str:
 
 
 def _mark(ask: Fit, stream: RandomStream, progress: float, noise: float) -> str:
-    """Return the identifier of a training: a digest of all that it depends on except the data.
+    """Return the identifier of a training: a digest of all its inputs except the data.
 
     Two different trainings must never get the same noise, whoever asks for them: a server could
     subtract their results and see the difference of the two without any noise.

@@ -28,8 +28,8 @@ from vergence.privacy.keyed_noise import NoiseStream
 def per_draw(epsilon: float, delta: float, k: int) -> float:
     """Return eps0, the largest epsilon of one of k draws that together stay in the budget.
 
-    The better of the plain sum, k eps0, and concentrated composition: rho = k eps0^2 / 8, epsilon =
-    rho + 2 sqrt(rho log(1 / delta)).
+    It is the larger value from the plain sum, k eps0, and from concentrated composition: rho = k
+    eps0^2 / 8, epsilon = rho + 2 sqrt(rho log(1 / delta)).
 
     Raises:
         ConfigError: epsilon or k is not positive, or delta is not in [0, 1).
@@ -56,16 +56,16 @@ def private_top(
     delta: float,
     draws: NoiseStream,
 ) -> Mask:
-    """Return k entries among those where `among` is true, the higher scores likelier.
+    """Return k entries among those where `among` is true; higher scores are likelier.
 
     Args:
-        score: what is known of one person or frame alone; cut to [0, `bound`].
-        k: how many; all of them where there are fewer.
+        score: scores computed from one person or frame alone; they are cut to [0, `bound`].
+        k: number of entries to choose; if there are fewer candidates, all are chosen.
         among: the candidates, which must not depend on the data that is protected.
-        bound: of a score; not learned from the data.
-        epsilon: for the whole choice.
-        delta: for the whole choice; 0 for a pure guarantee.
-        draws: of this person and round.
+        bound: largest score, which must not be learned from the data.
+        epsilon: epsilon of the whole choice.
+        delta: delta of the whole choice; 0 for a pure guarantee.
+        draws: random numbers of this person and round.
 
     Raises:
         ConfigError: the bound or the budget is out of range.

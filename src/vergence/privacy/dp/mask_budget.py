@@ -27,13 +27,15 @@ Kind = Literal["filter", "tensor", "entry"]
 @tagged("MaskBudget")
 @dataclass(frozen=True)
 class MaskBudget(NamedOptions, label="privacy.mask"):
-    """Privacy budget of one client's masks for all its data, over a run of one seed and method.
+    """Privacy budget for one client's masks, over all its data and a run of one seed and method.
 
     Args:
-        epsilon: of all choices together, against any other data in the client's place.
-        delta: at which epsilon is counted.
-        of: what becomes personal together: a `filter` (what feeds one channel or neuron: a row of
-            all tensors of a layer that have as many), a whole `tensor`, or a single `entry`.
+        epsilon: budget of all choices together, where neighbours differ in all of the client's
+            data.
+        delta: the delta at which epsilon is computed.
+        of: entries that become personal together: a `filter` (all entries that feed one channel or
+            neuron: one row of each of a layer's tensors with as many rows), a whole `tensor`, or a
+            single `entry`.
     """
 
     epsilon: Annotated[float, Interval(gt=0, le=1e9)]
@@ -41,11 +43,11 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
     of: Kind = "filter"
 
     def epsilon_per_draw(self, draws: int) -> float:
-        """Return epsilon of one draw, where a run makes so many."""
+        """Return epsilon of one draw, if a run makes `draws` draws."""
         return per_draw(self.epsilon, self.delta, draws)
 
     def epsilon_of(self, spent: Iterable[tuple[float, int]]) -> float:
-        """Return epsilon of draws, given as pairs: epsilon of one, and how many.
+        """Return epsilon of draws, given as pairs of the epsilon of a draw and the number of draws.
 
         Each is epsilon^2 / 8 concentrated; see `per_draw`.
         """
@@ -61,20 +63,20 @@ class Groups:
 
     Attributes:
         of: the group of each entry, int64 `[entries]`.
-        sizes: how many entries each group has, int64 `[groups]`.
+        sizes: number of entries in each group, int64 `[groups]`.
     """
 
     of: Tensor
     sizes: Tensor
 
     def candidates(self, k: int, among: Mask) -> Mask:
-        """Return the groups that may be chosen: all their entries are candidates, and fit in k."""
+        """Return the groups that may be chosen: all of their entries are candidates, at most k."""
         inside = torch.bincount(self.of[among.bits], minlength=len(self.sizes))
         layout = Layout(("groups",), ((len(self.sizes),),))
         return Mask((inside == self.sizes) & (self.sizes <= k), layout)
 
     def share(self, k: int, candidates: Mask) -> int:
-        """Number of groups to draw: the fraction k / entries of the candidate groups."""
+        """Return the number of groups to draw: the fraction k / entries of the candidate groups."""
         if not candidates.count:
             return 0
         entries = int(self.sizes[candidates.bits].sum())
@@ -91,11 +93,11 @@ class Groups:
     ) -> Tensor:
         """Draw as many groups as there are `best` ones; return their entries, at most k.
 
-        One of the best is likelier than another candidate by e^(each / 2).
+        One of the best groups is likelier than another candidate by a factor of e^(each / 2).
 
-        A group scores 1 if it is among the best and 0 otherwise: no scores within one bound favour
-        the best more, and none must be known beforehand. What is drawn and does not fit is left
-        out by lot, which as post-processing costs nothing.
+        A group scores 1 if it is among the best and 0 otherwise: no scores within a bound favour
+        the best more, and no bound must be known beforehand. Drawn entries beyond k are left out at
+        random, which as post-processing costs nothing.
         """
         score = Params(best.bits.double(), candidates.layout)
         got = private_top(score, best.count, candidates, 1.0, best.count * each, 0.0, draws).bits

@@ -40,9 +40,9 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
     """Refuse a network or a loss in which the samples of a batch depend on each other.
 
     Args:
-        task: the network, in training mode, and its loss.
-        samples: real ones of one client.
-        size: of the batches in training.
+        task: gives the network, in training mode, and its loss.
+        samples: real samples of one client.
+        size: size of the batches in training.
 
     Raises:
         ConfigError: names the first layer whose output changes, or the loss.
@@ -70,7 +70,7 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
 
 
 class MixingProbe:
-    """Runs one network on batches that differ in one sample, under the same random numbers."""
+    """Runs one network on batches that differ in one sample, with the same random numbers."""
 
     def __init__(self, task: Task, batch: Batch) -> None:
         self.task, self.output = task, None
@@ -82,7 +82,7 @@ class MixingProbe:
         self._compare(later, other, torch.arange(FEW))
 
     def check_replaced(self, batch: Batch) -> None:
-        """Refuse a network whose outputs for the other samples change where one is replaced."""
+        """Refuse a network if replacing one sample changes its outputs for the others."""
         whole, samples = self._outputs(batch), rows_of(batch)
         for at, factor in zip((0, samples - 1, 1), OUTLIERS, strict=True):
             try:
@@ -93,10 +93,10 @@ class MixingProbe:
             self._compare(whole, seen, torch.tensor([n for n in range(samples) if n != at]))
 
     def check_smaller_batch(self, batch: Batch) -> None:
-        """Refuse a network whose outputs for the other samples change where one is left out.
+        """Refuse a network if leaving out one sample changes its outputs for the others.
 
-        Dropout is off, as it draws other masks for another batch size. A network that draws random
-        numbers by itself is not judged.
+        Dropout is off, as it draws different masks for another batch size. A network that draws
+        random numbers itself is not checked.
         """
         whole, again = (self._outputs(batch, dropout=False, seed=seed) for seed in (0, 1))
         if same(whole[""], again[""]):
@@ -104,7 +104,7 @@ class MixingProbe:
             self._compare(whole, seen, torch.arange(rows_of(batch) - 1), ROUNDING)
 
     def check_loss(self, batch: Batch) -> None:
-        """Refuse a loss that is no mean of per-sample losses.
+        """Refuse a loss that is not a mean of per-sample losses.
 
         A mean that is weighted, or leaves samples out, is still a mean of the samples' own losses.
         """
@@ -127,9 +127,9 @@ class MixingProbe:
             )
 
     def _outputs(self, *batches: Batch, dropout: bool = True, seed: int = 0) -> dict[str, Tensor]:
-        """Outputs of layers and of the network ("") for the last batch, which the others precede.
+        """Return outputs of layers and of the network ("") for the last of some batches.
 
-        Of one batch of a few samples also the lengths of their gradients.
+        For a single batch of a few samples, the result also has the lengths of their gradients.
         """
         module = self.module or opened(self.task.module())
         for layer in module.modules():
@@ -185,7 +185,7 @@ class MixingProbe:
 def opened(module: nn.Module) -> nn.Module:
     """Add noise to parameters that are constant, such as a gate of zeros; return the network.
 
-    Behind a head or a gate that starts at zero, mixing in earlier layers would not show.
+    Otherwise a head or a gate that starts at zero would conceal mixing in earlier layers.
     """
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -213,13 +213,13 @@ def replaced(batch: Batch, at: int, factor: float) -> Batch:
 
 
 def same(one: Tensor, other: Tensor, rounding: float = 0.0) -> bool:
-    """True if two tensors are equal, or differ by this share of the largest entry at most."""
+    """Return whether tensors are equal, up to the share `rounding` of the largest entry."""
     one, other = one.double().nan_to_num(), other.double().nan_to_num()
     return torch.equal(one, other) or bool((one - other).abs().max() <= rounding * one.abs().max())
 
 
 def by_sample(output: object, samples: int) -> list[Tensor]:
-    """Tensors in an output that have a row for each sample."""
+    """Return the tensors in an output that have one row for each sample."""
     rows: list[Tensor] = []
 
     def note(part: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ def by_sample(output: object, samples: int) -> list[Tensor]:
 
 
 def swapped(rows: Tensor, samples: int) -> Tensor:
-    """Return the outputs of a batch with the second sample's in the place of the first."""
+    """Return the outputs of a batch with the second sample's rows in place of the first's."""
     rows = rows.clone()
     if rows.dim() and len(rows) == samples:
         rows[0] = rows[1]
@@ -240,7 +240,7 @@ def swapped(rows: Tensor, samples: int) -> Tensor:
 
 
 def slopes(output: object, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
-    """Return the gradient of a loss by the outputs of a batch, a row for each sample."""
+    """Return the gradient of a loss with respect to a batch's outputs, one row for each sample."""
     torch.default_generator.manual_seed(0)
 
     def leaf(part: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def refuse(module: nn.Module) -> None:
     """Refuse a network with a layer that is known to mix the samples of a batch.
 
     Raises:
-        ConfigError: names the layer, and what to put in its place.
+        ConfigError: names the layer, and what to use in its place.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, MIXING):
@@ -71,10 +71,10 @@ class LayerRows:
     `back` `[B, T, o]` is the gradient of the loss by the layer's outputs.
 
     A sample's gradient is the sum over T of outer products. Its length takes T^2 (i + o) products
-    without forming it, T i o with it: whichever is less. Rows may be a view that says everything
-    several times; what is formed of them at a time stays in the cache. Of a convolution, whose i
-    are channels and taps, they come as `[B, T..., taps, channels]`, or where channels do not come
-    last as `[B, channels, taps, T...]`.
+    without forming the gradient and T i o with it; the cheaper way is used. Rows may be a view that
+    repeats values; only parts that fit the cache are copied from it. For a convolution, i covers
+    channels and taps, and rows are `[B, T..., taps, channels]`, or `[B, channels, taps, T...]` if
+    channels do not come last.
     """
 
     def __init__(self, biased: bool, rows: Tensor, back: Tensor, last: bool = True) -> None:
@@ -106,7 +106,7 @@ class LayerRows:
         return squares if self.each_bias is None else squares + self.each_bias.square().sum(1)
 
     def total(self, factors: Tensor, into: Grads) -> None:
-        """Write the sum of gradients, each times its factor `[B]`."""
+        """Write the sum of the gradients, each multiplied by its factor `[B]`."""
         weight = into["weight"].movedim(1, -1) if self.last else into["weight"]
         if self.each is not None:
             weight.copy_(torch.tensordot(factors, self.each, 1).view(weight.shape))
@@ -131,7 +131,7 @@ class WholeLayer:
         return torch.stack([g.flatten(1).square().sum(1) for g in self.each.values()]).sum(0)
 
     def total(self, factors: Tensor, into: Grads) -> None:
-        """Write the sum of gradients, each times its factor `[B]`."""
+        """Write the sum of the gradients, each multiplied by its factor `[B]`."""
         for name, gradients in self.each.items():
             into[name].copy_(torch.tensordot(factors, gradients, 1))
 
@@ -167,18 +167,18 @@ class Clipper:
     ) -> None:
         """Write the sum of clipped gradients of `[batch]` losses, one per sample.
 
-        A gradient that is not finite, or whose length is not, counts as zero: a sum that one sample
-        alone makes NaN tells of that sample.
+        A gradient that is not finite, or whose length is not finite, counts as zero: a sum that one
+        sample turns into NaN would reveal that sample.
 
-        Call it once for every forward pass; an empty batch needs none.
+        Call this method once after every forward pass; an empty batch needs no call.
 
         Args:
-            losses: each a function of its own sample alone.
-            into: by the name of a trainable parameter, of its shape; written over.
-            alone: returns the loss of one sample of the batch, from a forward pass of its own.
+            losses: losses, each a function of one sample alone.
+            into: tensors to overwrite, by the names of trainable parameters and with their shapes.
+            alone: returns the loss of one sample of the batch, from a separate forward pass.
 
         Raises:
-            ConfigError: layers do not give the gradients of samples, and `alone` is lacking.
+            ConfigError: the layers do not give per-sample gradients, and `alone` is missing.
         """
         fault, self.compared = self.fault or NOT_BY_LAYERS.get(self.module, ""), False
         caught, self.caught, self.fault, self.watching = self.caught, {}, "", False
@@ -200,7 +200,7 @@ class Clipper:
         into: Mapping[str, Tensor],
         caught: Mapping[nn.Module, tuple[tuple[Tensor, ...], Tensor, int]],
     ) -> str:
-        """Write the sum from what hooks saw; return why that is not possible, "" if it is."""
+        """Write the sum from what the hooks recorded; return why that is impossible, or ""."""
         first, outputs = self.module not in NOT_BY_LAYERS, [out for _, out, _ in caught.values()]
         whole = losses.sum()
         try:
@@ -254,7 +254,7 @@ class Clipper:
     def _differing_parameter(
         self, whole: Tensor, parts: Mapping[nn.Module, LayerRows | WholeLayer]
     ) -> str:
-        """Compare the sum without clipping with autograd's; name a parameter that differs."""
+        """Compare the unclipped sum with autograd's; return a parameter's name that differs."""
         named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         sums = {name: torch.empty_like(p) for name, p in named.items()}
         self._total(parts, torch.ones_like(self.norms), sums)
@@ -275,7 +275,7 @@ class Clipper:
     def _one_by_one(
         self, samples: int, into: Mapping[str, Tensor], alone: Callable[[int], Tensor]
     ) -> None:
-        """Write the sum from a forward and a backward pass of every sample."""
+        """Write the sum from a separate forward and backward pass of every sample."""
         named, lengths = dict(self.module.named_parameters()), []
         tensors = [named[name] for name in into]
         for gradient in into.values():
@@ -290,11 +290,11 @@ class Clipper:
         self.norms = torch.stack(lengths)
 
     def __enter__(self) -> Clipper:
-        """Return the clipper; its hooks are in place since it was made."""
+        """Return the clipper, whose hooks are in place since it was made."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take all hooks off the network."""
+        """Remove all hooks from the network."""
         for hook in self.hooks:
             hook.remove()
 
@@ -361,20 +361,20 @@ def trainable(layer: nn.Module) -> dict[str, Tensor]:
 
 
 def lengths(parts: Iterable[LayerRows | WholeLayer]) -> Tensor:
-    """Length of every sample's gradient over all layers, `[B]`."""
+    """Return the length of every sample's gradient over all layers, `[B]`."""
     return torch.stack([part.squares() for part in parts]).sum(0).sqrt()
 
 
 def blank(rows: Tensor, odd: Tensor) -> Tensor:
-    """Rows `[B, ...]` with zeros for some samples, where they may hold NaN or infinity."""
+    """Return rows `[B, ...]` with zeros for the samples `odd`, which may hold NaN or infinity."""
     return rows.masked_fill(odd.view(-1, *[1] * (rows.dim() - 1)), 0)
 
 
 def _windows(layer: nn.Conv2d, images: Tensor) -> tuple[Tensor, bool]:
     """Return the input window of each output of a convolution, and whether channels come last.
 
-    The windows `[B, T, i]` are a view. They are copied later in rows of windows with channels last,
-    in rows of outputs with channels first: the order with the longer rows is taken.
+    The windows `[B, T, i]` are a view. Later they are copied by rows of windows if channels come
+    last, else by rows of outputs; the order with the longer rows is taken.
     """
     # torch's own field knows the padding of "same", which may be uneven.
     images = functional.pad(images, layer._reversed_padding_repeated_twice)
@@ -388,7 +388,7 @@ def _windows(layer: nn.Conv2d, images: Tensor) -> tuple[Tensor, bool]:
 
 
 def _sample_gradients(layer: nn.Module, inputs: tuple[Tensor, ...], back: Tensor) -> Grads:
-    """Differentiate a layer by its own parameters, sample by sample."""
+    """Differentiate a layer with respect to its own parameters, sample by sample."""
     own = {name: p.detach() for name, p in trainable(layer).items()}
 
     def of_sample(back: Tensor, *inputs: Tensor) -> Grads:

@@ -36,7 +36,7 @@ class PrivateMaskSelector:
         self.secret = secret_in(self.folder).child("mask", seed)
 
     def at(self, site: ClientContext) -> ClientContext:
-        """Return a client's place with choices under its budget."""
+        """Return a client's context in which masks are chosen under its budget."""
         return replace(site, choose=partial(self._choose, site.id, site.rng))
 
     def _choose(
@@ -78,5 +78,5 @@ def spent(entries: Sequence[Release], policy: MaskBudget) -> float:
 
 
 def book_of(seed: int, client: str) -> str:
-    """Return the name of a client's book; `noise` is epsilon of each of a line's `steps` draws."""
+    """Return the name of a client's log; `noise` is epsilon of each of a line's `steps` draws."""
     return f"seed{seed}.mask.{client}.csv"

@@ -23,16 +23,16 @@ from vergence.training.steps import rows_of
 
 @dataclass(frozen=True)
 class PrivateGradients:
-    """Sum of the batch's clipped gradients with noise, divided by the expected size of a batch.
+    """Computes the batch's clipped gradients plus noise, over the expected batch size.
 
-    The gradient by what came in is that of the mean loss, as it is: it goes to nobody but the
-    owner of the batch.
+    The gradient with respect to the input is that of the mean loss, without noise, as only the
+    owner of the batch receives it.
 
     Attributes:
-        clip: L2 norm that one sample's gradient may have in this piece.
-        deviation: of the noise on every entry of the sum.
-        expected: samples in a batch on average.
-        key: of the noise, for this step alone.
+        clip: largest L2 norm of one sample's gradient in this piece.
+        deviation: standard deviation of the noise on every entry of the sum.
+        expected: mean number of samples in a batch.
+        key: key of the noise, for this step alone.
 
     Source: Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1.
     """
@@ -45,7 +45,7 @@ class PrivateGradients:
     def __call__(
         self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
     ) -> tuple[Params, Tensor | None]:
-        """Return the private gradient, and that of the mean loss by the column `wrt`."""
+        """Return the private gradient, and that of the mean loss for the column `wrt`."""
         total = Params.of(module) * 0.0
         pull = None if wrt is None else torch.zeros_like(batch[wrt])
         if rows_of(batch):
@@ -58,13 +58,13 @@ class PrivateGradients:
 def clipped_sum(
     clipper: Clipper, task: Task, batch: Batch, into: Mapping[str, Tensor], wrt: str | None = None
 ) -> Tensor | None:
-    """Write the sum of a batch's clipped gradients by name; return that of the mean loss by `wrt`.
+    """Write the sum of a batch's clipped gradients; return the mean loss's gradient for `wrt`.
 
     Args:
-        clipper: of the task's network.
-        task: whose losses are taken, one per sample.
+        clipper: the clipper of the task's network.
+        task: task that gives the losses, one per sample.
         batch: one sample or more.
-        into: by the name of a trainable parameter; written over.
+        into: tensors to overwrite, by the names of trainable parameters.
         wrt: a column of the batch, or none.
     """
     samples, pull = rows_of(batch), None
@@ -86,7 +86,7 @@ def clipped_sum(
 
 
 def mark(ask: Step) -> str:
-    """Digest of all that a step is made of: another step gets other noise."""
+    """Return a digest of all inputs of a step, so that different steps get different noise."""
     return digest(
         ask.params.flat.numpy().tobytes(),
         *(column.contiguous().numpy().tobytes() for _, column in sorted(ask.batch.items())),

@@ -18,7 +18,7 @@ Node = tuple[int, int]
 
 
 def nodes(rounds: int, restart: int = 0) -> list[Node]:
-    """Return the nodes whose sum is that of so many rounds; a tree has `restart` rounds, 0: all."""
+    """Return the nodes that add up to `rounds` rounds; a tree has `restart` rounds, or 0: all."""
     parts, start, end = list[Node](), 0, rounds
     while start < end:
         remaining = min(end - start, restart - start % restart if restart else end)
@@ -36,10 +36,10 @@ def steps(before: int, now: int, restart: int = 0) -> list[tuple[int, Node]]:
 
 
 def squared(rounds: int, turns: int, restart: int = 0) -> int:
-    """Return the largest sum of squares that one person may add to all nodes, in clip bounds.
+    """Return the largest sum of squares that one person can add to all nodes, in clip bounds.
 
-    A person is in at most `turns` of the rounds, wherever it counts most. Noise z in every node
-    then is a Gaussian mechanism of mu = sqrt(squared) / z.
+    The person is in at most `turns` rounds, in the worst position. With noise z in every node, the
+    mechanism is Gaussian with mu = sqrt(squared) / z.
     """
     best = (0,)
     for _, size in nodes(rounds, restart):
@@ -49,9 +49,9 @@ def squared(rounds: int, turns: int, restart: int = 0) -> int:
 
 @lru_cache
 def _complete(height: int, turns: int, alone: bool = True) -> tuple[int, ...]:
-    """Return a person's largest sum of squares in a tree of 2^height rounds, by number of rounds.
+    """Return a person's largest sum of squares in a tree of 2^height rounds, by turns.
 
-    A right half never stands `alone` in a sum: once it is full, the node above it replaces it.
+    A right half never occurs `alone` in a sum: once it is full, its parent replaces it.
     """
     below = (0, 0)
     if height:

@@ -44,7 +44,7 @@ class UserLevel(NamedOptions, label="user_level"):
     """Clipping bound and noise that hide one person, on a grid of integers.
 
     Args:
-        clip: C, the L2 norm over all trees that one person's update may have.
+        clip: C, the largest L2 norm of one person's update, over all trees.
         noise: z; the noise on the sum has standard deviation z C.
         bits: a grid of at least 2^(bits - 1) steps per C; sums of 2^(24 - bits) people are exact in
             float32.
@@ -66,7 +66,7 @@ class UserLevel(NamedOptions, label="user_level"):
 
     @property
     def reach(self) -> float:
-        """Size that an entry with its noise never reaches: 16 standard deviations further out."""
+        """Size that an entry with noise never reaches: 16 standard deviations above the bound."""
         return self.clip * (self.people + 16 * self.noise)
 
     @property
@@ -75,7 +75,7 @@ class UserLevel(NamedOptions, label="user_level"):
         return (Fraction(self.noise) * Fraction(self.clip) / Fraction(self.step)) ** 2
 
     def bounded(self, answer: Reply, among: int = 1) -> Reply:
-        """Return a reply of norm at most `clip / among`, on the grid; it counts once in every tree.
+        """Return a reply of norm at most `clip / among`, on the grid; it counts once in each tree.
 
         Entries of weight 0 stay erased; which they are does not travel. Replies of so many people
         that are bounded `among` them add up to one of norm at most `clip`.
@@ -95,10 +95,10 @@ class UserLevel(NamedOptions, label="user_level"):
         return Reply(trees, 1.0, answer.metrics)
 
     def integers(self, update: Tensor) -> Integers:
-        """Return a tree of a bounded reply, or a sum of them, as integers: what is summed securely.
+        """Return a tree of a bounded reply, or of a sum of replies, as integers for secure sums.
 
         Raises:
-            ConfigError: it is not on the grid.
+            ConfigError: the tree is not on the grid.
         """
         steps = update.double() / self.step
         if not torch.equal(steps, steps.round()):
@@ -106,17 +106,17 @@ class UserLevel(NamedOptions, label="user_level"):
         return steps.to(torch.int64).numpy()
 
     def share(self, count: int, secret: NoiseKey) -> Integers:
-        """Return one client's share of the noise on a tree of so many entries.
+        """Return one client's share of the noise on a tree of `count` entries.
 
-        The sum of `shares` of them is, for one entry, within `gap` of the discrete Gaussian.
+        For one entry, the sum of `shares` such numbers is within `gap` of the discrete Gaussian.
         """
         return discrete_gaussian(self.variance / self.shares, count, secret.draws())
 
     def check_shares(self) -> None:
-        """Check that shares of the noise add up to noise of the same distribution.
+        """Check that shares of the noise add up to noise of the right distribution.
 
         Raises:
-            ConfigError: the grid is too wide for that.
+            ConfigError: the grid is too coarse for that.
         """
         if (apart := gap(self.variance / self.shares, self.shares)) > SAME:
             raise ConfigError(
@@ -138,15 +138,16 @@ class UserLevel(NamedOptions, label="user_level"):
 
         Args:
             whole: the sum of replies that `bounded` made.
-            expected: how many people a round asks, on average where they are drawn: public, and
-                the same whoever answers.
-            secrets: of this run, round and request; the same one draws the same noise, and of
-                several the noise adds up.
-            less: secrets of the noise to subtract, as an earlier sum has it already.
-            most: largest number of people in the sum, where a reply adds up several.
+            expected: number of people whom a round asks, or its mean if they are drawn; it is
+                public and does not depend on who answers.
+            secrets: secrets of this run, round and request; equal secrets draw equal noise, and the
+                noise of several secrets adds up.
+            less: secrets of the noise to subtract because an earlier sum already contains it.
+            most: largest number of people in the sum, if replies add up several.
 
         Raises:
-            ConfigError: so many people do not fit the grid, or the noise is drawn in shares.
+            ConfigError: the number of people does not fit the grid, or the noise is drawn in
+                shares.
         """
         if self.shares > 1:
             raise ConfigError(f"noise in {self.shares} shares is drawn by clients, not on the sum")
@@ -175,10 +176,10 @@ class UserLevel(NamedOptions, label="user_level"):
         return norm > self.people * self.clip or not all(torch.equal(s, s.round()) for s in steps)
 
     def fits(self, people: int, kind: torch.dtype = torch.float32) -> None:
-        """Check that sums of so many people are exact.
+        """Check that sums of `people` people are exact.
 
         Raises:
-            ConfigError: they are not; names the grid on which they are.
+            ConfigError: they are not; the message names a grid on which they would be.
         """
         exact = WHOLE.get(kind, 0)
         if people * 2**self.bits > exact:
@@ -191,9 +192,9 @@ class UserLevel(NamedOptions, label="user_level"):
 def gap(variance: Fraction, shares: int) -> float:
     """Bound on the log ratio of probabilities between a sum of discrete Gaussians and a single one.
 
-    Negligible from a variance of a few steps per share on.
+    The bound is negligible once the variance per share is a few steps.
 
-    Source: Kairouz et al., ICML 2021, Theorem 1 (tau), shares of this variance each.
+    Source: Kairouz et al., ICML 2021, Theorem 1 (tau), where each share has this variance.
     """
     each = 2 * math.pi**2 * float(variance)
     return 10 * float(np.sum([math.exp(-each * k / (k + 1)) for k in range(1, shares)]))

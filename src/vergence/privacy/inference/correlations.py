@@ -43,16 +43,16 @@ class CorrelationSource(Protocol):
     """Origin of correlated randomness: the dealer, or a party's own shares."""
 
     def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
-        """Uniform words or bits: the dealer gets the secret, a party its share."""
+        """Return uniform words or bits: the secret for the dealer, a share for a party."""
         ...
 
     def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
-        """Words or bits that follow from earlier secrets; `value` is called by the dealer alone."""
+        """Return words or bits computed from earlier secrets; only the dealer calls `value`."""
         ...
 
 
 def next_seed(seed: bytes) -> bytes:
-    """Return the seed of the next image, from which this one's cannot be computed."""
+    """Return the seed of the next image, from which this seed cannot be computed."""
     return derived(seed, b"", "private prediction, next image")
 
 
@@ -60,7 +60,7 @@ class SeededDraws:
     """Sequence of one party's random draws for one image.
 
     Args:
-        seed: 32 bytes of this image that the owner and this party alone have.
+        seed: 32 bytes for this image, known only to the owner and this party.
         unit: number of the image.
     """
 
@@ -76,10 +76,10 @@ class SeededDraws:
 
 
 class Dealer:
-    """The dealer of one image: draws for all parties and collects the first one's corrections.
+    """Deals one image: draws for all parties, and collects the first party's corrections.
 
     Args:
-        seeds: one of each party, in order.
+        seeds: the seed of each party, in order.
         unit: number of the image.
     """
 
@@ -99,7 +99,7 @@ class Dealer:
         return secret
 
     def corrections(self) -> bytes:
-        """The first party's file of this image, behind its SHA-256."""
+        """Return the first party's file for this image, preceded by its SHA-256."""
         whole = b"".join(self._corrections)
         return hashlib.sha256(whole).digest() + whole
 
@@ -108,9 +108,9 @@ class Holder:
     """One party's shares for one image.
 
     Args:
-        seed: this party's.
+        seed: this party's seed.
         unit: number of the image.
-        corrections: the first party's file; None for the others.
+        corrections: the first party's file; None for other parties.
 
     Raises:
         StateError: the file is damaged.
@@ -158,7 +158,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class LinearMask:
-    """Mask of a linear layer's input `[1, ...]`, and what the layer makes of it without bias."""
+    """Mask of a linear layer's input `[1, ...]`, and the layer's output for it without bias."""
 
     mask: Words
     product: Words
@@ -166,7 +166,7 @@ class LinearMask:
 
 @dataclass(frozen=True)
 class TruncationMask:
-    """Mask r of what is truncated, r without its top bit shifted, and that bit as a word."""
+    """Mask r for truncation, r without its top bit and shifted, and that bit as a word."""
 
     mask: Words
     shifted: Words
@@ -175,7 +175,7 @@ class TruncationMask:
 
 @dataclass(frozen=True)
 class BitProducts:
-    """Bits a, b, c and the products a b and a c, all `[1, rows, m / 8]`."""
+    """Bits a, b and c, and the products a b and a c, all `[1, rows, m / 8]`."""
 
     a: Packed
     b: Packed
@@ -186,14 +186,15 @@ class BitProducts:
 
 @dataclass(frozen=True)
 class ComparisonMask:
-    """Masks for m comparisons with 0, each result of which is multiplied by the number compared.
+    """Masks for m comparisons with 0, whose results multiply the compared numbers.
 
     Attributes:
         mask: r `[1, m]`.
         digits: bits of r `[1, 64, m / 8]`.
-        levels: of the tree that compares 64 digits.
-        flip: a random bit each `[1, m / 8]`, and the same as words `flip_word` `[1, m]`.
-        factor: random u `[1, m]`, and `flip_factor`, flip * u.
+        levels: levels of the tree that compares 64 digits.
+        flip: a random bit for each comparison `[1, m / 8]`; `flip_word` `[1, m]` holds the bits as
+            words.
+        factor: random u `[1, m]`; `flip_factor` is flip * u.
     """
 
     mask: Words
@@ -212,13 +213,13 @@ R = TypeVar("R", LinearMask, TruncationMask, ComparisonMask, BitProducts)
 def linear_mask(
     source: CorrelationSource, inputs: Shape, outputs: Shape, apply: Callable[[Words], Words]
 ) -> LinearMask:
-    """Mask of a linear layer from `inputs` to `outputs`; `apply` is the layer without bias."""
+    """Return the mask of a linear layer with these shapes; `apply` is the layer without bias."""
     mask = source.uniform((1, *inputs), WORD)
     return LinearMask(mask, source.dependent((1, *outputs), WORD, lambda: apply(mask)))
 
 
 def truncation_mask(source: CorrelationSource, shape: Shape) -> TruncationMask:
-    """Mask of numbers to be truncated."""
+    """Return the mask of numbers to be truncated."""
     shape = (1, *shape)
     mask = source.uniform(shape, WORD)
     low = np.uint64((1 << BITS - 1) - 1)
@@ -230,7 +231,7 @@ def truncation_mask(source: CorrelationSource, shape: Shape) -> TruncationMask:
 
 
 def comparison_mask(source: CorrelationSource, count: int) -> ComparisonMask:
-    """Masks of `count` comparisons."""
+    """Return the masks of `count` comparisons."""
     words, packed = (1, count), (1, -(-count // 8))
     mask = source.uniform(words, WORD)
     digits = source.dependent((1, BITS, packed[1]), BYTE, lambda: planes(mask))

@@ -18,7 +18,7 @@ from vergence.errors import ConfigError
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer.
+    """One layer of a network.
 
     Attributes:
         name: name of the stage.
@@ -26,7 +26,7 @@ class Layer:
             arrays, for tests of the arithmetic).
         relu: whether a dense layer's negative outputs become 0.
         takes_side_inputs: whether the side inputs (head pose) join a dense layer's inputs.
-        products: secret times secret, per image.
+        products: number of products of two secrets, per image.
     """
 
     name: str
@@ -42,10 +42,10 @@ class NetworkParts:
     """Parts of a network that the computing parties are given.
 
     Attributes:
-        layers: in order.
-        arrays: parameters by name, float32, in torch's own order; of a pruned dense layer the kept
-            weights `[outputs, kept]` alone.
-        columns: for each pruned dense layer the input of each kept weight; public to all parties.
+        layers: the layers, in order.
+        arrays: parameters by name, float32, in torch's own order; for a pruned dense layer, the
+            kept weights `[outputs, kept]` alone.
+        columns: for each pruned dense layer, the input of each kept weight, which all parties know.
     """
 
     layers: tuple[Layer, ...]
@@ -54,7 +54,7 @@ class NetworkParts:
 
     @property
     def products(self) -> int:
-        """Products of two secrets per image: scalar triples, if it took one each."""
+        """Number of products of two secrets per image, each of which would take a scalar triple."""
         return sum(layer.products for layer in self.layers)
 
     @property
@@ -77,12 +77,12 @@ def parts(
 
     Args:
         network: a row of convolutions, poolings and linear layers.
-        image: one `[1, C, H, W]`.
+        image: one image `[1, C, H, W]`.
         after: the tail begins after this stage; none: the whole network.
-        columns: of a pruned linear layer, by stage, which inputs each output keeps.
+        columns: for each pruned linear layer, by stage, the inputs that each output keeps.
 
     Raises:
-        ConfigError: a stage is something else, or there is no such stage.
+        ConfigError: a stage holds another kind of module, or there is no such stage.
     """
     names = list(network.stages)
     if after and after not in names[:-1]:

@@ -22,7 +22,7 @@ Shares = NDArray[np.unsignedinteger]
 
 
 def encode(values: NDArray[np.floating], steps: int = 1) -> Words:
-    """Return numbers as words, rounded; `steps=2` with the fraction of a product.
+    """Return numbers as rounded words; `steps=2` uses the fraction of a product.
 
     Raises:
         ConfigError: a number is too large or not finite; nothing is clipped.
@@ -42,7 +42,7 @@ def decode(words: Words) -> NDArray[np.float64]:
 
 
 def combined(shares: Sequence[Shares]) -> Shares:
-    """Return the secret of all its shares: the sum of words, the exclusive or of packed bits."""
+    """Return the secret from all its shares: the sum of words, the exclusive or of packed bits."""
     join = np.add if shares[0].dtype == np.uint64 else np.bitwise_xor
     return join.reduce(np.stack(shares), 0)
 
@@ -56,16 +56,16 @@ def difference(secret: Shares, others: Sequence[Shares]) -> Shares:
 
 
 def pack(bits: NDArray[np.generic]) -> Packed:
-    """Bits of the last axis, eight to a byte."""
+    """Pack the bits of the last axis, eight to a byte."""
     return np.packbits(bits.astype(np.uint8), -1, bitorder="little")
 
 
 def unpack(packed: Packed, count: int) -> Words:
-    """The first `count` bits of the last axis, a word each."""
+    """Unpack the first `count` bits of the last axis, one to a word."""
     return np.unpackbits(packed, -1, count, bitorder="little").astype(np.uint64)
 
 
 def planes(words: Words) -> Packed:
-    """Bits of words `[n, m]` by place `[n, 64, m / 8]`, the lowest first."""
+    """Return the bits of words `[n, m]` ordered by place, `[n, 64, m / 8]`, lowest place first."""
     places = np.arange(BITS, dtype=np.uint64)[:, None]
     return pack(words[:, None] >> places & np.uint64(1))

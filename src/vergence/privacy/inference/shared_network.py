@@ -63,7 +63,7 @@ OFFSET = 62
 
 
 def file_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Return a record's fields under the names that files and digests of dealt folders have."""
+    """Return a record's fields under the names used in files and digests of dealt folders."""
     names = {"takes_side_inputs": "beside", "side_inputs": "beside"}
     return {names.get(name, name): value for name, value in pairs}
 
@@ -73,9 +73,9 @@ class SharedNetwork:
     """Public part of a network: its layers and their shapes.
 
     Attributes:
-        layers: in order; of each, `kind`, `relu` and `takes_side_inputs` count.
+        layers: the layers, in order; only their `kind`, `relu` and `takes_side_inputs` are public.
         image: shape of an input.
-        side_inputs: how many side inputs (head pose) join the image, 0 where no layer reads them.
+        side_inputs: number of side inputs (head pose) beside the image; 0 if no layer reads them.
         weights: shapes of the parameters by name.
     """
 
@@ -85,16 +85,16 @@ class SharedNetwork:
     weights: Mapping[str, Shape]
 
     def digest(self) -> str:
-        """Return the SHA-256 of all fields, by which parties and clients know the same network."""
+        """Return the SHA-256 of all fields, by which parties and clients identify a network."""
         text = json.dumps([asdict(self, dict_factory=file_names), FRACTION], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def steps(self) -> tuple[tuple[Layer, Shape, Shape], ...]:
-        """Every layer, with the shapes of what goes in and comes out.
+        """Every layer, with the shapes of its input and its output.
 
         Raises:
-            ConfigError: a layer does not fit onto the one before it.
+            ConfigError: a layer does not fit the output of the previous layer.
         """
         steps, shape = list[tuple[Layer, Shape, Shape]](), self.image
         for layer in self.layers:
@@ -121,7 +121,7 @@ class SharedNetwork:
 
     @property
     def answers(self) -> int:
-        """Numbers in an answer."""
+        """Number of values in an answer."""
         return prod(self.steps[-1][2])
 
 
@@ -129,7 +129,7 @@ def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNe
     """Return the public part of a network.
 
     Raises:
-        ConfigError: it is pruned, or has layers that are not supported.
+        ConfigError: the network is pruned, or has layers that are not supported.
     """
     kinds = {layer.kind for layer in parts.layers} - {"conv", "pool", "dense"}
     if parts.columns or kinds:
@@ -147,10 +147,10 @@ def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNe
 
 
 def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, Words]:
-    """Return parameters as words, biases with the fraction of a product.
+    """Return parameters as words; biases have the fraction bits of a product.
 
     Raises:
-        ConfigError: for some input below `LARGEST` a sum could be too large for its word.
+        ConfigError: for some input below `LARGEST`, a sum could be too large for its word.
     """
     largest = LARGEST
     for layer in network.layers:
@@ -168,7 +168,7 @@ def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray[np.floating]]) 
 
 
 def applied(layer: Layer, x: Words, weight: Words) -> Words:
-    """Layer without its bias, for inputs `[n, ...]` and weights of which one is known."""
+    """Apply a layer without its bias to inputs `[n, ...]`, where inputs or weights are known."""
     if layer.kind == "dense":
         return x @ weight.T
     seen = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (2, 3))
@@ -181,9 +181,9 @@ def applied(layer: Layer, x: Words, weight: Words) -> Words:
 def records(
     network: SharedNetwork, source: CorrelationSource, weights: Mapping[str, Words]
 ) -> tuple[Record, ...]:
-    """Correlations of one image, in the order in which they are used.
+    """Return the correlations of one image, in the order in which they are used.
 
-    `weights` are read by the dealer alone.
+    Only the dealer reads `weights`.
     """
     correlations: list[Record] = []
     for layer, inputs, outputs in network.steps:
@@ -217,7 +217,7 @@ def party_records(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Re
     """Return one party's correlations of several images, stacked.
 
     Raises:
-        StateError: material is damaged, or for another network.
+        StateError: the correlations are damaged, or belong to another network.
     """
     of_each: list[tuple[Record, ...]] = []
     for holder in holders:
@@ -228,12 +228,12 @@ def party_records(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Re
 
 @dataclass(frozen=True)
 class PartyShares:
-    """Shares that one party computes with.
+    """Shares with which one party computes.
 
     Attributes:
-        first: whether it is the party that adds what all know.
-        weights: its shares of the parameters by name.
-        records: its correlations, see `held`.
+        first: whether this is the party that adds public numbers.
+        weights: the party's shares of the parameters, by name.
+        records: the party's correlations, see `held`.
     """
 
     first: bool
@@ -245,7 +245,7 @@ class PartyShares:
         return values if self.first else np.zeros_like(values)
 
     def power(self, exponent: int) -> np.uint64:
-        """Share of a power of 2."""
+        """Return a share of a power of 2."""
         return np.uint64(self.first) << np.uint64(exponent)
 
 
@@ -257,8 +257,8 @@ def forward(
     Args:
         network: the public part, which all parties know.
         mine: this party's secret shares.
-        x: its share of images `[n, ...]`.
-        side_inputs: its share of the side inputs `[n, columns]`.
+        x: this party's share of images `[n, ...]`.
+        side_inputs: this party's share of the side inputs `[n, columns]`.
     """
     records: Iterator[Any] = iter(mine.records)
     for layer, inputs, _ in network.steps:
@@ -277,7 +277,7 @@ def forward(
 
 
 def linear(mine: PartyShares, layer: Layer, x: Words, mask: LinearMask) -> Opening[Words]:
-    """Share of W x + b, from W (x - a), where x - a is opened, and the dealt W a."""
+    """Return a share of W x + b, from W (x - a), where x - a is opened, and the dealt W a."""
     (seen,) = yield (x - mask.mask,)
     bias = mine.weights[f"{layer.name}.bias"]
     bias = bias[:, None, None] if layer.kind == "conv" else bias
@@ -285,10 +285,10 @@ def linear(mine: PartyShares, layer: Layer, x: Words, mask: LinearMask) -> Openi
 
 
 def truncate(mine: PartyShares, x: Words, mask: TruncationMask) -> Opening[Words]:
-    """Share of x / 2^FRACTION, rounded down or, as chance says, up.
+    """Return a share of x / 2^FRACTION, rounded down or, at random, up.
 
-    With z = x + 2^62 < 2^63 and c = z + r modulo 2^64, the top bits of c and r differ where
-    z + (r modulo 2^63) reached 2^63; so z is known but for its lowest bits, whatever r is.
+    With z = x + 2^62 < 2^63 and c = z + r modulo 2^64, the top bits of c and r differ where z + (r
+    modulo 2^63) reached 2^63; so z is known except for its lowest bits, for any r.
     """
     (seen,) = yield (x + mask.mask + mine.power(OFFSET),)
     top = seen >> TOP
@@ -299,10 +299,10 @@ def truncate(mine: PartyShares, x: Words, mask: TruncationMask) -> Opening[Words
 
 
 def negative(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Packed]:
-    """Share of the sign bits of x `[n, m]`, packed: x = c - r, and c is opened.
+    """Return a share of the sign bits of x `[n, m]`, packed; c = x + r is opened.
 
-    The sign is the top bits of c and r, and the borrow from below them: whether the rest of c is
-    below that of r. A tree finds the highest digit in which they differ.
+    The sign follows from the top bits of c and r and the borrow from the lower bits, that is,
+    whether those of c are below those of r. A tree finds the highest digit in which they differ.
     """
     (seen,) = yield (x + mask.mask,)
     known = planes(seen)
@@ -319,7 +319,7 @@ def negative(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Packe
 def _merged(
     first: bool, less: Packed, same: Packed, dealt: BitProducts
 ) -> Opening[tuple[Packed, Packed]]:
-    """Halve the digits: the higher of two decides, the lower one where the higher are the same."""
+    """Merge pairs of digits: the higher one decides, or the lower one if the higher are equal."""
     high, low = slice(1, None, 2), slice(0, None, 2)
     factors = np.concatenate(
         [same[:, high] ^ dealt.a, less[:, low] ^ dealt.b, same[:, low] ^ dealt.c], 1
@@ -334,7 +334,7 @@ def _merged(
 
 
 def relu(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Words]:
-    """Share of the larger of x and 0, `[n, ...]`: x less sign * x.
+    """Return a share of the larger of x and 0, `[n, ...]`, as x minus sign * x.
 
     With sign = e xor t and x = f + u, where e and f are opened and t, u and t u were dealt,
     sign * x = e x + (1 - 2 e) (t f + t u).
@@ -348,7 +348,10 @@ def relu(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Words]:
 
 
 def max_pool(mine: PartyShares, x: Words, masks: Sequence[ComparisonMask]) -> Opening[Words]:
-    """Share of the largest of every 2 x 2 entries of maps `[n, C, H, W]`; edges are dropped."""
+    """Return a share of the largest of every 2 x 2 entries of maps `[n, C, H, W]`.
+
+    Entries at the edge that fill no 2 x 2 window are dropped.
+    """
     rows, columns = (size // 2 * 2 for size in x.shape[2:])
     x = x[:, :, :rows, :columns]
     for axis, mask in zip((3, 2), masks, strict=True):

@@ -35,10 +35,10 @@ class DataPoison(NamedOptions, label="poison"):
     """An attack on training data and the share of people who carry it out.
 
     Args:
-        attack: its name.
-        change: applied to a malicious client's data.
-        share: of the people; 0 for nobody. A larger share includes the people of a smaller one.
-        seed: of the draw of people: the same as in attacks on updates.
+        attack: name of the attack.
+        change: change of a malicious client's data.
+        share: share of malicious people, or 0. A larger share includes the people of a smaller one.
+        seed: seed for the draw of people, the same as in attacks on updates.
     """
 
     attack: str
@@ -60,10 +60,10 @@ class DataPoison(NamedOptions, label="poison"):
 def change_clients(
     federation: Federation, clients: Sequence[str], change: Callable[[Federation], Federation]
 ) -> Federation:
-    """Return the federation with the data of these people changed, everybody in their old place.
+    """Return the federation with these people's data changed, and everybody in the same place.
 
     Raises:
-        ConfigError: these are more than 100,000 people made on demand.
+        ConfigError: there are more than 100,000 people, made on demand.
     """
     federation.refuse_many("poisoning people's data")
     if not clients:
@@ -78,10 +78,11 @@ def change_clients(
 
 @dataclass(frozen=True)
 class GazeOffset(NamedOptions, label="gaze_offset"):
-    """Turn the gaze that people train on by a fixed angle: up or down, left or right.
+    """Turns the gaze on which people train by a fixed angle: up or down, left or right.
 
-    A new pitch is exactly `pitch` degrees away from the old direction, a new yaw `yaw` degrees
-    about the vertical axis (at pitch p, less by about cos p). Pitch stays within a quarter turn.
+    A new pitch is exactly `pitch` degrees away from the old direction. A new yaw turns it by `yaw`
+    degrees about the vertical axis, which at pitch p moves the direction by about cos p times as
+    much. Pitch stays within a quarter turn.
 
     Args:
         pitch: degrees up.

@@ -34,12 +34,13 @@ class Poison(NamedOptions, label="poison"):
         attack: `sign_flip` sends -`factor` u, `scaling` sends `factor` u (u: the honest update);
             with `alie`, `min_max` and `min_sum` all malicious clients send one update, made from
             many.
-        share: of the people; 0 for nobody. A larger share includes the people of a smaller one.
-        factor: of sign flip and scaling.
-        direction: of min-max and min-sum: away from the mean (`unit`), from its signs (`sign`), or
-            by the standard deviations (`std`).
-        knows: updates the attack is made from: everybody's, or the malicious clients' own.
-        seed: of the draw of people.
+        share: share of malicious people, or 0. A larger share includes the people of a smaller one.
+        factor: factor of sign flip and scaling.
+        direction: direction of min-max and min-sum: against the mean (`unit`), against its signs
+            (`sign`), or against the standard deviations (`std`).
+        knows: updates from which the attack is computed: everybody's, or the malicious clients'
+            own.
+        seed: seed for the draw of people.
     """
 
     attack: Literal["sign_flip", "scaling", "alie", "min_max", "min_sum"] = "sign_flip"
@@ -58,11 +59,11 @@ class Poison(NamedOptions, label="poison"):
     ) -> dict[str, SealedReply]:
         """Return the round's replies with those of the malicious clients replaced.
 
-        An entry that somebody does not share counts as the mean of those who do, in everything
-        that is computed from many replies.
+        Where an attack is computed from many replies, an entry that a client does not share counts
+        as the mean of those who share it.
 
         Raises:
-            ConfigError: a lossy codec packed the replies already.
+            ConfigError: a lossy codec has already packed the replies.
         """
         senders = [client for client in liars if client in replies]
         if not senders:
@@ -92,23 +93,23 @@ class Poison(NamedOptions, label="poison"):
 
 
 def malicious_clients(clients: Sequence[str], share: float, seed: int) -> tuple[str, ...]:
-    """Return `share * clients` clients rounded up, in client order; more hold those of fewer."""
+    """Return `share * clients` clients, rounded up; a larger share includes those of a smaller."""
     ranked = sorted(clients, key=lambda c: RandomStream("poison", seed, c).number())
     liars = set(ranked[: math.ceil(share * len(ranked) - 1e-9)])
     return tuple(client for client in clients if client in liars)
 
 
 def filled(votes: UpdateMatrix) -> NDArray[np.float64]:
-    """Return the rows as numbers, entries that a client does not share as the others' mean."""
+    """Return the rows as numbers, where missing entries become the mean of the other clients'."""
     values = votes.values.astype(np.float64)
     return values if votes.present is None else np.where(votes.present, values, votes.mean())
 
 
 def alie_z(clients: int, liars: int) -> float:
-    """Return z_max: so many honest updates lie further out than mean - z std that liars pass.
+    """Return z_max, the largest z at which mean - z std still has enough honest supporters.
 
-    z_max = max z with Phi(z) < (n - m - s) / (n - m), s = floor(n / 2 + 1) - m; 0 where no z > 0
-    has so many honest supporters.
+    z_max = max z with Phi(z) < (n - m - s) / (n - m), s = floor(n / 2 + 1) - m; it is 0 where no z
+    > 0 has so many honest supporters.
 
     Source: Baruch et al., "A little is enough", NeurIPS 2019, Algorithm 3.
     """
@@ -118,12 +119,12 @@ def alie_z(clients: int, liars: int) -> float:
 
 
 def alie(values: NDArray[np.floating], z: float) -> NDArray[np.floating]:
-    """Return mean - z std of every entry, over `[clients, entries]`: a little is enough."""
+    """Return mean - z std of every entry over `[clients, entries]`, the attack ALIE."""
     return values.mean(axis=0) - z * values.std(axis=0)
 
 
 def towards(values: NDArray[np.floating], direction: Direction) -> NDArray[np.floating]:
-    """Return the perturbation that min-max and min-sum take as far as they can.
+    """Return the perturbation that min-max and min-sum scale as far as they can.
 
     Source: Shejwalkar and Houmansadr, NDSS 2021, Section IV-A.
     """

@@ -35,9 +35,9 @@ class Decision:
     """A rule's result: values to add, the number of clients behind them, and who was left out.
 
     Attributes:
-        row: a number per entry of an update, all trees in a row as in `UpdateMatrix.values`.
-        weight: the number of clients behind the row; an array where it differs by entry.
-        left_out: why, for each client that did not count.
+        row: one number per entry of an update, with all trees in a row as in `UpdateMatrix.values`.
+        weight: the number of clients behind the row; an array if it differs between entries.
+        left_out: the reason, for each client that did not count.
     """
 
     row: NDArray[np.floating]
@@ -47,7 +47,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Aggregate for the method, and the clients that did not count, with the reason."""
+    """Aggregate for the method, and the clients that did not count, each with the reason."""
 
     aggregate: Aggregate
     left_out: Mapping[str, str]
@@ -57,13 +57,13 @@ class Verdict:
 class RobustRule(NamedOptions, ABC):
     """Base of robust aggregations: one subclass per module of `vergence.privacy.robust`.
 
-    A rule stands in for the weighted sum of an `aggregate` request. It looks at single replies, so
-    that whoever runs it sees them: together with secure aggregation only sums of groups can be
-    judged (`vergence.privacy.robust.groups`). What a client claims to weigh is not believed.
+    A rule replaces the weighted sum of an `aggregate` request. It reads single replies, so that
+    whoever runs it sees them; under secure aggregation, only sums of groups can be judged
+    (`vergence.privacy.robust.groups`). Rules ignore the weights that clients claim.
 
-    Masks and weights per entry: a rule of single entries (`entrywise`) takes an entry's statistic
-    over those who contribute to it. A rule that compares whole updates has no meaning where two
-    clients share different entries (their distance would be one of masks), and refuses.
+    With masks or weights per entry, a rule of single entries (`entrywise`) computes an entry's
+    statistic over the clients that contribute to it. A rule that compares whole updates refuses
+    clients that share different entries, whose distance would be one between masks.
     """
 
     entrywise: ClassVar[bool] = False
@@ -78,12 +78,12 @@ class RobustRule(NamedOptions, ABC):
 
     @property
     def trusted(self) -> str:
-        """The person whose update stands for the server's own, of `rooted` rules; else nobody."""
+        """The person whose update replaces the server's own, for `rooted` rules; else ""."""
         return ""
 
     @property
     def assumes(self) -> str:
-        """Condition on a round's replies, without which the rule promises nothing; in words."""
+        """Condition on a round's replies without which the rule guarantees nothing, in words."""
         share = getattr(self, "attackers", 0.0)
         return f"no more than {share:.0%} of a round's replies, rounded up, come from liars"
 
@@ -95,19 +95,19 @@ class RobustRule(NamedOptions, ABC):
 
         Args:
             votes: one row per client, at least `fewest` of them.
-            stream: randomness of this round, for rules that sample.
-            root: the server's own update, of `rooted` rules.
+            stream: random numbers of this round, for rules that sample.
+            root: the server's own update, for `rooted` rules.
         """
 
     def fewest(self, clients: int) -> int:
-        """Number of replies that a rule needs to mean anything in a cohort of this size."""
+        """Return the fewest replies that the rule needs in a cohort of this size."""
         return 1
 
     def check(self, cohort: int) -> None:
         """Refuse a cohort in which the rule could never decide.
 
         Raises:
-            ConfigError: says how many clients it takes.
+            ConfigError: says how many clients the rule needs.
         """
         need = self.fewest(cohort)
         if cohort < need:
@@ -123,21 +123,22 @@ class RobustRule(NamedOptions, ABC):
         stream: RandomStream,
         root: Mapping[str, Params] | None = None,
     ) -> Verdict:
-        """Aggregate replies that passed the guards.
+        """Aggregate replies that passed the checks.
 
-        A round with too few of them adds nothing: every weight is 0, and everybody is listed with
-        the reason. Metrics are plain means over all replies, which a malicious client can shift.
+        A round with too few replies adds nothing: every weight is 0, and every client is listed
+        with the reason. Metrics are plain means over all replies, which a malicious client can
+        shift.
 
         Args:
-            replies: per client; of different trees only where the guards let them through.
-            like: shapes the result.
-            stream: of this round and request.
-            root: the server's own update of the same trees, of a `rooted` rule: what `like` became
-                after training as clients train, on data the server holds, minus `like`.
+            replies: replies by client; they have different trees only if the checks allow it.
+            like: trees with the shapes of the result.
+            stream: random numbers of this round and request.
+            root: for a `rooted` rule, the server's own update of the same trees: `like` after
+                training as clients do, on data that the server holds, minus `like`.
 
         Raises:
-            ConfigError: replies differ in what they share and the rule compares whole updates; a
-                root update is missing or of another shape.
+            ConfigError: the rule compares whole updates and clients share different entries; or a
+                root update is missing or has another shape.
         """
         votes = UpdateMatrix.of(replies)
         # An absent entry is 0 in `values`, so that a distance would compare masks: an attacker who
@@ -154,7 +155,7 @@ class RobustRule(NamedOptions, ABC):
         return _verdict(decision, replies, like, decision.left_out)
 
     def _check_decision(self, decision: object, entries: int) -> None:
-        """Refuse a decision that cannot be added, as a user's own rule may return by mistake."""
+        """Refuse a decision that cannot be added, such as one from a user's faulty rule."""
         if not isinstance(decision, Decision):
             raise ConfigError(
                 f"privacy.robust = '{self.name}': decide() must return Decision(row, weight), got "
@@ -198,7 +199,7 @@ def attackers(share: float, clients: int) -> int:
 def empty_verdict(
     replies: Mapping[str, SealedReply], like: Mapping[str, Params], reason: str
 ) -> Verdict:
-    """Return a verdict that adds nothing: every weight is 0, and everybody has this reason."""
+    """Return a verdict that adds nothing: every weight is 0, and all clients have this reason."""
     decision = Decision(np.zeros(sum(p.layout.n for p in like.values())), 0.0)
     return _verdict(decision, replies, like, dict.fromkeys(replies, reason))
 
@@ -209,7 +210,7 @@ def _verdict(
     like: Mapping[str, Params],
     left_out: Mapping[str, str],
 ) -> Verdict:
-    """Shape a decision like a weighted sum: `mean` gives its row, weights count the clients."""
+    """Shape a decision like a weighted sum: `mean` gives its row, and weights count clients."""
     rows = split(decision.row, like)
     if isinstance(decision.weight, np.ndarray):
         weights = split(decision.weight, like)

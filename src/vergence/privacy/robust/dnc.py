@@ -26,9 +26,9 @@ class DnC(RobustRule):
 
     Args:
         attackers: share of the replies that may lie; f (the paper's m) is that share, rounded up.
-        remove: c, how many are removed per attacker.
+        remove: c, the number of updates removed per attacker.
         draws: the paper's niters.
-        sample: b, entries per draw; all of them where there are fewer.
+        sample: b, the number of entries per draw; all entries if there are fewer.
 
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning
     attacks and defenses for federated learning", NDSS 2021, Algorithm 2.
@@ -40,7 +40,7 @@ class DnC(RobustRule):
     sample: Annotated[int, Ge(1)] = 10_000
 
     def fewest(self, clients: int) -> int:
-        """Honest clients must be more than attackers, and somebody must be left."""
+        """Require more honest clients than attackers, and one update that is left."""
         return max(2 * attackers(self.attackers, clients), self.removed(clients)) + 1
 
     def removed(self, clients: int) -> int:
@@ -51,7 +51,7 @@ class DnC(RobustRule):
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Draw, project, remove."""
+        """Draw entries, project updates, and remove outliers."""
         out = self.removed(len(votes))
         good = np.ones(len(votes), bool)
         for draw in range(self.draws):

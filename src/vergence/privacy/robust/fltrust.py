@@ -17,11 +17,11 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class FLTrust(RobustRule):
     """Add sum_i TS_i ||g_0|| / ||g_i|| g_i / sum_i TS_i, with TS_i = max(0, cos(g_i, g_0)).
 
-    g_0 is the server's own update, trained as clients train on a few samples that it trusts
-    (`root` of `RobustRule.combine`). Where nobody is trusted the round adds nothing.
+    g_0 is the server's own update, trained as clients train on a few samples that it trusts (`root`
+    of `RobustRule.combine`). If nobody is trusted, the round adds nothing.
 
     Args:
-        root: of a run, the person whose data the server trusts: asked in every round, no vote.
+        root: the person whose data the server trusts, who is asked in every round and has no vote.
 
     Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping",
     NDSS 2021, Equations 2 to 4.
@@ -38,13 +38,13 @@ class FLTrust(RobustRule):
 
     @property
     def assumes(self) -> str:
-        """Assumption that the trusted person is honest, and training there good for everybody."""
+        """Assumption that the trusted person is honest and has data that suit everybody."""
         return f"{self.root} is honest, and what is learned there is good for everybody"
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Weigh by trust."""
+        """Weigh updates by trust."""
         assert root is not None
         length, norms = float(np.linalg.norm(root.astype(np.float64))), votes.norms()
         along = np.array([float(np.dot(v.astype(np.float64), root)) for v in votes.values])

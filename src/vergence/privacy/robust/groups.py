@@ -18,10 +18,10 @@ from vergence.errors import ConfigError
 
 
 def deal(clients: Sequence[str], k: int, stream: RandomStream) -> list[tuple[str, ...]]:
-    """Deal clients at random into as many groups of at least k as there can be.
+    """Deal clients at random into as many groups of at least k as possible.
 
-    Who is dealt together is new in every round (`stream`): sums of different groups of the same
-    people must not be subtracted from each other, which secure aggregation alone does not stop.
+    Groups are new in every round (`stream`). Secure aggregation alone does not prevent anybody from
+    subtracting the sums of different groups of the same people.
 
     Raises:
         ConfigError: k is less than 2, or there are fewer than k clients.

@@ -17,8 +17,8 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class Krum(RobustRule):
     """Add the update with the smallest sum of squared distances to its n - f - 2 nearest others.
 
-    One client's update is all the server takes from a round: where people differ, as their gaze
-    does, this costs accuracy even without attackers.
+    The server uses one client's update from each round: where people differ, as their gaze does,
+    this costs accuracy even without attackers.
 
     Args:
         attackers: share of the replies that may lie; f is that share, rounded up. n >= 2 f + 3.
@@ -30,13 +30,13 @@ class Krum(RobustRule):
     attackers: Attackers = 0.2
 
     def fewest(self, clients: int) -> int:
-        """2 f + 2 < n."""
+        """Require n > 2 f + 2 replies."""
         return 2 * attackers(self.attackers, clients) + 3
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Choose one."""
+        """Choose one update."""
         scores = krum_scores(votes, attackers(self.attackers, len(votes)))
         best = np.argmin(scores, keepdims=True)
         out = rejected(votes, best, "krum: another update is nearer to its neighbours")

@@ -18,8 +18,8 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class Median(RobustRule):
     """Add the median of every entry over those who contribute to it.
 
-    Of an even number, the mean of the two in the middle. All attackers may sit among the few who
-    share an entry, so that an entry with fewer than 2 f + 1 contributors is left as it is.
+    For an even number it is the mean of the middle two. All attackers may be among the few who
+    share an entry, so that an entry with fewer than 2 f + 1 contributors stays unchanged.
 
     Args:
         attackers: share of the replies that may lie; f is that share, rounded up.
@@ -33,7 +33,7 @@ class Median(RobustRule):
     entrywise: ClassVar[bool] = True
 
     def fewest(self, clients: int) -> int:
-        """Honest clients must be more than attackers."""
+        """Require more honest clients than attackers."""
         return 2 * attackers(self.attackers, clients) + 1
 
     def decide(

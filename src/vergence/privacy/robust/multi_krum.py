@@ -29,13 +29,13 @@ class MultiKrum(RobustRule):
     attackers: Attackers = 0.2
 
     def fewest(self, clients: int) -> int:
-        """2 f + 2 < n."""
+        """Require n > 2 f + 2 replies."""
         return 2 * attackers(self.attackers, clients) + 3
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Choose m of them."""
+        """Choose m updates."""
         f = attackers(self.attackers, len(votes))
         scores = krum_scores(votes, f)
         best = np.sort(np.argsort(scores, kind="stable")[: len(votes) - f - 2])

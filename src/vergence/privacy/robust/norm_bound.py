@@ -16,11 +16,11 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 @dataclass(frozen=True)
 class NormBound(RobustRule):
-    """Add the mean of the updates, each shortened to the bound; per entry over contributors.
+    """Add the mean of the updates, each shortened to the bound; entries over their contributors.
 
     Args:
-        bound: L2 norm over all trees; None: the median norm of the round's updates, which
-            attackers can move only within the honest ones while they are fewer than half.
+        bound: largest L2 norm over all trees; None: the median norm of the round's updates, which
+            attackers who are fewer than half can move only within the range of honest norms.
 
     Source: Sun et al., "Can you really backdoor federated learning?", 2019, Section 5.
     """
@@ -31,14 +31,14 @@ class NormBound(RobustRule):
 
     @property
     def assumes(self) -> str:
-        """Assumption on how far a liar may move the mean."""
+        """Assumption on how far a malicious client may move the mean."""
         much = "the median norm" if self.bound is None else f"norm {self.bound:g}"
         return f"what few liars add with updates of {much} does no harm: none is left out"
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Shorten and average."""
+        """Shorten the updates and average them."""
         norms = votes.norms()
         bound = float(np.median(norms)) if self.bound is None else self.bound
         factor = np.minimum(1, bound / np.maximum(norms, np.finfo(float).tiny))

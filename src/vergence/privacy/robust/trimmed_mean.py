@@ -18,8 +18,8 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class TrimmedMean(RobustRule):
     """Add the mean of every entry without its f lowest and f highest values.
 
-    All attackers may sit among the few who share an entry, so that f is taken of the whole cohort,
-    and an entry with fewer than 2 f + 1 contributors is left as it is.
+    All attackers may be among the few who share an entry. So f is computed from the whole cohort,
+    and an entry with fewer than 2 f + 1 contributors stays unchanged.
 
     Args:
         attackers: share of the replies that may lie (the paper's beta); f is that share, rounded
@@ -34,7 +34,7 @@ class TrimmedMean(RobustRule):
     entrywise: ClassVar[bool] = True
 
     def fewest(self, clients: int) -> int:
-        """One value must be left."""
+        """Require that one value is left after trimming."""
         return 2 * attackers(self.attackers, clients) + 1
 
     def decide(

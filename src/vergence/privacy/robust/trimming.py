@@ -9,9 +9,9 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 def middle(votes: UpdateMatrix, cut: NDArray[np.integer] | int) -> NDArray[np.floating]:
-    """Return, per entry, the mean of what is left without the `cut` lowest and highest values.
+    """Return, per entry, the mean without the `cut` lowest and highest values.
 
-    Only clients that contribute to an entry are ranked; 0 where nothing is left.
+    Only clients that contribute to an entry are ranked; the result is 0 if no value is left.
     """
     row = np.zeros(votes.entries, votes.values.dtype)
     ranks = np.arange(len(votes))[:, None]

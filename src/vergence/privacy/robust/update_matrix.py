@@ -22,13 +22,13 @@ BLOCK = 1 << 16
 class UpdateMatrix:
     """Updates of a round, one row per client in the order of their names.
 
-    Weights are divided out: an attacker may claim any number of examples, so that a rule counts
-    every client once. A weight only tells whether a client contributes to an entry.
+    Updates are divided by their weights: an attacker may claim any number of examples, so that a
+    rule counts every client once. A weight only says whether a client contributes to an entry.
 
     Attributes:
-        clients: their names, sorted, so that nothing depends on the order of arrival.
+        clients: names of the clients, sorted, so that nothing depends on the order of arrival.
         values: float `[clients, entries]`, the updates of all trees in a row, 0 where absent.
-        present: bool of the same shape, or None where everybody contributes everywhere.
+        present: truth values of the same shape; None if every client contributes to every entry.
     """
 
     clients: tuple[str, ...]
@@ -40,7 +40,7 @@ class UpdateMatrix:
         """Read sealed replies; those that contribute to no entry have no vote.
 
         Raises:
-            ConfigError: two replies hold other trees than each other.
+            ConfigError: two replies hold different trees.
         """
         rows, masks, clients = list[NDArray[np.floating]](), list[NDArray[np.bool_]](), list[str]()
         # Sorted: the order of arrival, which an attacker can influence, decides no tie.
@@ -78,16 +78,16 @@ class UpdateMatrix:
 
     @property
     def same_support(self) -> bool:
-        """True if all contribute to the same entries, so that rows are points of one space."""
+        """Return whether all clients contribute to the same entries, so rows are comparable."""
         return self.present is None or bool(np.all((self.counts == 0) | (self.counts == len(self))))
 
     def only(self, rows: NDArray[np.intp]) -> UpdateMatrix:
-        """Return these rows alone."""
+        """Return a matrix of these rows alone."""
         present = None if self.present is None else self.present[rows]
         return UpdateMatrix(tuple(self.clients[i] for i in rows), self.values[rows], present)
 
     def mean(self) -> NDArray[np.floating]:
-        """Return the mean of every entry over those who contribute, 0 where nobody does."""
+        """Return the mean of every entry over its contributors, and 0 where there is none."""
         total = self.values.sum(axis=0, dtype=np.float64)
         return (total / np.maximum(self.counts, 1)).astype(self.values.dtype)
 
@@ -129,7 +129,7 @@ def split(row: NDArray[np.number], like: Mapping[str, Params]) -> dict[str, Para
 
 
 def rewritten(sealed: SealedReply, row: NDArray[np.floating]) -> SealedReply:
-    """Return a reply whose update is `row`, with the weights it had.
+    """Return a reply with the update `row` and the weights of `sealed`.
 
     Entries of weight 0 stay erased, whatever the row has there.
 

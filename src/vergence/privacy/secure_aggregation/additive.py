@@ -89,7 +89,7 @@ T = TypeVar("T", Opening, HeldParts, LookedUp, ShownCounts)
 
 
 def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> bytes:
-    """Return a box that only one aggregator can open."""
+    """Return a box (an encrypted message) that only one aggregator can open."""
     mine, about = new_key(), statement(step, terms, sender, to.sender.encode())
     try:
         key = agreed(mine, to.key, terms, f"box {about.hex()}")
@@ -99,17 +99,17 @@ def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> by
 
 
 def part_seed(secret: bytes, terms: bytes) -> bytes:
-    """Return the seed of the pad that a client sent an aggregator a secret for."""
+    """Return the seed of a pad, from the secret that a client sent to an aggregator."""
     return derived(secret, terms, "seed of a part")
 
 
 def checked_openings(
     openings: tuple[Opening, ...], terms: AdditiveParams, register: Register
 ) -> dict[str, Opening]:
-    """Return the aggregators' keys by name, if they are theirs and all are there.
+    """Return the aggregators' keys by name, if they are genuine and complete.
 
     Raises:
-        Refused: they are not.
+        Refused: a key is not genuine, or one is missing.
     """
     keys = {opening.sender: opening for opening in openings}
     # A coordinator that added an aggregator of its own, or left one out, would change who has to
@@ -132,12 +132,12 @@ class Contributor(Participant[AdditiveParams]):
     """A client's part of one attempt: it splits its words among the aggregators.
 
     Args:
-        name: who this is.
-        terms: made from the client's own plan.
-        words: what it adds to the sum; they stay as they are.
-        sign: signs with its long-lived key.
+        name: name of the client.
+        terms: terms, made from the client's own plan.
+        words: words that the client adds to the sum; they are not changed.
+        sign: signs with the client's long-lived key.
         register: the aggregators' long-lived keys, as known beforehand.
-        spent: record of the row that it gave; it must outlive attempts and restarts.
+        spent: record of the row that the client gave, which must outlive attempts and restarts.
     """
 
     def __init__(
@@ -177,11 +177,12 @@ class Aggregator(Participant[AdditiveParams]):
     """An aggregator's part of one attempt.
 
     Args:
-        name: which of the terms' aggregators this is.
-        terms: made from its own plan.
-        sign: signs with its long-lived key.
+        name: name of this aggregator in the terms.
+        terms: terms, made from the aggregator's own plan.
+        sign: signs with the aggregator's long-lived key.
         register: the long-lived keys of clients, aggregators and dealer, as known beforehand.
-        spent: record of the sums that it opened; it must outlive attempts and restarts.
+        spent: record of the sums that the aggregator opened, which must outlive attempts and
+            restarts.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class Aggregator(Participant[AdditiveParams]):
             raise Refused(f"signature: the box of '{sender}' does not open") from None
 
     def _hold(self, message: AggregatorParts) -> HeldParts:
-        """Accept every valid part; the sender of any other is left out of the sum."""
+        """Accept every valid part; the sender of an invalid part is left out of the sum."""
         for part in message.parts:
             try:
                 self._take(part)
@@ -309,7 +310,7 @@ class Aggregator(Participant[AdditiveParams]):
         return made
 
     def _boxed(self, message: Relayed, step: str, senders: set[str]) -> dict[str, bytes]:
-        """Open what some others boxed for this aggregator."""
+        """Open the boxes that other parties closed for this aggregator."""
         opened: dict[str, bytes] = {}
         for boxes in message.boxes:
             check(boxes.signed, boxes.signature, boxes.sender, self.register)
@@ -374,7 +375,7 @@ class Aggregator(Participant[AdditiveParams]):
         return self._opened(np.concatenate([self.total[:gated][opened], self.total[gated:]]))
 
     def _spend(self) -> None:
-        """Record which sum of these contributions is opened; only the very same may be again."""
+        """Record which sum of these contributions is opened; only this sum may be opened again."""
         self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
 
     def _opened(self, words: Words) -> OpenedShare:
@@ -389,7 +390,7 @@ def tables(
     sign: Sign,
     share: NDArray[np.uint8] | None = None,
 ) -> ShownCounts:
-    """Return the tables that a dealer gives the parties, in boxes.
+    """Return the tables that a dealer sends the parties, in boxes.
 
     `share` is the dealer's own share of the counts, if it has one.
     """
@@ -404,25 +405,25 @@ def tables(
 
 
 def by_sender(messages: Iterable[T]) -> list[T]:
-    """Messages in the order of their senders' names."""
+    """Return messages in the order of their senders' names."""
     return sorted(messages, key=lambda message: message.sender)
 
 
 def agreed_on(
     terms: AdditiveParams, openings: Mapping[str, Opening], helds: Mapping[str, HeldParts]
 ) -> bytes:
-    """Digest of the keys and lists that all aggregators saw before anything is opened."""
+    """Return a digest of the keys and lists that all aggregators saw before a sum is opened."""
     return transcript(terms.digest, *by_sender(openings.values()), *by_sender(helds.values()))
 
 
 def opened_words(
     looked: tuple[LookedUp, ...], terms: AdditiveParams, register: Register, before: bytes
 ) -> NDArray[np.bool_]:
-    """Return which gated words may be opened, by all parties' lookups.
+    """Return which gated words may be opened, according to all parties' lookups.
 
     Args:
         looked: the lookups of all parties.
-        terms: of this attempt.
+        terms: the terms of this attempt.
         register: the parties' long-lived keys.
         before: digest of all messages up to the dealer's tables, as the caller saw them.
 

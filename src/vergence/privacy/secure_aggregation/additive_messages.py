@@ -26,14 +26,14 @@ from vergence.privacy.secure_aggregation.threshold import MOST_BITS
 @tagged("Shared")
 @dataclass(frozen=True)
 class AdditiveParams(SessionParams):
-    """Terms of a sum on shares.
+    """Terms of a sum by secret shares.
 
     Args:
-        aggregators: 2 to 4 names; the first gets the long parts.
-        gated: number of words, from the first on, that are opened only with `threshold`
+        aggregators: 2 to 4 names; the first aggregator gets the long parts.
+        gated: number of words, counted from the first, that are opened only with `threshold`
             contributors.
-        count_bits: the lowest bits of these words, which hold the number of contributors.
-        dealer: who makes the tables; one of more than 2 aggregators, somebody else beside 2.
+        count_bits: number of lowest bits of these words, which hold the number of contributors.
+        dealer: who makes the tables: with 2 aggregators, another party; with more, one of them.
     """
 
     aggregators: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class AdditiveParams(SessionParams):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Aggregators that look up tables, where there is a gate."""
+        """Aggregators that look up tables, if any words are gated."""
         return tuple(name for name in self.aggregators if name != self.dealer)
 
 
@@ -111,7 +111,7 @@ class SharePart(SentMessage):
 @tagged("Contribution")
 @dataclass(frozen=True)
 class Contribution(SentMessage):
-    """All parts of a client."""
+    """All parts of a client's reply."""
 
     parts: tuple[SharePart, ...]
 
@@ -127,7 +127,7 @@ class AggregatorParts(SessionMessage):
 @tagged("Held")
 @dataclass(frozen=True)
 class HeldParts(SentMessage):
-    """Names of clients whose parts an aggregator has, and the digest of its key for the boxes."""
+    """Lists the clients whose parts an aggregator has, with a digest of its key for boxes."""
 
     names: tuple[str, ...]
     opening: bytes
@@ -173,7 +173,7 @@ class Ready(SentMessage):
 @tagged("Relayed")
 @dataclass(frozen=True)
 class Relayed(SessionMessage):
-    """Boxes of other aggregators; the recipient can open the one that was closed for it."""
+    """Boxes of other aggregators; the recipient can open the box that was closed for it."""
 
     boxes: tuple[ShownCounts, ...]
 
@@ -181,10 +181,10 @@ class Relayed(SessionMessage):
 @tagged("Looked")
 @dataclass(frozen=True)
 class LookedUp(SentMessage):
-    """A party's share of which entries have enough contributors.
+    """A party's share of the bits that say which entries have enough contributors.
 
     `before` is the transcript up to the dealer's tables, `shown` a digest of the blinded counts:
-    the dealer, who is not shown those, compares the digests.
+    the dealer, who does not see the counts, compares the digests.
     """
 
     bits: bytes
@@ -202,7 +202,7 @@ class LookedUp(SentMessage):
 @tagged("Lookups")
 @dataclass(frozen=True)
 class Lookups(SessionMessage):
-    """All parties' shares of which entries have enough contributors."""
+    """All parties' shares of the bits that say which entries have enough contributors."""
 
     looked: tuple[LookedUp, ...]
 
@@ -210,7 +210,7 @@ class Lookups(SessionMessage):
 @tagged("Opened")
 @dataclass(frozen=True)
 class OpenedShare(SentMessage):
-    """An aggregator's share of the sum, where it may be opened; `before` is the transcript."""
+    """An aggregator's share of the sum's opened words; `before` is the transcript."""
 
     words: bytes
     before: bytes
@@ -224,7 +224,7 @@ class OpenedShare(SentMessage):
 
 @dataclass(frozen=True)
 class SharedTotal:
-    """The sum, 0 where it stayed closed; who is in it; and which gated words were opened."""
+    """The sum, with 0 where it stayed closed; who is in it; and which gated words were opened."""
 
     words: Words
     names: tuple[str, ...]

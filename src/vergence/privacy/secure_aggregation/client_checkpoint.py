@@ -46,7 +46,7 @@ def pending(client: PairwiseClient) -> Pending:
 
 
 def resume(client: PairwiseClient, state: Pending) -> PairwiseClient:
-    """Continue an attempt with a client that is new for the same terms and words."""
+    """Continue an attempt with a newly made client for the same terms and words."""
     client.box_key = X25519PrivateKey.from_private_bytes(state.box_key)
     client.pad_key = X25519PrivateKey.from_private_bytes(state.pad_key)
     client.seed, client.shares = state.seed, dict(state.shares)

@@ -43,7 +43,7 @@ ONCE = bytes(12)
 
 
 def new_seed() -> bytes:
-    """Return 32 bytes of the system's randomness."""
+    """Return 32 random bytes of the system."""
     return os.urandom(SEED)
 
 
@@ -64,7 +64,7 @@ def agreed(mine: X25519PrivateKey, public: bytes, salt: bytes, what: str) -> byt
     """Return the key that two parties derive from their own private and the other's public key.
 
     Raises:
-        ValueError: `public` is no key, or a point that makes every secret the same.
+        ValueError: `public` is not a key, or is a point that makes all secrets equal.
     """
     # `exchange` refuses points of small order: with one a server would know the pair's key.
     return derived(mine.exchange(X25519PublicKey.from_public_bytes(public)), salt, what)
@@ -76,7 +76,7 @@ def stream(seed: bytes, size: int) -> memoryview:
     Source: RFC 8439, nonce and counter 0: a seed is used once.
 
     Raises:
-        ConfigError: the seed is no 32 bytes.
+        ConfigError: the seed does not have 32 bytes.
     """
     output = bytearray(size)
     _chacha20(_whole(seed)).update_into(bytes(size), output)
@@ -84,10 +84,10 @@ def stream(seed: bytes, size: int) -> memoryview:
 
 
 def check_pad(cipher: str, words: int) -> None:
-    """Check that a cipher is known, and that a pad is no longer than what one key may give.
+    """Check that a cipher is known, and that a pad is no longer than one key allows.
 
     Raises:
-        ConfigError: it is not, or it is longer.
+        ConfigError: the cipher is unknown, or the pad is too long.
     """
     if cipher not in PAD_CIPHERS:
         known = " or ".join(PAD_CIPHERS)
@@ -101,10 +101,10 @@ def check_pad(cipher: str, words: int) -> None:
 
 
 def pad_key(seed: bytes, cipher: PadCipher) -> bytes:
-    """Return the key that a seed has for one cipher, and for no other.
+    """Return the key that a seed gives for one cipher and no other.
 
     Raises:
-        ConfigError: the seed is no 32 bytes.
+        ConfigError: the seed does not have 32 bytes.
     """
     return derived(_whole(seed), b"", f"pad key {cipher}")
 
@@ -118,10 +118,12 @@ def add_pads(
 ) -> None:
     """Add the pads of some seeds to words, and subtract those of others, mod 2^64.
 
-    In place, or into `out` `[n]`, which leaves the words as they are.
+    The result replaces the words, or is written to `out` `[n]`, if given, and the words stay
+    unchanged.
 
     Raises:
-        ConfigError: a seed is no 32 bytes, the cipher is unknown, or there are too many words.
+        ConfigError: a seed does not have 32 bytes, the cipher is unknown, or there are too many
+            words.
     """
     check_pad(cipher, len(words))
     added, subtracted = ([_pad(seed, cipher) for seed in seeds] for seeds in (plus, minus))
@@ -153,7 +155,8 @@ def open_box(key: bytes, box: bytes, about: bytes) -> bytes:
     """Undo `close_box`.
 
     Raises:
-        ValueError: it was closed by somebody else, for something else, or changed on the way.
+        ValueError: the box was closed by another party or for another purpose, or was changed on
+            the way.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(ONCE, box, about)
@@ -169,11 +172,11 @@ def _whole(seed: object) -> bytes:
 
 
 def _pad(seed: bytes, cipher: PadCipher) -> CipherContext:
-    """Key stream of a seed's pad.
+    """Return the key stream of a seed's pad.
 
     Source: AES-256 in counter mode as in GCM, NIST SP 800-38D section 6.5, from counter 2; or
-    ChaCha20, RFC 8439. GCM's tag is not asked for: it is taken because OpenSSL fills two to three
-    times as many bytes a second in it as in plain counter mode.
+    ChaCha20, RFC 8439. GCM's tag is not used; GCM is chosen because OpenSSL generates bytes two to
+    three times as fast with it as in plain counter mode.
     """
     key = pad_key(seed, cipher)
     if cipher == "chacha20":

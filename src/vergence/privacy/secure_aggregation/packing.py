@@ -36,7 +36,7 @@ SMALLEST = 1e-30
 
 
 class RangeFault(ConfigError):
-    """A number that a word cannot hold: the contribution is refused, and nothing is clipped."""
+    """Raised for a number that a word cannot hold: the contribution is refused, never clipped."""
 
 
 @tagged("Packing")
@@ -44,20 +44,23 @@ class RangeFault(ConfigError):
 class Packing:
     """Encoding of numbers as words, for at most `people` contributors.
 
-    Numbers are rounded to a multiple of 2^-`fraction`, ties to even: the same word for the same
-    number everywhere. `fraction` is as large as lets `people` numbers of size `limit` be added up.
+    Numbers are rounded to a multiple of 2^-`fraction`, ties to even, so that a number gives the
+    same word everywhere. `fraction` is as large as the sum of `people` numbers of size `limit`
+    allows.
 
     Args:
         limit: the largest |weight * update| (>= 1e-30). A larger one is refused, never clipped.
-        people: the most contributors to a sum (>= 1).
-        counted: whether a word also holds its weight and a contributor; else only the value.
+        people: largest number of contributors to a sum (>= 1).
+        counted: whether a word also holds a weight and a count of contributors; else it holds only
+            the value.
         heaviest: the largest weight of an entry, a whole number; 1: weights are 0 and 1, and the
             number of contributors is their sum.
-        name: what the numbers are, for messages.
-        bits: of an entry: 64, or 32, of which two go into a word (`paired`).
+        name: name of the numbers, for messages.
+        bits: bits of an entry: 64, or 32 with two entries in a word (`paired`).
 
     Raises:
-        ConfigError: so many people, weights and numbers do not fit into these bits.
+        ConfigError: this number of people, with these weights and values, does not fit into these
+            bits.
     """
 
     limit: float
@@ -82,24 +85,24 @@ class Packing:
 
     @property
     def count_bits(self) -> int:
-        """Bits of the number of contributors."""
+        """Number of bits for the count of contributors."""
         return self.people.bit_length() if self.counted else 0
 
     @property
     def weight_bits(self) -> int:
-        """Bits of the sum of weights; none where it is the number of contributors."""
+        """Number of bits for the sum of weights; 0 if that is the number of contributors."""
         if not self.counted or self.heaviest == 1:
             return 0
         return (self.people * self.heaviest).bit_length()
 
     @property
     def value_bits(self) -> int:
-        """Bits of the sum of values, its sign among them."""
+        """Number of bits for the sum of values, including its sign."""
         return self.bits - self.weight_bits - self.count_bits
 
     @cached_property
     def fraction(self) -> int:
-        """Bits after the point."""
+        """Number of bits after the point."""
         most = ((1 << (self.value_bits - 1)) - 1) // self.people
         limit = Fraction(self.limit)
         bits = math.floor(math.log2(most / limit)) + 1 if most else -1
@@ -109,7 +112,7 @@ class Packing:
 
     @property
     def step(self) -> float:
-        """The distance of neighbouring values; a single one is off by half of it at most."""
+        """Distance of neighbouring values; a single value is off by at most half of it."""
         return 2.0**-self.fraction
 
     def encode(
@@ -122,13 +125,14 @@ class Packing:
 
         Args:
             values: weight * update `[n]`, 0 where the weight is 0.
-            weights: of every entry `[n]`, or one for all; whole numbers, or truth values. Only
-                where words hold weights.
-            out: where they are written `[n]`, else in a new array.
+            weights: weights of all entries `[n]`, or one weight for all; whole numbers, or truth
+                values. They are given only if words hold weights.
+            out: array `[n]` for the words; None: a new array.
 
         Raises:
             RangeFault: a number or a weight is too large, not whole, or not finite.
-            ConfigError: weights for words that hold none, or the other way round.
+            ConfigError: weights are given for words that hold none, or are missing for words that
+                hold them.
         """
         values = np.asarray(values)
         words = np.empty(len(values), np.uint64) if out is None else out
@@ -188,20 +192,20 @@ class Packing:
         return whole.astype(np.float64) * self.step
 
     def weights(self, words: Words) -> NDArray[np.int64]:
-        """Return the sums of weights."""
+        """Return the sums of weights in words."""
         width = self.weight_bits or self.count_bits
         shift = np.uint64(self.count_bits if self.weight_bits else 0)
         return ((words >> shift) & np.uint64((1 << width) - 1)).view(np.int64)
 
     def contributors(self, words: Words) -> NDArray[np.int64]:
-        """Number of people who contributed."""
+        """Return the numbers of people who contributed to words."""
         return (words & np.uint64((1 << self.count_bits) - 1)).view(np.int64)
 
 
 def withheld(words: Words, packing: Packing, least: int) -> Words:
-    """Return a sum of words with those of fewer than `least` contributors replaced by 0.
+    """Return a sum with 0 in place of the words with fewer than `least` contributors.
 
-    A simulation, which sees all counts, opens the same words as a threshold on shares.
+    So a simulation, which sees all counts, opens the same words as the protocol with shares.
     """
     return np.where(packing.contributors(words) >= least, words, np.uint64(0))
 
@@ -209,8 +213,8 @@ def withheld(words: Words, packing: Packing, least: int) -> Words:
 def paired(entries: Words, out: Words | None = None) -> Words:
     """Return entries of 32 bits as half as many words: the first half low, the second high.
 
-    Sums of such words are sums of both, since what a low half carries is known from its own bits.
-    They are written to `out` if that is given.
+    Sums of such words contain the sums of both halves, since the carry out of a low half follows
+    from its own bits. Words are written to `out` if that is given.
     """
     half = -(-len(entries) // 2)
     words, both = np.empty(half, np.uint64) if out is None else out, len(entries) - half
@@ -228,10 +232,10 @@ def unpaired(words: Words, count: int) -> Words:
 
 
 def sent(words: Words) -> bytes:
-    """Return words as they travel, 8 bytes each."""
+    """Return words in the form in which they are sent, 8 bytes each."""
     return words.astype("<u8", copy=False).tobytes()
 
 
 def received(data: bytes) -> Words:
-    """Return words that travelled; they may only be read."""
+    """Return words that were received, as a read-only array."""
     return np.frombuffer(data, "<u8")

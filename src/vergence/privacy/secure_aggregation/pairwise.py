@@ -88,12 +88,13 @@ class PairwiseClient(Participant[PairwiseParams]):
     """A client's part of one attempt.
 
     Args:
-        name: who this is.
-        terms: made from the client's own plan.
-        words: what it adds to the sum; they stay as they are.
-        sign: signs with its long-lived key.
+        name: name of the client.
+        terms: terms, made from the client's own plan.
+        words: words that the client adds to the sum; they are not changed.
+        sign: signs with the client's long-lived key.
         register: everybody's long-lived keys, as known beforehand.
-        spent: record of its row and of the sum it opened; it must outlive attempts and restarts.
+        spent: record of the row that the client gave and the sum that it opened, which must outlive
+            attempts and restarts.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class PairwiseClient(Participant[PairwiseParams]):
 
 
 class PairwiseServer:
-    """The server's part of one attempt: `open` it, then `receive` answers and `close` each step.
+    """The server's part of one attempt: call `open`, then `receive` answers and `close` each step.
 
     A client that does not answer in time, or is refused, is left out from then on; `refused` holds
     the reasons.
@@ -254,14 +255,14 @@ class PairwiseServer:
         self.total = np.zeros(terms.words, np.uint64)
 
     def open(self) -> dict[str, Invitation]:
-        """First message to each client, by name."""
+        """Return the first message to each client, by name."""
         return dict.fromkeys(sorted(self.due), Invitation(self.terms.digest))
 
     def receive(self, message: object) -> None:
         """Check and store a client's answer.
 
         Raises:
-            Refused: the answer must not count; says why.
+            Refused: the answer must not count; the message says why.
         """
         if self.step == len(STEPS) or not isinstance(message, STEPS[self.step]):
             raise Refused(f"order: {type(message).__name__} came, and is not due")
@@ -311,10 +312,10 @@ class PairwiseServer:
                 raise Refused(f"size: '{message.sender}' sent what is no share")
 
     def close(self) -> Mapping[str, Question] | Total:
-        """End a step with the answers that came; return the next messages by client, or the sum.
+        """End a step with the answers received; return the next messages by client, or the sum.
 
         Raises:
-            Aborted: too few are left, or what they gave does not fit.
+            Aborted: too few clients are left, or their answers do not fit together.
         """
         names, digest, least = frozenset(self.answers), self.terms.digest, self.terms.threshold
         if len(names) < least:
@@ -352,7 +353,7 @@ class PairwiseServer:
         return {name: each for name, each in self.answers.items() if isinstance(each, kind)}
 
     def _unmask(self, answers: Mapping[str, Unmask]) -> None:
-        """Take away the pads that did not cancel."""
+        """Remove the pads that did not cancel."""
         numbers = share_numbers(self.adverts)
         few = sorted(answers)[: self.terms.threshold]
         minus, plus, digest = list[bytes](), list[bytes](), self.terms.digest
@@ -384,10 +385,10 @@ class PairwiseServer:
 def converse(
     server: PairwiseServer,
 ) -> Generator[Mapping[str, Question], Mapping[str, object], Total]:
-    """Run a server's part: yield messages by client, take answers by client, return the sum.
+    """Run a server's part: yield messages by client, receive answers by client, return the sum.
 
     Raises:
-        Aborted: nobody learns the sum.
+        Aborted: the attempt ends without a sum.
     """
     asked: Mapping[str, Question] = server.open()
     while True:
@@ -409,14 +410,14 @@ def converse(
 
 
 def colluders(people: int, least: int) -> int:
-    """Smallest number of clients that, with a malicious server, can reveal one person's words.
+    """Return the fewest clients that, with a malicious server, can reveal a person's words.
 
-    Of a roster of n with threshold t, 2t - n clients give a server both secrets of one client, and
-    n - 1 subtract themselves from the sum. The server chooses n; clients refuse a threshold below
-    `least`, and one of not more than two thirds of the roster.
+    Of a roster of n with threshold t, 2t - n clients can give a server both secrets of one client,
+    and n - 1 clients can subtract their own words from the sum. The server chooses n; clients
+    refuse a threshold below `least`, or of at most two thirds of the roster.
 
     Args:
-        people: in the federation, all of whom the server may invite (>= least).
+        people: number of people in the federation, all of whom the server may invite (>= least).
         least: fewest people in a sum.
     """
     return min(
@@ -431,7 +432,7 @@ def commitment(seed: bytes, terms: bytes) -> bytes:
 
 
 def pair_seed(mine: X25519PrivateKey, other: Advert, me: str, terms: bytes) -> bytes:
-    """Return the seed of the pad of two clients.
+    """Return the seed of the pad between two clients.
 
     Raises:
         Refused: the other's key cannot be used.

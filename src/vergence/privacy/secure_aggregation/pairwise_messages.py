@@ -24,16 +24,17 @@ from vergence.privacy.secure_aggregation.session import (
 @tagged("Pairwise")
 @dataclass(frozen=True)
 class PairwiseParams(SessionParams):
-    """Terms of a sum under pairs' pads: `threshold` shares give a secret, too.
+    """Terms of a sum under pairwise pads, where `threshold` shares also recover a secret.
 
-    It must be more than two thirds of those who advertised keys, and clients check that it is.
+    The threshold must be more than two thirds of the clients that advertised keys, which clients
+    check.
     """
 
 
 @tagged("Advert")
 @dataclass(frozen=True)
 class Advert(SentMessage):
-    """A client's public keys for one attempt: for boxes, and for the pairs' seeds."""
+    """A client's public keys for one attempt: one for boxes, and one for pairwise seeds."""
 
     box_key: bytes
     pad_key: bytes
@@ -56,7 +57,7 @@ class Roster(SessionMessage):
 @tagged("Shares")
 @dataclass(frozen=True)
 class Shares(SentMessage):
-    """A client's shares of its two secrets, in a box per other client; a commitment to its seed."""
+    """A client's shares of its two secrets, in a box for each other client, and a commitment."""
 
     commitment: bytes
     boxes: Mapping[str, bytes]
@@ -71,7 +72,7 @@ class Shares(SentMessage):
 @tagged("Delivery")
 @dataclass(frozen=True)
 class RelayedShares(SessionMessage):
-    """The boxes that others closed for one client."""
+    """The boxes that other clients closed for one client."""
 
     boxes: Mapping[str, bytes]
 
@@ -79,7 +80,7 @@ class RelayedShares(SessionMessage):
 @tagged("Masked")
 @dataclass(frozen=True)
 class Masked(SentMessage):
-    """A client's words under pads, 8 bytes each."""
+    """A client's words, hidden by pads, 8 bytes each."""
 
     words: bytes
     signature: bytes = b""
@@ -93,7 +94,7 @@ class Masked(SentMessage):
 @tagged("Survivors")
 @dataclass(frozen=True)
 class Survivors(SessionMessage):
-    """Clients whose words came."""
+    """Names of the clients whose words were received."""
 
     names: tuple[str, ...]
 
@@ -117,7 +118,7 @@ class Agreements(SessionMessage):
 @tagged("Unmask")
 @dataclass(frozen=True)
 class Unmask(SentMessage):
-    """Shamir shares: of self-mask seeds of clients in the sum, of mask keys of dropout clients."""
+    """Shamir shares: of mask seeds of clients in the sum, and of mask keys of dropouts."""
 
     seeds: Mapping[str, bytes]
     keys: Mapping[str, bytes]
@@ -131,18 +132,18 @@ class Unmask(SentMessage):
 
 @dataclass(frozen=True)
 class Total:
-    """The sum of everybody's words, and who is in it."""
+    """The sum of all words, and the names of those who are in it."""
 
     words: Words
     names: tuple[str, ...]
 
 
 def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
-    """Check that a roster is neither too small nor too large, and that no key is there twice.
+    """Check that a roster is neither too small nor too large, and that no key occurs twice.
 
     Raises:
-        Aborted: there are too few clients, or the threshold is too low for so many.
-        Refused: a key is there twice.
+        Aborted: there are too few clients, or the threshold is too low for their number.
+        Refused: a key occurs twice.
     """
     many = len(adverts)
     if many < terms.threshold:
@@ -166,7 +167,7 @@ def share_numbers(adverts: Collection[str]) -> dict[str, int]:
 def view_digest(
     terms: bytes, adverts: Mapping[str, Advert], sharers: Collection[str], names: Collection[str]
 ) -> bytes:
-    """Digest of what a client saw: all keys, who shared secrets, and who is in the sum."""
+    """Return a digest of what a client saw: all keys, who shared secrets, and who is in the sum."""
     keys = listed({name: a.box_key + a.pad_key for name, a in adverts.items()})
     lists = [joined(name.encode() for name in sorted(some)) for some in (sharers, names)]
     return hashlib.sha256(joined([terms, keys, *lists])).digest()

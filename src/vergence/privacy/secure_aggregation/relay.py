@@ -51,17 +51,17 @@ FromAggregator = TypeVar("FromAggregator", Opening, HeldParts, ShownCounts, Look
 
 
 class Coordinator:
-    """The server's part of one attempt; `refused` holds who was left out, and why.
+    """The server's part of one attempt; `refused` holds who was left out, with the reason.
 
-    `clients` are those who sent their parts, as soon as that is known. `openings` are the
-    aggregators' keys; it stays empty where an aggregator did not answer the invitation.
+    `clients` are those who sent their parts, as soon as that is known. `openings` holds the
+    aggregators' keys; it stays empty if an aggregator did not answer the invitation.
 
     Args:
-        terms: made from its own plan.
-        clients: whom it asks.
+        terms: terms, made from the server's own plan.
+        clients: clients that the server asks.
         register: everybody's long-lived keys.
-        sign: signs with its own; needed where it is the dealer.
-        name: its own.
+        sign: signs with the server's own key; needed if the server is the dealer.
+        name: name of the server.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Coordinator:
         self.before = b""
 
     def converse(self) -> Talk:
-        """Yield the questions by recipient, take the answers by sender, return the sum.
+        """Yield the questions by recipient, receive the answers by sender, and return the sum.
 
         Raises:
-            Aborted: nobody learns the sum.
+            Aborted: the attempt ends without a sum.
         """
         terms, digest = self.terms, self.terms.digest
         invited = dict.fromkeys(terms.aggregators, Invitation(digest))
@@ -117,7 +117,7 @@ class Coordinator:
     def _all(
         self, answers: Answers, kind: type[FromAggregator], names: tuple[str, ...] = ()
     ) -> dict[str, FromAggregator]:
-        """Return the messages of all aggregators, or of `names`; a missing one ends the sum."""
+        """Return the messages of all aggregators, or of `names`; a missing message ends the sum."""
         messages: dict[str, FromAggregator] = {}
         for name in names or self.terms.aggregators:
             answer = answers.get(name)

@@ -30,14 +30,14 @@ from vergence.privacy.secure_aggregation.packing import (
 
 @dataclass(frozen=True)
 class ValueLimits:
-    """The largest numbers that a reply may hold; a larger one is refused by name.
+    """The largest numbers that a reply may hold; a reply with a larger one is refused.
 
     Args:
-        people: the most replies to a sum.
+        people: largest number of replies in a sum.
         total: the largest |weight * update|.
-        weight: the largest weight; of masks, a whole number.
+        weight: the largest weight; for masks, a whole number.
         metric: the largest metric.
-        bits: of an entry without a weight of its own.
+        bits: bits of an entry without a weight of its own.
     """
 
     people: int
@@ -49,11 +49,11 @@ class ValueLimits:
 
 @dataclass(frozen=True)
 class ReplyLayout:
-    """Layout of the replies to one verb in a row of words.
+    """Layout of the replies to one verb as a row of words.
 
-    First the trees, in the order of `exposed`; of masks and weights per entry the weight lies in
-    the entry's word. Then a word for each weight that is one number, then one for each metric,
-    which also counts the clients that have it.
+    The row begins with the trees, in the order of `exposed`; with masks or weights per entry, the
+    weight is part of the entry's word. Then follow a word for each weight that is one number, and a
+    word for each metric, which also counts the clients that have the metric.
     """
 
     exposed: Exposure
@@ -62,7 +62,7 @@ class ReplyLayout:
 
     @property
     def counted(self) -> bool:
-        """True if entries have weights of their own."""
+        """True if entries have their own weights."""
         return self.exposed.weight != "number"
 
     @property
@@ -104,7 +104,7 @@ class ReplyLayout:
 
     @property
     def entries(self) -> int:
-        """Number of words with entries of trees; those can be gated where they are counted."""
+        """Number of words with entries of trees, which can be gated if entries are counted."""
         return sum(part.stop - part.start for part in self.slices.values())
 
     @property
@@ -114,16 +114,16 @@ class ReplyLayout:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes that differ wherever a row would be laid out or read differently."""
+        """Return 32 bytes that differ whenever a row would be laid out or read differently."""
         layouts = [(name, self.like[name].layout, self.trees[name]) for name in self.exposed.trees]
         whole = literal_text((self.exposed, layouts, self.weight, dict(self.metrics)))
         return hashlib.sha256(whole.encode()).digest()
 
     def row(self, sealed: SealedReply) -> Words:
-        """Return a reply as words.
+        """Return a reply as a row of words.
 
         Raises:
-            RangeFault: a number in it is too large, by name; nothing is clipped.
+            RangeFault: names a number that is too large; nothing is clipped.
         """
         words, weights = np.empty(self.words, np.uint64), list[float]()
         for name, packing in self.trees.items():
@@ -150,7 +150,7 @@ class ReplyLayout:
         return words
 
     def aggregate(self, words: Words, people: int) -> Aggregate:
-        """Return the aggregate of a sum of rows over so many people.
+        """Return the aggregate from a sum of rows of `people` people.
 
         An entry whose word is 0, since nobody or too few contributed, has total and weight 0.
         """

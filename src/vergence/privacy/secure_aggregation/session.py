@@ -35,34 +35,34 @@ ROW = "row of {}"
 
 
 def contribution(run: str, request: str) -> str:
-    """Return the name of a contribution, which a client gives once: the run and the sum in it."""
+    """Return the name of a contribution: the run and the sum to which a client contributes once."""
     return f"{run} {request}"
 
 
 class Refused(StateError):
-    """Raised by a message that must not count; its text begins with `round`, `order`, `size`...
+    """Raised for a message that must not count; the text begins with `round`, `order`, `size`...
 
     The recipient's state does not change.
     """
 
 
 class Aborted(StateError):
-    """Raised where nobody learns the sum: too few are left, or their messages do not fit."""
+    """Raised if the sum cannot be opened: too few are left, or their messages do not fit."""
 
 
 @dataclass(frozen=True)
 class SessionParams:
-    """One attempt at one sum. Every party makes its own from its own plan, and takes no other's.
+    """Terms of an attempt at a sum; every party makes them from its own plan and accepts no others.
 
     Args:
-        run: which run.
-        request: which sum of the run.
-        attempt: which attempt at this sum.
-        words: how many words everybody gives.
-        threshold: of fewer people than this no sum is opened (>= 3). The server proposes it, all
-            ends sign it, and each end refuses one below its own bound.
-        form: digest of what was asked and how replies become words.
-        cipher: what pads are drawn with; a pad has at most 2^33 words.
+        run: name of the run.
+        request: name of the sum in the run.
+        attempt: number of the attempt at this sum.
+        words: number of words that each client gives.
+        threshold: fewest people in a sum that is opened (>= 3). The server proposes it, all parties
+            sign it, and each party refuses one below its own bound.
+        form: digest of the question and of the encoding of replies.
+        cipher: cipher with which pads are drawn; a pad has at most 2^33 words.
     """
 
     run: str
@@ -83,7 +83,7 @@ class SessionParams:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes that differ wherever anything here differs."""
+        """Return 32 bytes that differ whenever any of these terms differs."""
         kind = type(self)
         named = [f"{said}={getattr(self, name)!r}" for name, said in field_tags(kind)]
         parts = [part.encode() for part in (tag(kind), *named)]
@@ -91,7 +91,7 @@ class SessionParams:
 
     @property
     def contribution(self) -> str:
-        """Name of the contribution that a client gives once, in whatever attempt."""
+        """Name of the contribution that a client gives once, in any of the attempts."""
         return contribution(self.run, self.request)
 
 
@@ -112,10 +112,10 @@ class SentMessage(SessionMessage):
 class UsedContributions:
     """Record of a party's disclosures: one row of words per contribution, and one sum of it.
 
-    Two sums of the same contributions over different people differ by one person's words, and so do
-    two sums over the same people in which one gave another row. The very same row and sum disclose
-    nothing new: a server that crashed before it stored the sum may ask again. `opened` must be on
-    disk, and is written before the answer leaves.
+    Two sums of the same contributions over different people can differ by one person's words, and
+    so can two sums over the same people if one of them gave another row. The same row and sum again
+    disclose nothing new, so that a server that crashed before it stored the sum may ask again.
+    `opened` must be on disk, and is written before the answer leaves.
     """
 
     def __init__(self, opened: MutableMapping[str, str] | None = None) -> None:
@@ -125,7 +125,7 @@ class UsedContributions:
         """Record that a sum of a contribution is opened; `what` identifies the sum.
 
         Raises:
-            Refused: a sum of it was opened before, and it was another or an unknown one.
+            Refused: another or an unknown sum of this contribution was opened before.
         """
         if contribution not in self.opened:
             self.opened[contribution] = what
@@ -133,13 +133,13 @@ class UsedContributions:
             raise Refused(f"spent: a sum of '{contribution}' was opened before, in another attempt")
 
     def ask(self, contribution: str, about: bytes, state: str) -> None:
-        """Record the question that a client answers with a contribution, and its state then.
+        """Record the question that a contribution answers, and the client's state at that time.
 
-        It is recorded before the client computes the answer: otherwise a server could ask many
-        questions and use the answer that suits it.
+        The question is recorded before the client computes the answer. Otherwise a server could ask
+        many questions and use the answer that suits it.
 
         Raises:
-            Refused: the question was another one before.
+            Refused: another question was recorded before.
         """
         name = QUESTION.format(contribution)
         what = hashlib.sha256(joined([about, state.encode()])).hexdigest()
@@ -147,10 +147,11 @@ class UsedContributions:
             raise Refused(f"spent: '{contribution}' was another question before")
 
     def spend_row(self, terms: SessionParams, words: Words) -> None:
-        """Record the row of words that a client gives to a question, before it leaves.
+        """Record the row of words that answers a question, before the row leaves the client.
 
         Raises:
-            Refused: it gave another row to this question, or to another one of the same name.
+            Refused: the client gave another row to this question, or to another question of this
+                name.
         """
         row = hashlib.sha256(joined([terms.form, summary(words.data)])).hexdigest()
         name = ROW.format(terms.contribution)
@@ -158,17 +159,17 @@ class UsedContributions:
             raise Refused(f"spent: another row of words was given to '{terms.contribution}' before")
 
     def gave(self, contribution: str) -> bool:
-        """True if a row of words was given, or about to be given, as a contribution."""
+        """Return whether a row of words was given, or was about to be, as a contribution."""
         return ROW.format(contribution) in self.opened
 
     def begin(self, terms: SessionParams) -> None:
         """Record that an attempt begins.
 
-        A signature is valid in its attempt only. If an attempt ran twice, messages of one run could
-        be shown in the other.
+        A signature is valid only within its attempt. If an attempt ran twice, messages of the first
+        time could be replayed in the second.
 
         Raises:
-            Refused: it began before.
+            Refused: the attempt began before.
         """
         name = f"attempt {terms.digest.hex()}"
         if name in self.opened:
@@ -179,7 +180,7 @@ class UsedContributions:
 @tagged("Invitation")
 @dataclass(frozen=True)
 class Invitation(SessionMessage):
-    """Asks for keys; opens every attempt."""
+    """Asks for keys; every attempt begins with this message."""
 
 
 class SignedMessage(Protocol):
@@ -219,8 +220,8 @@ class Participant(Generic[T]):
         """Return the answer to a message.
 
         Raises:
-            Refused: it must not be answered; another message still can be.
-            Aborted: too few are left.
+            Refused: the message must not be answered; another message still can be.
+            Aborted: too few parties are left.
         """
         # In order only: a server that skips a step would skip its checks.
         if not self.steps or type(message) is not self.steps[0][0]:
@@ -245,7 +246,7 @@ def sum_digest(names: Collection[str], form: bytes) -> str:
 
 
 def transcript(before: bytes, *messages: SignedMessage) -> bytes:
-    """Return the digest of a conversation: the digest before, and the next signed messages."""
+    """Return the digest of a conversation, from its digest so far and the next signed messages."""
     parts = (part for message in messages for part in (message.signed, message.signature))
     return hashlib.sha256(joined([before, *parts])).digest()
 
@@ -257,12 +258,12 @@ def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
 
 
 def summary(data: bytes | memoryview) -> bytes:
-    """Return 32 bytes that stand for many in a statement: BLAKE3, in a third of SHA-256's time."""
+    """Return a 32-byte digest of data in a statement: BLAKE3, in a third of SHA-256's time."""
     return blake3(memoryview(data).cast("B")).digest()
 
 
 def listed(named: Mapping[str, bytes]) -> bytes:
-    """Join everybody's bytes, with their names, in the order of the names."""
+    """Join all parties' bytes and names, in the order of the names."""
     return joined(part for name in sorted(named) for part in (name.encode(), named[name]))
 
 
@@ -270,7 +271,7 @@ def check(signed: bytes, signature: bytes, sender: str, register: Register) -> N
     """Check a signature.
 
     Raises:
-        Refused: it is not this sender's, or nobody knows the sender.
+        Refused: the signature is not this sender's, or the sender is unknown.
     """
     if sender not in register:
         raise Refused(f"signature: nobody knows '{sender}'")
@@ -279,7 +280,7 @@ def check(signed: bytes, signature: bytes, sender: str, register: Register) -> N
 
 
 def signing_pair() -> tuple[Sign, Genuine]:
-    """Return a new Ed25519 key as two functions: one signs, one checks."""
+    """Return a new Ed25519 key as two functions: one signs, and one checks."""
     key = Ed25519PrivateKey.from_private_bytes(new_seed())
     public = key.public_key()
 

@@ -15,12 +15,14 @@ SHARE = 33
 
 
 def split(secret: bytes, threshold: int, people: int) -> list[bytes]:
-    """Return the shares of people 1, 2, ...: values of a random polynomial of degree threshold - 1.
+    """Return the shares of people 1, 2, ...: values of a random polynomial.
+
+    The polynomial has degree threshold - 1.
 
     Source: Shamir, "How to share a secret", 1979.
 
     Raises:
-        ConfigError: the secret is no 32 bytes, or the threshold is not in 1 ... people.
+        ConfigError: the secret does not have 32 bytes, or the threshold is not in 1 ... people.
     """
     if len(secret) != SECRET or not 1 <= threshold <= people:
         raise ConfigError(
@@ -39,12 +41,13 @@ def split(secret: bytes, threshold: int, people: int) -> list[bytes]:
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret that shares give, by the number of the person who had each.
+    """Return the secret from shares, which are given by the number of their holder.
 
-    All that are given are used: give as many as the threshold, or more.
+    All given shares are used; there must be at least as many as the threshold.
 
     Raises:
-        StateError: they give no 32 bytes: a share is wrong, or there are too few.
+        StateError: the result does not have 32 bytes: a share is wrong, or there are too few
+            shares.
     """
     secret = 0
     for x, share in shares.items():

@@ -32,13 +32,13 @@ MOST_BITS = 6
 def deal(
     n: int, bits: int, least: int, parties: int, salt: bytes, share: Counts | None = None
 ) -> tuple[list[bytes], bytes]:
-    """Return a seed for each party, and the table's share of the last one.
+    """Return a seed for each party, and the last party's share of the tables.
 
     Args:
-        n: how many entries.
-        bits: of a count (1 ... 6).
+        n: number of entries.
+        bits: bits of a count (1 ... 6).
         least: the threshold.
-        parties: how many look up.
+        parties: number of parties that look up counts.
         salt: binds the seeds to an attempt.
         share: the dealer's own share of the counts `[n]`, if it has one.
     """
@@ -58,12 +58,12 @@ def deal(
 
 
 def blind(seed: bytes, n: int, salt: bytes) -> Counts:
-    """Return the random numbers that a party adds to its share of the counts before showing it."""
+    """Return the random numbers that a party adds to its share of counts before showing it."""
     return np.frombuffer(stream(derived(seed, salt, "gate counts"), n), np.uint8)
 
 
 def hidden_table(seed: bytes, n: int, bits: int, salt: bytes) -> Table:
-    """Return a party's share of the tables `[n]`, bit c of an entry for count c."""
+    """Return a party's share of tables `[n]`; bit c of an entry is for count c."""
     kind = np.dtype(_kind(bits)).newbyteorder("<")
     return np.frombuffer(stream(derived(seed, salt, "gate tables"), n * kind.itemsize), kind)
 
@@ -74,12 +74,12 @@ def read_table(data: bytes, bits: int) -> Table:
 
 
 def shown_counts(share: Counts, seed: bytes, bits: int, salt: bytes) -> Counts:
-    """Return a party's share of count + rho."""
+    """Return a party's share of count + rho, where rho is the random number of each entry."""
     return (share + blind(seed, len(share), salt)) & np.uint8((1 << bits) - 1)
 
 
 def looked_up(table: Table, shown: Sequence[Counts], bits: int) -> NDArray[np.uint8]:
-    """Return a party's share of [count >= least], eight entries to a byte."""
+    """Return a party's share of the bits [count >= least], eight entries to a byte."""
     at = np.zeros(len(table), np.uint8)
     for counts in shown:
         at += counts
@@ -89,7 +89,7 @@ def looked_up(table: Table, shown: Sequence[Counts], bits: int) -> NDArray[np.ui
 
 
 def passing(bits: Sequence[NDArray[np.uint8]], n: int) -> NDArray[np.bool_]:
-    """True where an entry has enough contributors."""
+    """Return, for each entry, whether it has enough contributors."""
     return np.unpackbits(np.bitwise_xor.reduce(list(bits)), count=n).view(np.bool_)
 
 

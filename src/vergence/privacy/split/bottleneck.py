@@ -33,7 +33,7 @@ from vergence.privacy.keyed_noise import NoiseKey, NoiseKind, hidden
 
 @dataclass(frozen=True)
 class Bottleneck(NamedOptions, label="bottleneck"):
-    """Clipping norm of smashed vectors, and the noise on them.
+    """Clipping norm of smashed vectors, and the noise added to them.
 
     Args:
         clip: C, the largest L2 norm of an image's smashed vector.
@@ -45,11 +45,11 @@ class Bottleneck(NamedOptions, label="bottleneck"):
 
     @classmethod
     def for_budget(cls, clip: float, epsilon: float, delta: float, releases: int) -> Bottleneck:
-        """Return the bottleneck whose noise keeps so many releases of an image in the budget."""
+        """Return the bottleneck whose noise keeps `releases` releases of an image in the budget."""
         return cls(clip, gaussian_noise(epsilon, delta, 2 * clip, releases))
 
     def epsilon(self, delta: float, releases: int) -> float:
-        """Return epsilon of so many releases of an image, against any other image in its place."""
+        """Return epsilon of `releases` releases of an image, against any image in its place."""
         return gaussian_epsilon(releases**0.5 * 2 * self.clip / self.deviation, delta)
 
     def clipped(self, smashed: Tensor) -> Tensor:
@@ -61,18 +61,19 @@ class Bottleneck(NamedOptions, label="bottleneck"):
     def released(
         self, smashed: Tensor, images: Sequence[int], layers: Params, secret: NoiseKey
     ) -> Tensor:
-        """Smashed data of a batch as a client sends them: clipped, with noise.
+        """Return a batch's smashed data in the form that a client sends: clipped, with noise.
 
-        The layers must make the same vector of an image every time: no dropout and no augmentation.
+        The layers must give the same vector for an image every time, so that dropout and
+        augmentation are not allowed.
 
         Args:
-            smashed: `[samples, ...]`, what `layers` made of these images.
-            images: the number of each image among the client's data.
-            layers: that the batch went through.
-            secret: of this client; never shared, and the same for all its rounds.
+            smashed: `[samples, ...]`, output of `layers` for these images.
+            images: the number of each image in the client's data.
+            layers: layers through which the batch went.
+            secret: secret of this client, which is never shared and is the same in all rounds.
 
         Raises:
-            ConfigError: not one number per sample.
+            ConfigError: there is not one number per sample.
         """
         if len(images) != len(smashed):
             raise ConfigError(
@@ -87,16 +88,16 @@ class Bottleneck(NamedOptions, label="bottleneck"):
 def image_noise(
     kind: NoiseKind, each: int, images: Sequence[int], secret: NoiseKey
 ) -> NDArray[np.float64]:
-    """Return noise of scale 1, `[images, each]`; an image always gets the same under a secret."""
+    """Return noise of scale 1, `[images, each]`, the same for an image under the same secret."""
     draws = (secret.child(int(image)).draws() for image in images)
     return np.array([stream.standard(kind, each) for stream in draws])
 
 
 def version(layers: Params) -> str:
-    """Identifier of one state of some layers: a digest of all bits."""
+    """Return the identifier of one state of some layers: a digest of all bits."""
     return hashlib.blake2b(layers.flat.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def releases(versions: Sequence[str]) -> int:
-    """Number of releases of an image that was sent under each of these versions."""
+    """Return the number of releases of an image that was sent under each of these versions."""
     return len(set(versions))

@@ -41,9 +41,9 @@ class NoiseSpec:
     """Noise on smashed data.
 
     Attributes:
-        kind: which distribution.
-        scale: its standard deviation (Gaussian) or scale (Laplace), in units of smashed data.
-        multiple: the same, as a multiple of the sensitivity.
+        kind: name of the distribution.
+        scale: standard deviation (Gaussian) or scale (Laplace), in units of smashed data.
+        multiple: the scale as a multiple of the sensitivity.
     """
 
     kind: NoiseKind
@@ -51,11 +51,11 @@ class NoiseSpec:
     multiple: float
 
     def fresh(self, smashed: Tensor, draws: NoiseStream) -> Tensor:
-        """Return smashed data with the next noise of `draws`."""
+        """Return smashed data with noise drawn from `draws`."""
         return hidden(smashed, self.scale, draws.standard(self.kind, smashed.numel()))
 
     def bound(self, smashed: Tensor, images: Sequence[int], secret: NoiseKey) -> Tensor:
-        """Return smashed data, each with its image's noise under this secret."""
+        """Return smashed data with noise that depends only on each image and this secret."""
         each = smashed[0].numel() if len(smashed) else 0
         return hidden(smashed, self.scale, image_noise(self.kind, each, images, secret))
 
@@ -70,7 +70,7 @@ class SplitDefense:
         return False
 
     def check(self, front: Piece) -> None:
-        """Refuse layers for which the defence's promise does not hold."""
+        """Refuse layers for which the defence's guarantee does not hold."""
         return
 
     def constrain(self, front: nn.Module, height: int, width: int) -> None:
@@ -78,15 +78,15 @@ class SplitDefense:
         return
 
     def shaped(self, smashed: Tensor) -> Tensor:
-        """Return smashed data `[samples, ...]` bounded, before noise; gradients pass through."""
+        """Return bounded smashed data `[samples, ...]`, before noise; gradients pass through."""
         return smashed
 
     def term(self, images: Tensor, smashed: Tensor) -> Tensor | float:
-        """Term that the client adds to its loss."""
+        """Return the term that the client adds to its loss."""
         return 0.0
 
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec | None:
-        """Return the noise, where there is any.
+        """Return the noise, if the defence adds any.
 
         Args:
             releases: number of states of the layers through which a picture is sent in a run.
@@ -95,7 +95,7 @@ class SplitDefense:
         return None
 
     def cost(self, multiple: float) -> float:
-        """Cost of one release for a picture; costs add up."""
+        """Return the cost of one release for a picture; costs add up."""
         return 0.0
 
     def epsilon_of(self, cost: float) -> float:
@@ -110,17 +110,18 @@ class SplitDefense:
 
 @dataclass(frozen=True)
 class BottleneckCut(SplitDefense, Budget):
-    """Every picture's smashed vector clipped, with Gaussian noise on every feature.
+    """Clips every picture's smashed vector, and adds Gaussian noise to every feature.
 
     Args:
-        clip: L2 norm that a picture's smashed vector may have.
-        epsilon: of one picture over a run (of one seed and method), against any other in its place.
-        noise: standard deviation of the noise on a feature, as a multiple of `clip`; with `epsilon`
-            too, a client stops before a picture spends more than that.
-        delta: at which epsilon is counted.
+        clip: largest L2 norm of a picture's smashed vector.
+        epsilon: budget of one picture over a run (of one seed and method), against any other
+            picture in its place.
+        noise: standard deviation of the noise on a feature, as a multiple of `clip`; if `epsilon`
+            is given too, a client stops before a picture spends more than it.
+        delta: the delta at which epsilon is computed.
         name: `bottleneck`.
-        frozen: clients do not train their layers: a picture is released once however often it is
-            sent, and there is no update of the layers that could reveal it.
+        frozen: whether clients do not train their layers. A picture then counts as one release
+            however often it is sent, and no update of the layers could reveal it.
     """
 
     where = "privacy.cut"
@@ -133,7 +134,7 @@ class BottleneckCut(SplitDefense, Budget):
         return self.frozen
 
     def bottleneck(self, releases: int) -> Bottleneck:
-        """Return clip and noise where a picture is released so often."""
+        """Return clip and noise if a picture is released this number of times."""
         if self.noise is not None:
             return Bottleneck(self.clip, self.noise * self.clip)
         return Bottleneck.for_budget(self.clip, self.epsilon or 0.0, self.delta, releases)
@@ -143,12 +144,12 @@ class BottleneckCut(SplitDefense, Budget):
         return Bottleneck(self.clip, self.clip).clipped(smashed)
 
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
-        """Return the noise; another picture moves a clipped vector by at most 2 `clip`."""
+        """Return the noise; replacing a picture moves a clipped vector by at most 2 `clip`."""
         deviation = self.bottleneck(releases).deviation
         return NoiseSpec("gaussian", deviation, deviation / (2 * self.clip))
 
     def cost(self, multiple: float) -> float:
-        """Return mu squared: releases compose as Gaussian mechanisms do."""
+        """Return mu squared, as releases compose like Gaussian mechanisms."""
         return multiple**-2
 
     def epsilon_of(self, cost: float) -> float:
@@ -163,10 +164,10 @@ class BottleneckCut(SplitDefense, Budget):
 
 @dataclass(frozen=True)
 class NoPeekCut(SplitDefense, NamedOptions, label="privacy.cut"):
-    """The distance correlation of pictures and smashed data added to the client's loss.
+    """Adds the distance correlation of pictures and smashed data to the client's loss.
 
     Args:
-        weight: of that term.
+        weight: weight of that term.
         name: `nopeek`.
     """
 
@@ -180,11 +181,11 @@ class NoPeekCut(SplitDefense, NamedOptions, label="privacy.cut"):
 
 @dataclass(frozen=True)
 class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
-    """Laplace noise behind a first convolution whose operator norm is at most 1 after every step.
+    """Adds Laplace noise after a first convolution whose operator norm is kept at most 1.
 
     Args:
-        level: l, the noise's scale where pixels are in [0, 1]; epsilon is 1 / l for each release
-            and unit of L1 change.
+        level: l, the noise's scale for pixels in [0, 1]; epsilon is 1 / l for each release and unit
+            of L1 change.
         name: `pixel_dp`.
     """
 
@@ -192,13 +193,13 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
     name: Literal["pixel_dp"] = "pixel_dp"
 
     def check(self, front: Piece) -> None:
-        """Refuse all but one convolution, whose norm is known.
+        """Refuse all layers except a single convolution whose norm is known.
 
-        What stands behind it must not enlarge an L1 change: rectifying does not, nor does pooling
-        of windows that do not overlap.
+        Layers behind the convolution must not enlarge an L1 change: rectifiers do not, nor does
+        pooling over windows that do not overlap.
 
         Raises:
-            ConfigError: says which weights clients have.
+            ConfigError: names the weights that clients have.
         """
         module = front.module()
         conv = only_convolution(module)
@@ -224,27 +225,27 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
         return NoiseSpec("laplace", self.level * gain, self.level)
 
     def cost(self, multiple: float) -> float:
-        """Return epsilon of one release per unit of L1 change."""
+        """Return the epsilon of one release per unit of L1 change."""
         return 1 / multiple
 
     def epsilon_of(self, cost: float) -> float:
-        """Return epsilon per unit of L1 change: releases add up."""
+        """Return the epsilon of all releases per unit of L1 change, as their costs add up."""
         return cost
 
 
 @dataclass(frozen=True)
 class DefendedPiece(Piece):
-    """A client's stages with a defence at the cut, as they are trained."""
+    """A client's stages with a defence at the cut, in the form in which they are trained."""
 
     defence: SplitDefense = SplitDefense()
 
     @classmethod
     def of(cls, front: Piece, defence: SplitDefense) -> DefendedPiece:
-        """Return these stages, defended."""
+        """Return these stages with the defence."""
         return cls(front.network, seed=front.seed, whole=front.whole, defence=defence)
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return bounded smashed data, before noise, of constrained layers."""
+        """Return bounded smashed data, before noise, from layers with constrained weights."""
         # In every pass: the last step moved the weights, and noise is scaled to their norm.
         self.constrain(module, batch)
         return self.defence.shaped(super().forward(module, batch))
@@ -258,7 +259,7 @@ class DefendedPiece(Piece):
         self.defence.constrain(module, *self.images(batch).shape[-2:])
 
     def images(self, batch: Batch) -> Tensor:
-        """Input of the network."""
+        """Return the input of the network."""
         return self.task.inputs(batch)[0]
 
 
@@ -275,10 +276,10 @@ def only_convolution(module: nn.Module) -> nn.Conv2d | None:
 
 
 def gain(task: Task, samples: Samples) -> float:
-    """Largest change of the network's input when a pixel goes from black to white.
+    """Return the largest change of the network's input when a pixel goes from black to white.
 
     Raises:
-        ConfigError: samples have no pictures.
+        ConfigError: the samples have no pictures.
     """
     if IMAGE not in samples.columns:
         raise ConfigError(

@@ -17,8 +17,9 @@ FLAT = 1e-12
 def distance_correlation(x: Tensor, z: Tensor) -> Tensor:
     """Return the sample distance correlation of two batches, a number in [0, 1].
 
-    0 in the limit of many samples if and only if they are independent; 1 where one is a scaled,
-    turned or mirrored copy of the other. Small batches of many dimensions lie near 1 by chance.
+    In the limit of many samples it is 0 if and only if both are independent; it is 1 if one is a
+    scaled, turned or mirrored copy of the other. Small batches with many dimensions are near 1 by
+    chance.
 
     Args:
         x: `[samples, ...]`, floating.
@@ -30,10 +31,10 @@ def distance_correlation(x: Tensor, z: Tensor) -> Tensor:
 
 
 def penalty(images: Tensor, smashed: Tensor, weight: float) -> Tensor:
-    """Term that a client adds to its loss: `weight` times the distance correlation.
+    """Return the term that a client adds to its loss: `weight` times the distance correlation.
 
-    A defence by training, not a guarantee: it hides what the attacker it was trained against, none,
-    would use. Measure it with attacks.
+    This defence gives no guarantee, as it is not trained against any attacker. Measure it with
+    attacks.
     """
     return weight * distance_correlation(images.float(), smashed)
 

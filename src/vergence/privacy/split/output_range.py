@@ -25,12 +25,12 @@ from vergence.errors import ConfigError
 
 @dataclass(frozen=True)
 class OutputRange(NamedOptions, label="privacy.output_range"):
-    """Person whose pictures give the server its range of honest smashed data.
+    """Person whose pictures give the server the range of honest smashed data.
 
     Args:
-        root: the person whom it trusts.
-        widen: margin around the root's range: so many widths on both sides, and norms up to
-            1 + `widen` times the largest.
+        root: the person whom the server trusts.
+        widen: margin around the root's range: `widen` times its width on both sides, and norms up
+            to 1 + `widen` times the largest norm.
     """
 
     root: str
@@ -50,7 +50,7 @@ class Span:
         """Return the span of trusted smashed data, `[samples, ...]`.
 
         Raises:
-            ConfigError: there are none, or one is not finite.
+            ConfigError: there are no data, or a value is not finite.
         """
         if not smashed.numel() or not bool(torch.isfinite(smashed).all()):
             raise ConfigError("a range is calibrated on at least one sample of finite values")
@@ -61,10 +61,11 @@ class Span:
     def agreed(cls, spans: Sequence[Span]) -> Span:
         """Return the median bounds of several clients' spans.
 
-        Malicious clients, while fewer than half, cannot widen it beyond an honest one.
+        Malicious clients that are fewer than half cannot widen the bounds beyond an honest
+        client's.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: there are no spans.
         """
         if not spans:
             raise ConfigError("a range agreed by nobody: calibrate on at least one client")
@@ -72,12 +73,12 @@ class Span:
         return cls(*map(float, np.median(table, axis=0)))
 
     def widened(self, by: float) -> Span:
-        """Return bounds that leave room: `by` widths on both sides, and lengths 1 + `by` times."""
+        """Return wider bounds: by `by` widths on both sides, and norms 1 + `by` times as large."""
         room = by * (self.high - self.low)
         return Span(self.low - room, self.high + room, self.longest * (1 + by))
 
     def fault(self, name: str, smashed: Tensor) -> str | None:
-        """Reason why smashed data must not be computed with, or None if they may."""
+        """Return why smashed data must not be computed with; None if they may."""
         if not smashed.numel():
             return None
         low, high = (float(bound) for bound in torch.aminmax(smashed))

@@ -33,14 +33,14 @@ ABOVE = 1 + 1e-6
 def sensitivity(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -> float:
     """Return the operator norm of a convolution on images `[channels, height, width]`.
 
-    A column of the operator is what one pixel does to all outputs; the transposed convolution of
-    ones with |w| (or w^2) sums every column at once. The L1 to L1 norm is the largest column sum,
-    L1 to L2 the largest column norm. L2 to L2 is bounded by the largest singular value over the
-    frequencies of a torus in which the image does not wrap: exact for the torus, never below the
-    norm for the image. The bias drops out.
+    A column of the operator is the effect of one pixel on all outputs; the transposed convolution
+    of ones with |w| (or w^2) sums every column at once. The L1 to L1 norm is the largest column
+    sum, L1 to L2 the largest column norm. The L2 to L2 norm is bounded by the largest singular
+    value over the frequencies of a torus in which the image does not wrap: this is exact for the
+    torus, and never below the norm for the image. The bias has no effect.
 
     Raises:
-        ConfigError: padding that repeats or mirrors pixels.
+        ConfigError: the padding repeats or mirrors pixels.
     """
     if conv.padding_mode != "zeros":
         raise ConfigError(
@@ -82,10 +82,10 @@ def _spectral(conv: nn.Conv2d, height: int, width: int) -> float:
 
 @torch.no_grad()
 def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -> float:
-    """Divide a convolution's weights by its operator norm, in place; return the norm it now has.
+    """Divide a convolution's weights by its operator norm, in place; return its new norm.
 
-    After every step, before the next forward pass: then noise of scale l needs no Delta, which
-    depends on data. Weights of 0 stay.
+    This is called after every step, before the next forward pass, so that noise of scale l needs no
+    sensitivity that depends on data. Weights of 0 stay 0.
 
     Source: SplitFed thesis, section 4.4.1.
     """
@@ -96,13 +96,13 @@ def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -
 
 
 def noisy(smashed: Tensor, level: float, norm: Norm, draws: NoiseStream) -> Tensor:
-    """Return smashed data of a normalised convolution with noise: Laplace, or Gaussian for L2.
+    """Return a normalised convolution's smashed data with noise: Laplace, or Gaussian for L2.
 
     Args:
         smashed: `[samples, ...]`; gradients pass unchanged.
         level: l, the scale (Laplace) or the standard deviation (Gaussian).
-        norm: that the convolution was normalised by.
-        draws: of this client, round and batch; fresh in every forward pass.
+        norm: norm by which the convolution was normalised.
+        draws: random numbers of this client, round and batch, fresh in every forward pass.
     """
     kind = draws.laplace if norm == "l1_l1" else draws.gaussian
     return hidden(smashed, level, kind(smashed.numel()))
@@ -111,7 +111,7 @@ def noisy(smashed: Tensor, level: float, norm: Norm, draws: NoiseStream) -> Tens
 def promised(level: float, norm: Norm, change: float, passes: int, delta: float = 1e-5) -> float:
     """Return epsilon for two inputs that differ by `change`, sent `passes` times with fresh noise.
 
-    The change is in L1, or in L2 for a spectral norm; delta counts for Gaussian noise alone.
+    The change is in L1, or in L2 for a spectral norm; delta applies only to Gaussian noise.
     """
     if norm == "l1_l1":
         return passes * change / level
@@ -119,7 +119,7 @@ def promised(level: float, norm: Norm, change: float, passes: int, delta: float 
 
 
 def promise(level: float, height: int, width: int, passes: int) -> str:
-    """Text about the guarantee that Laplace noise of this level gives, and does not give."""
+    """Return a text on what Laplace noise of this level guarantees, and what it does not."""
     image = promised(level, "l1_l1", height * width, passes)
     return (
         f"empirical obfuscation: epsilon {1 / level:g} per unit of L1 change for each forwarded "

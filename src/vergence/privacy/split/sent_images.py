@@ -13,10 +13,10 @@ Cost = Callable[[float], float]
 
 
 class Released:
-    """One client's releases; a line holds pictures, the version of the layers, and the noise.
+    """One client's releases, each with pictures, the version of the layers, and the noise.
 
-    A picture that is sent again through the same layers has the same noise, and is not written
-    down again.
+    A picture that is sent again through the same layers has the same noise, and is not recorded
+    again.
     """
 
     def __init__(self, path: Path, cost: Cost) -> None:
@@ -29,7 +29,7 @@ class Released:
 
     @property
     def current(self) -> bool:
-        """True if nobody else has written to the log since."""
+        """Return whether no other process has written to the log since it was read."""
         return self.size == self._length()
 
     @property
@@ -38,16 +38,16 @@ class Released:
         return max(self.costs.values(), default=0.0)
 
     def new(self, images: Sequence[int], version: str) -> list[int]:
-        """Return the pictures among `images` that were not sent through these layers yet."""
+        """Return the pictures among `images` that have not yet been sent through these layers."""
         sent = self.sent.get(version, ())
         return [image for image in images if image not in sent]
 
     def after(self, images: Sequence[int], multiple: float) -> float:
-        """Largest cost among some pictures, if they had one more release."""
+        """Return the largest cost among some pictures after one more release of each."""
         return max((self.costs.get(i, 0.0) for i in images), default=0.0) + self.cost(multiple)
 
     def enter(self, images: Sequence[int], version: str, multiple: float) -> None:
-        """Write down a release that is about to be made."""
+        """Record a release that is about to be made."""
         entry = Release(" ".join(map(str, images)), version, multiple, 1.0, 1)
         self.book.enter(entry)
         self._count(entry)

@@ -57,10 +57,11 @@ class SplitGuard:
 
     Attributes:
         every: batches in a block, one of which has false labels.
-        by: standard deviations by which labels are moved.
-        expected: how often an honest server's answer to a lie is the odd one out.
+        by: number of standard deviations by which labels are moved.
+        expected: share of lies whose answer from an honest server differs most from the others of
+            its block.
         missed: probability of trusting a server that ignores labels.
-        accused: probability of accusing an honest one, over all tests.
+        accused: probability of accusing an honest server, over all tests.
     """
 
     every: Annotated[int, Ge(3)] = 10
@@ -84,10 +85,10 @@ class SplitGuard:
         return labels + moves
 
     def block(self, number: int, of: int) -> tuple[int, int]:
-        """Start and size of the block of a batch, in a round of so many batches.
+        """Return the start and size of a batch's block, in a round of `of` batches.
 
-        The last block has what is left over, too. Where it is longer, chance finds lies less often
-        than the evidence says, and both bounds hold.
+        The last block also has the batches that are left over. If it is longer, lies are found by
+        chance less often than the evidence assumes, and both error bounds still hold.
         """
         start = min(number // self.every, max(of // self.every, 1) - 1) * self.every
         last = start + 2 * self.every > of
@@ -95,12 +96,12 @@ class SplitGuard:
 
     @property
     def evidence(self) -> tuple[float, float]:
-        """Log likelihood ratios, honest to ignoring labels, of a block found and not found."""
+        """Log likelihood ratios (honest to ignoring labels) of a found and of an unfound block."""
         found_ratio = math.log(self.expected * self.every)
         return found_ratio, math.log((1 - self.expected) / (1 - 1 / self.every))
 
     def accuses(self, ratio: float, trusted: int) -> bool:
-        """True if this log likelihood ratio accuses, in the test after so many `trusted`."""
+        """Return whether this log likelihood ratio accuses, in the test after `trusted` tests."""
         return ratio <= math.log(self.accused * 6 / (math.pi * (trusted + 1)) ** 2)
 
 
@@ -110,12 +111,13 @@ class SplitGuardConfig(SplitGuard):
 
     Args:
         every: batches in a block, one of which has false labels.
-        by: standard deviations by which labels are moved.
-        expected: how often an honest server's answer to a lie is the odd one out.
+        by: number of standard deviations by which labels are moved.
+        expected: share of lies whose answer from an honest server differs most from the others of
+            its block.
         missed: probability of trusting a server that ignores labels.
-        accused: probability of accusing, over a whole run, one whose answers to lies are the odd
-            ones out as often as `expected`. After `trusted` a new test begins; the k-th has
-            6 / (pi k)^2 of it.
+        accused: probability, over a whole run, of accusing a server whose answers to lies differ
+            most as often as `expected`. After the verdict `trusted` a new test begins; the k-th
+            test has the share 6 / (pi k)^2 of this probability.
         act: a client that accuses goes on, and results.json and the screen say so (`report`), or
             takes no further turn, and turns.csv says `quarantined: accused` with batches and
             likelihood ratio (`stop`).
@@ -124,9 +126,9 @@ class SplitGuardConfig(SplitGuard):
     act: Literal["report", "stop"] = "report"
 
     def read(self, blocks: Iterable[int]) -> tuple[Verdict, int, float]:
-        """Return the verdict on blocks, how many of them count, and the likelihood ratio.
+        """Return the verdict on blocks, the number of blocks that count, and the likelihood ratio.
 
-        After `trusted` a new test begins; `accused` stays.
+        After the verdict `trusted` a new test begins; the verdict `accused` is final.
         """
         for_found, for_not_found = self.evidence
         verdict: Verdict = "open"
@@ -146,13 +148,13 @@ class SplitGuardConfig(SplitGuard):
 
 @dataclass
 class SplitGuardTest:
-    """A client's test of one server: ask `lies` before a batch, give the answer to `observe`.
+    """A client's test of one server: call `lies` before a batch, and give the answer to `observe`.
 
     Attributes:
         plan: options of the test.
         draws: secret of the client; a server that could foresee them would answer lies honestly.
-        verdict: `open` until there is evidence; after `trusted` a new test begins, as a server may
-            turn later; `accused` stays.
+        verdict: `open` until there is evidence. After `trusted` a new test begins, as a server may
+            become malicious later; `accused` is final.
         batches: number of observed answers.
         trusted: number of tests that ended in `trusted`.
     """
@@ -171,11 +173,11 @@ class SplitGuardTest:
 
     @property
     def lies(self) -> bool:
-        """True if the next batch is to have false labels; no step is taken with its answer."""
+        """Return whether the next batch gets false labels; its answer is not used for a step."""
         return len(self.block) == self.place
 
     def observe(self, gradient: Tensor) -> Verdict:
-        """Take the gradient of a batch of smashed data, `[samples, ...]`; return the verdict."""
+        """Record the gradient of a batch's smashed data, `[samples, ...]`; return the verdict."""
         self.batches += 1
         self.block.append(gradient.detach().sum(0).flatten().double())
         if len(self.block) < self.plan.every:
@@ -195,6 +197,6 @@ class SplitGuardTest:
 
 
 def odd_one_out(answers: Tensor) -> int:
-    """Index of the row of `[answers, entries]` furthest from the mean of the others."""
+    """Return the row of `[answers, entries]` that is furthest from the mean of the others."""
     # a_i - (sum - a_i) / (n - 1) = n / (n - 1) (a_i - mean): the order is that of a_i - mean.
     return int((answers - answers.mean(0)).norm(dim=1).argmax())

@@ -37,17 +37,17 @@ BLOCK = ".block"
 
 
 class Accused(DpSgdBudgetSpent):
-    """Raised where a client concludes that its server ignores labels: it takes no further turn."""
+    """Raised if a client concludes that its server ignores labels; it takes no further turn."""
 
 
 class SplitGuardClient:
-    """Check of the server by the clients of one run.
+    """Lets the clients of one run check their server.
 
     Args:
         plan: options of the test.
         labels: names of the label columns that are moved.
         state: folder of states, with the secret and the logs.
-        seed: of the run.
+        seed: seed of the run.
         tell: prints a line when a verdict changes.
     """
 
@@ -64,14 +64,14 @@ class SplitGuardClient:
         self.secret = secret_in(self.folder).child("split_guard", seed)
 
     def lies(self, client: str, round: int, number: int, of: int) -> bool:
-        """True if batch `number` of the `of` in a client's round has false labels."""
+        """Return whether batch `number` of the `of` in a client's round gets false labels."""
         start, size = self.plan.block(number, of)
         # From the client's secret: a server that knew the place would answer that batch honestly.
         place = self.secret.child(client, round, start // self.plan.every).draws().uniform(1)[0]
         return int(place * size) == number - start
 
     def leaving(self, client: str, round: int, number: int, of: int, answer: Reply) -> Reply:
-        """Return a client's reply for a batch, with false labels where it lies."""
+        """Return a client's reply for a batch, with false labels if they are due."""
         labels = answer.trees.get("labels")
         if labels is None or not {*self.labels} <= {*labels}:
             return answer
@@ -127,7 +127,7 @@ class SplitGuardClient:
             raise Accused(accused)
 
     def _leave_behind(self, book: ReleaseLog, client: str, round: int) -> None:
-        """Count blocks that other rounds left unfinished as not found."""
+        """Count blocks that other rounds left unfinished as blocks in which no lie was found."""
         for path in self.folder.glob(f"seed{self.seed}.guard.*{BLOCK}"):
             about = path.name.removeprefix(f"seed{self.seed}.guard.{client}.")
             if "." not in about.removesuffix(BLOCK) and not about.startswith(f"{round}-"):
@@ -136,7 +136,7 @@ class SplitGuardClient:
 
 
 def _enter(book: ReleaseLog, path: Path, answers: bytes, what: int) -> None:
-    """Write down the result of a block; the same answers again change nothing."""
+    """Record the result of a block; recording the same answers again changes nothing."""
     draw = path.name.removesuffix(BLOCK).rpartition(".")[2]
     mark = f"{draw}.{digest(answers)[:16]}"
     again = any(entry.draw == draw for entry in book.entries)
@@ -145,5 +145,5 @@ def _enter(book: ReleaseLog, path: Path, answers: bytes, what: int) -> None:
 
 
 def book_of(seed: int, client: str) -> str:
-    """Name of a client's log; `steps` is what a block showed, as in `SplitGuardConfig`."""
+    """Return the name of a client's log; `steps` is a block's result, as in `SplitGuardConfig`."""
     return f"seed{seed}.guard.{client}.csv"
