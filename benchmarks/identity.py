@@ -22,7 +22,7 @@ from benchmarks.common.options import options
 from benchmarks.common.report import report
 from benchmarks.common.runs import run_folder
 from vergence.attacks.identity import IdentifiedSamples, matching_rate, nearest, votes
-from vergence.attacks.malicious_parties import with_observers
+from vergence.attacks.malicious_parties import with_interception
 from vergence.attacks.score import Classifier, Rate
 from vergence.core.client import ClientContext
 from vergence.core.data import Samples, Splits
@@ -61,7 +61,7 @@ def noted(method: Any, seen: Seen) -> Any:
         update = said.trees["model"].flat.clone()
         seen.setdefault(site.round, {})[site.id] = (update if bits is None else update * bits, bits)
 
-    return with_observers(replace(method, local=LOCAL), told, lambda _, answer: answer)
+    return with_interception(replace(method, local=LOCAL), told, lambda _, answer: answer)
 
 
 def run(method: Method[Any, Any], federation: Federation, rounds: int) -> Any:

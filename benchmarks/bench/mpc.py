@@ -288,7 +288,7 @@ def variant(case: Case, whole: Staged) -> tuple[Staged, dict[str, NDArray]]:
     """Return a copy of a network as a case prunes it, and which inputs its `fc1` keeps."""
     network = copy.deepcopy(whole)
     if case.halved:
-        keep = Pruning(0.5, "both", structured=True).remaining(network, Params.of(network))
+        keep = Pruning(0.5, "both", structured=True).mask_of_remaining(network, Params.of(network))
         small = remove_pruned_units(network, keep)
         assert isinstance(small, Staged)
         return small, {}

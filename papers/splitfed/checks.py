@@ -99,7 +99,11 @@ def _zeros() -> list[Finding]:
     network, params = task.module(), task.init()
     found = []
     for amount in (0.0, *AMOUNTS):
-        keep = Pruning(amount).remaining(network, params) if amount else Mask.full(params.layout)
+        keep = (
+            Pruning(amount).mask_of_remaining(network, params)
+            if amount
+            else Mask.full(params.layout)
+        )
         server, _, size = _halves(keep)
         row = f"linear {amount:g}" if amount else "as trained"
         zeros = PRINTED["table4.5"][P00][row][HALVES.index("zeros server")]
@@ -111,7 +115,7 @@ def _zeros() -> list[Finding]:
                 abs(server - zeros) <= 2 * LAST and abs(size - stored) <= 0.05,
             )
         )
-    server, client, _ = _halves(Pruning(AMOUNTS[0], "conv").remaining(network, params))
+    server, client, _ = _halves(Pruning(AMOUNTS[0], "conv").mask_of_remaining(network, params))
     row = PRINTED["table4.4"][P00]["conv 0.9"]
     zeros, client_zeros = (row[HALVES.index(f"zeros {side}")] for side in ("server", "client"))
     found.append(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vergence.errors import ConfigError, nearest
-from vergence.experiment.registry import bind
+from vergence.experiment.table_binding import record_from_table
 from vergence_papers import HOME
 from vergence_papers.claims import Claim, Pair, PaperTable, TablePart
 
@@ -119,7 +119,7 @@ def paper(name: str, home: Path = HOME) -> Paper:
 
 def _table(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> PaperTable:
     stated = {key: value for key, value in raw.items() if key not in ("printed", "claims")}
-    found = bind(PaperTable, stated, place, parts=(), printed={}, claims=())
+    found = record_from_table(PaperTable, stated, place, parts=(), printed={}, claims=())
     sentences = {
         key: _filled(getattr(found, key), texts, f"{place}, {key}")
         for key in ("note", "over", "tuned")
@@ -143,12 +143,12 @@ def _table(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Pape
 def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Claim:
     compared = {f.name: raw[f.name] for f in fields(PrintedComparison) if f.name in raw}
     stated = {key: value for key, value in raw.items() if key not in compared}
-    claim = bind(Claim, stated, place, pairs=())
+    claim = record_from_table(Claim, stated, place, pairs=())
     shapes = [key for key in SHAPES if key in raw]
     said = f"needs one of {', '.join(SHAPES)}; has {', '.join(shapes) or 'none'}"
     _must(len(shapes) == 1, place, said)
     _must(("better" in raw) == ("than" in raw), place, "'better' and 'than' go together")
-    pairs = _pairs(bind(PrintedComparison, compared, place), shapes[0], place)
+    pairs = _pairs(record_from_table(PrintedComparison, compared, place), shapes[0], place)
     return replace(claim, pairs=pairs, untestable=_filled(claim.untestable, texts, place))
 
 

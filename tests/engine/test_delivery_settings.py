@@ -10,8 +10,8 @@ from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.storage import run_directory
 from vergence.errors import ConfigError
-from vergence.experiment import registry as binding
 from vergence.experiment import schema as config
+from vergence.experiment.table_binding import record_from_table
 
 ASYNC = Delivery("fedasync")
 
@@ -30,14 +30,17 @@ ASYNC = Delivery("fedasync")
 )
 def test_wrong_settings_are_told_in_one_line(given, line):
     with pytest.raises(ConfigError, match=line):
-        binding.bind(Delivery, given, "delivery")
+        record_from_table(Delivery, given, "delivery")
 
 
 def test_what_asynchronous_delivery_cannot_go_with():
     with pytest.raises(ConfigError, match=r"presence\.lost = 1 loses all"):
         Plan(delivery=ASYNC, presence=Participation(lost=1.0))
     with pytest.raises(ConfigError, match="no rounds that people share"):
-        Plan(delivery=ASYNC, pruning=binding.bind(type(Plan().pruning), {"amount": 0.5}, "pruning"))
+        Plan(
+            delivery=ASYNC,
+            pruning=record_from_table(type(Plan().pruning), {"amount": 0.5}, "pruning"),
+        )
 
 
 def test_an_experiment_reads_its_delivery():

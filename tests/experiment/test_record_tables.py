@@ -18,8 +18,9 @@ from vergence.experiment.record_tables import (
     table_of,
     toml_value,
 )
-from vergence.experiment.registry import bind, find, names
+from vergence.experiment.registry import find, names
 from vergence.experiment.schema import build_method, build_plan, check
+from vergence.experiment.table_binding import record_from_table
 from vergence.methods.fedavg import FedAvg
 from vergence.wire.codecs import Compression
 
@@ -53,7 +54,7 @@ def test_data_sets_and_networks(kind, base):
     for name in names(kind, base):
         record = find(kind, name, base)()
         assert table_of(record) == {}, "nothing is said that is the default"
-        assert bind(type(record), table_of(record), name) == record
+        assert record_from_table(type(record), table_of(record), name) == record
 
 
 def test_values_that_no_file_can_hold():

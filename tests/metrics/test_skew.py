@@ -46,7 +46,7 @@ def skews(tmp_path_factory):
 def test_without_skew_every_share_is_within_chance(skews):
     """48 comparisons at 99 %: 0.5 of them beyond chance are expected, 4 or more have p = 0.002."""
     found = skews["none"]
-    assert found.beyond_chance.sum() <= 3
+    assert found.is_beyond_chance.sum() <= 3
     assert np.abs(found.share.mean(0)).max() < 0.01
     assert found.gini == 0
 
@@ -57,7 +57,7 @@ def test_each_switch_raises_its_own_measure_most(skews, switch):
     own = MEASURES.index(switch)
     found, without = skews[switch], skews["none"]
     raised = found.share.mean(0) - without.share.mean(0)
-    assert found.beyond_chance[:, own].mean() >= 0.6
+    assert found.is_beyond_chance[:, own].mean() >= 0.6
     assert raised.argmax() == own, dict(zip(MEASURES, raised.round(3), strict=True))
     named = [found.dominating(i) for i in range(8)]
     assert named.count(switch) >= 5
@@ -138,9 +138,9 @@ def test_sessions_do_not_pass_for_differences_between_people():
             Samples({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}), 200
         )
     found = measure_skew(people, [200] * 6)
-    assert found.beyond_chance[:, MEASURES.index("covariate")].sum() <= 1
+    assert found.is_beyond_chance[:, MEASURES.index("covariate")].sum() <= 1
     dependence = MEASURES.index("dependence")
-    assert found.beyond_chance[:, dependence].all()
+    assert found.is_beyond_chance[:, dependence].all()
     # Three of four columns have intraclass correlation 0.8, y has none: about 200 / (1 + 9 x 0.6).
     assert 24 < found.value[:, dependence].mean() < 40
 
@@ -184,7 +184,7 @@ def test_real_people_differ_in_looks_and_not_in_amount():
     """MPIIGaze, evaluation subset: 3,000 patches of everybody, labels much alike (11 people)."""
     found = skew_of(MpiigazeCrops().load(str(research_data("eyes/mpiigaze_9x15"))))
     share = dict(zip(MEASURES, found.share.T, strict=True))
-    assert found.beyond_chance[:, MEASURES.index("covariate")].all()
+    assert found.is_beyond_chance[:, MEASURES.index("covariate")].all()
     assert share["covariate"].mean() > 4 * share["label"].mean()
     assert not share["quantity"].any()
     assert found.gini == 0

@@ -19,7 +19,7 @@ from vergence.model_tools.pruning_report import PruningRow
 from vergence.model_tools.pruning_study import PrunedModel, PruningOptions, measure, prune, subjects
 from vergence.results.read import read
 from vergence.studies.protocols import evaluate
-from vergence.training.pruning import Pruning, stored_bytes, unpack
+from vergence.training.pruning import Pruning, stored_bytes, unpack_pruned
 
 EYES = """
 task       = { name = "gaze_angle" }
@@ -99,7 +99,7 @@ def test_filters_and_neurons_are_taken_out(shared):
 def test_what_is_stored_is_read_back(shared):
     out, rows, _ = shared
     assert {p.stem.replace("_", " ") for p in out.glob("*.safetensors")} == set(NAMES)
-    kept = unpack((out / "linear_0.5.safetensors").read_bytes())
+    kept = unpack_pruned((out / "linear_0.5.safetensors").read_bytes())
     assert sum(t.numel() for t in kept.values()) == 942
     assert sum(int((t == 0).sum()) for t in kept.values()) == 298
     assert stored_bytes(kept) == int(rows["linear 0.5"]["stored_bytes"])

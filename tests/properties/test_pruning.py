@@ -23,7 +23,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.pruning import (
     Pruning,
     bind_parameters,
-    pack,
+    pack_pruned,
     prunable_weights,
     prune_request,
     removable_layers,
@@ -31,7 +31,7 @@ from vergence.training.pruning import (
     sparse_form,
     stored_arrays,
     stored_bytes,
-    unpack,
+    unpack_pruned,
     with_sparse_layers,
 )
 from vergence.training.sequential import Solver
@@ -66,7 +66,7 @@ def model_2():
 
 
 def pruned(model, pruning):
-    return pruning.remaining(*model).keep(model[1])
+    return pruning.mask_of_remaining(*model).keep(model[1])
 
 
 def contiguous(network):
@@ -132,7 +132,7 @@ def test_convolutions_as_in_table_4_4(model_2):
 
 
 def test_biases_stay(model_2):
-    keep = Pruning(1.0, "both").remaining(*model_2)
+    keep = Pruning(1.0, "both").mask_of_remaining(*model_2)
     left = {name for name, count in keep.counts().items() if count}
     assert left == {f"{layer}.bias" for layer in ("conv1", "conv2", "fc1", "fc2")}
 
@@ -186,7 +186,7 @@ def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount
     """relu(0) = max(0, ...) = 0, so that a filter of zeros with bias 0 says nothing."""
     task, data = GazeAngle(model), eyes(4, *size)
     params = noisy(task)
-    keep = Pruning(amount, "both", structured=True).remaining(task.module(), params)
+    keep = Pruning(amount, "both", structured=True).mask_of_remaining(task.module(), params)
     whole = bind_parameters(task.module(), keep.keep(params))
     small = remove_pruned_units(whole, keep)
     counts = {n: len(p) for n, p in small.named_parameters() if n.endswith("weight")}
@@ -206,14 +206,14 @@ def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount
 def test_what_cannot_be_taken_out_is_set_to_zero():
     task = GazeAngle(ResNetPreact(4, 2))
     network, params = task.module(), noisy(task)
-    keep = Pruning(0.5, "conv", structured=True).remaining(network, params)
+    keep = Pruning(0.5, "conv", structured=True).mask_of_remaining(network, params)
     assert removable_layers(network) is None
     assert not keep.keep(params)["stage1.conv1.weight"].flatten(1).any(1).all()
     with pytest.raises(ConfigError, match="ResNetPreactNet is no row of plain layers"):
         remove_pruned_units(network, keep)
     video = GlcVit().build()
     assert removable_layers(video) is None
-    keep = Pruning(0.5, "both", structured=True).remaining(video, Params.of(video))
+    keep = Pruning(0.5, "both", structured=True).mask_of_remaining(video, Params.of(video))
     counts = keep.counts()
     # 48 rows of 3 x 2 x 8 x 8; the last linear layer makes the map.
     assert counts["embed.weight"] == 24 * 384
@@ -225,7 +225,7 @@ def test_the_sparse_network_says_the_same():
     task, data = GazeAngle(SmallEye()), eyes(4)
     params = noisy(task)
     dense = bind_parameters(
-        task.module(), Pruning(0.9).remaining(task.module(), params).keep(params)
+        task.module(), Pruning(0.9).mask_of_remaining(task.module(), params).keep(params)
     )
     batch = data.take(slice(0, 4))
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_the_sparse_network_says_the_same():
 def test_what_went_stays_away_in_training(optimiser):
     task, data = GazeAngle(SmallEye((4, 4), 8)), eyes(16)
     params = noisy(task)
-    keep = Pruning(0.8, "both").remaining(task.module(), params)
+    keep = Pruning(0.8, "both").mask_of_remaining(task.module(), params)
     local = LocalTraining(steps=4, batch=8, optimizer=optimiser, lr=0.01, weight_decay=0.01)
     head = Mask.layers(params.layout, "fc*")
     fitted = (
@@ -261,8 +261,8 @@ def test_stored_and_read_back_to_the_bit(model_2):
     params = pruned(model_2, Pruning(0.95, "both", "global"))
     params.flat[7] = -0.0
     params["fc2.bias"].zero_()
-    data = pack(params, {"why": "test"})
-    back = unpack(data)
+    data = pack_pruned(params, {"why": "test"})
+    back = unpack_pruned(data)
     assert list(back) == list(params)
     for name, tensor in params.items():
         assert torch.equal(back[name].view(torch.int32), tensor.contiguous().view(torch.int32))
@@ -292,13 +292,13 @@ def test_dense_where_sparse_is_more():
     assert sparse_form(array) is not None
     assert list(stored_arrays({"w": torch.ones(3)})) == ["w"]
     assert stored_bytes({"w": torch.zeros(5)}) == 0
-    assert torch.equal(unpack(pack({"w": torch.zeros(5)}))["w"], torch.zeros(5))
+    assert torch.equal(unpack_pruned(pack_pruned({"w": torch.zeros(5)}))["w"], torch.zeros(5))
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", pack({"w": torch.ones(9)})[:-4]])
+@pytest.mark.parametrize("data", [b"", b"nonsense", pack_pruned({"w": torch.ones(9)})[:-4]])
 def test_a_damaged_file_is_refused(data):
     with pytest.raises(DataError, match="no pruned model"):
-        unpack(data)
+        unpack_pruned(data)
 
 
 @pytest.mark.parametrize("amount", [-0.1, 1.1, float("nan")])

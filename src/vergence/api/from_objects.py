@@ -39,7 +39,7 @@ from vergence.experiment.record_tables import (
     table_of,
     toml_value,
 )
-from vergence.experiment.registry import bind, find
+from vergence.experiment.registry import find
 from vergence.experiment.schema import (
     Experiment,
     TableOrigin,
@@ -48,6 +48,7 @@ from vergence.experiment.schema import (
     check_combinations,
     check_label,
 )
+from vergence.experiment.table_binding import record_from_table
 from vergence.privacy.config import Privacy
 from vergence.training.device import choose_device
 
@@ -231,7 +232,7 @@ def _describe_parts(
     # A subclass or a changed option may have a table that gives another object: it is compared.
     if not python:
         options = {key: value for key, value in table["task"].items() if key != "name"}
-        bound = bind(type(task), options, "task", network=task.network, seed=task.seed)
+        bound = record_from_table(type(task), options, "task", network=task.network, seed=task.seed)
         python = list(_changed_parts(check(table), method, (bound, task), people, plan))
     return table, python
 
@@ -361,7 +362,7 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
                 f"{_as_cohort(records[name]) if kind is Participation else ''}"
             )
     own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in OWN_TABLES}
-    return bind(Plan, {**own, **new}, "train", **records)
+    return record_from_table(Plan, {**own, **new}, "train", **records)
 
 
 def _as_cohort(value: Any) -> str:

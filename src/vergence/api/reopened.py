@@ -20,7 +20,6 @@ from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.record_tables import table_of
-from vergence.experiment.registry import bind
 from vergence.experiment.schema import (
     Experiment,
     Table,
@@ -30,6 +29,7 @@ from vergence.experiment.schema import (
     build_task,
     method_table,
 )
+from vergence.experiment.table_binding import record_from_table
 from vergence.results.run_files import read_config
 
 
@@ -56,7 +56,7 @@ def rebuild_experiment(
     if lacking := sorted(part for part in python if objects[part] is None):
         names = ", ".join("people" if part == "federation" else part for part in lacking)
         raise ConfigError(f"{run.folder}: its {names} came from Python: give open_run that too")
-    local = bind(LocalTraining, table.get("local", {}), "local")
+    local = record_from_table(LocalTraining, table.get("local", {}), "local")
     if method is None:
         _, run_method = build_method(method_table(table["method"]), table.get("local", {}))
     else:

@@ -28,7 +28,12 @@ from vergence.experiment.run import (
     start,
 )
 from vergence.experiment.schema import Experiment, load
-from vergence.experiment.trust import trust_for_opening, trust_for_training, trust_with_code, under
+from vergence.experiment.trust import (
+    trust_for_opening,
+    trust_with_code,
+    trust_with_training_hint,
+    under,
+)
 from vergence.privacy.config import Privacy
 from vergence.studies import split_runs
 
@@ -89,7 +94,7 @@ def train(
     """
     who = {"presence": participation, "privacy": privacy}
     how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
-    with under(trust_for_training()):
+    with under(trust_with_training_hint()):
         whole = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
         made = experiment_from(with_local(method, local), task, people, whole, label, root)
     return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]

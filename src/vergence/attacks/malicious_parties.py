@@ -40,14 +40,16 @@ def intercepted_conversation(talk: Conversation[T], change: Change) -> Conversat
         return end.value
 
 
-def with_observers(method: M, on_reply: ReplyObserver, on_answer: Change) -> M:
-    """Return the method with observers of every client's replies and of the server's answers.
+def with_interception(method: M, on_reply: ReplyObserver, change_answer: Change) -> M:
+    """Return the method with its clients' replies observed and its server's answers replaced.
+
+    The audit intercepts a run so when it replays rounds.
 
     Args:
         method: any method; its messages do not change.
         on_reply: called with every reply of a client, before any protection is applied.
-        on_answer: called with every request of a round and its answer, which is all that the server
-            learns; its result replaces the answer.
+        change_answer: called with every request of a round and its answer, which is all that the
+            server learns; its result replaces the answer.
     """
     kind = type(method)
 
@@ -63,7 +65,7 @@ def with_observers(method: M, on_reply: ReplyObserver, on_answer: Change) -> M:
         return on
 
     def round(self: Any, s: Any, cohort: Sequence[ClientId]) -> Conversation[Any]:
-        return intercepted_conversation(kind.round(self, s, cohort), on_answer)
+        return intercepted_conversation(kind.round(self, s, cohort), change_answer)
 
     own = {f"on_{verb}": observed_turn(verb) for verb in method.exposure}
     return as_subclass(type(kind.__name__, (kind,), {**own, "round": round}), method)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vergence.attacks.malicious_parties import with_observers
+from vergence.attacks.malicious_parties import with_interception
 from vergence.attacks.view import AttackerView, ObservedUpdate
 from vergence.core.aggregation import Aggregate
 from vergence.core.client import ClientContext
@@ -98,7 +98,7 @@ def replay_rounds(
         if done >= rounds:
             raise _LastRoundReplayed
 
-    method = with_observers(
+    method = with_interception(
         saved.method if local is None else replace(saved.method, local=local), record, record_sum
     )
     # One process in the simulator: which engine ran the rounds does not change their updates.

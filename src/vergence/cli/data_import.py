@@ -28,8 +28,9 @@ from vergence.data.gaze_video.gaze_table import GazeTable
 from vergence.data.io.checks import missing_folder
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import ConfigError, DataError, printable
-from vergence.experiment.registry import bind, find
+from vergence.experiment.registry import find
 from vergence.experiment.schema import merge, override
+from vergence.experiment.table_binding import record_from_table
 
 # Width and height in pixels. Small frames keep the first run of a newcomer short.
 SIZE = [320, 240]
@@ -74,7 +75,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         )
     kind = find("data", found.data, Dataset)
     options = merge({"size": SIZE, **found.options}, given)
-    dataset = bind(kind, options, "federation")
+    dataset = record_from_table(kind, options, "federation")
     people, left_out, whose = _read_people(dataset, kind, root, options.get("people"))
     notes = [note for keys, note in found.notes.items() if not _all_set(given, keys)]
     notes += [*_whose_notes(whose, root), *outside_notes(people, found.data)]

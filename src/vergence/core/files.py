@@ -149,7 +149,7 @@ def add_line(path: Path, line: str, secret: bool = False) -> None:
     settle(path.parent)
 
 
-def make_folder(path: Path, mode: int = 0o777) -> None:
+def make_durable_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and its parents; their names are on the disk when this returns."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode, parents=True, exist_ok=True)

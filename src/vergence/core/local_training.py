@@ -55,7 +55,7 @@ class LocalTraining(NamedOptions, label="local"):
         """True if the optimiser has state between steps."""
         return self.optimizer != "sgd" or self.momentum > 0
 
-    def rate(self, progress: float) -> float:
+    def learning_rate(self, progress: float) -> float:
         """Return the learning rate after the share `progress` of the rounds."""
         match self.schedule:
             case "cosine":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vergence.core.aggregation import Sum
-from vergence.core.files import Unsaved, make_folder, open_for_append, saving, write_whole
+from vergence.core.files import Unsaved, make_durable_folder, open_for_append, saving, write_whole
 from vergence.core.method import Method
 from vergence.core.naming import plural
 from vergence.core.serialization import UNREADABLE, digest, printable, quick_digest, unpack
@@ -118,7 +118,7 @@ class ClientNode:
             book = None
             if plan.privacy.user is not None:
                 place = runner.store.folder / FOLDER
-                make_folder(place, mode=0o700)
+                make_durable_folder(place, mode=0o700)
                 book = ReleaseLog(place / sums_of(runner.store.seed))
             self.sum_client = SecureSumClient(
                 self.folder,
@@ -242,7 +242,7 @@ class ClientNode:
             self.ledger.record_evaluation(request)
             return
         sums = [self._sum_name(step) for step in single_turns(request)]
-        record = self.ledger.begin_turn(request, sums, self._has_contributed)
+        record = self.ledger.begin_turn(request, sums, self._is_in_sum)
         # Recorded before the turn: a server that asks another question under the same sum's name is
         # refused even if this process dies in between.
         for step in single_turns(request):
@@ -251,9 +251,9 @@ class ClientNode:
                 self.sum_client.record_question(form, step.message, step.file)
         self.ledger.save(record)
 
-    def _has_contributed(self, request: str) -> bool:
+    def _is_in_sum(self, sum_name: str) -> bool:
         """Return whether this client's words went into the sum of this name; True for ""."""
-        return not request or self.sum_client is None or self.sum_client.has_contributed(request)
+        return not sum_name or self.sum_client is None or self.sum_client.has_contributed(sum_name)
 
     def _sum_name(self, step: ClientRequest) -> str:
         """Return the name of the sum that a turn's reply goes into, "" if it goes into none."""

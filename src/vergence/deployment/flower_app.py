@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from vergence.core.files import make_folder, saving, write_whole
+from vergence.core.files import make_durable_folder, saving, write_whole
 from vergence.core.serialization import printable
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import reply
@@ -188,7 +188,7 @@ def lead(experiment: Path, line: flower.GridTransport, context: Any) -> None:
     config = context.run_config
     run = named("run", config, "--run-config")
     folder = Path(config["results"]) / run
-    make_folder(folder)
+    make_durable_folder(folder)
     with running(folder):
         write_settings(folder, ServerSide(tuple(config["clients"].split(",")), "", run))
         write_whole(folder / EXPERIMENT, experiment.read_bytes())
@@ -239,7 +239,7 @@ def answer(experiment: Path, asked: bytes, context: Any) -> bytes:
     try:
         client = named("client", config, "--node-config")
         folder = Path(config.get("folder", f"vergence-{client}"))
-        make_folder(folder)
+        make_durable_folder(folder)
         write_whole(folder / EXPERIMENT, experiment.read_bytes())
         data = config.get("data")
         side = ClientSide(

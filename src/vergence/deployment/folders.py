@@ -240,17 +240,17 @@ class LogTail:
 
     def __init__(self, folder: Path, name: str = EVENTS) -> None:
         self.path, self.skip = folder / name, 20 if name == EVENTS else 0
-        self.at = self.path.stat().st_size if self.path.exists() else 0
+        self.offset = self.path.stat().st_size if self.path.exists() else 0
 
     def lines(self) -> list[str]:
         """Return the new lines; lines of events come without their time."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
-            file.seek(self.at)
+            file.seek(self.offset)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        self.at += len(whole)
+        self.offset += len(whole)
         return [line[self.skip :] for line in whole.decode(errors="replace").splitlines()]
 
 

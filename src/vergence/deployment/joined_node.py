@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vergence.core.federation import Federation
-from vergence.core.files import make_folder
+from vergence.core.files import make_durable_folder
 from vergence.core.method import Method
 from vergence.core.randomness import RandomStream
 from vergence.deployment import own_code
@@ -209,7 +209,7 @@ class JoinedNode:
         if not known or type(seed) is not int:
             raise StateError(f"no method '{label}' with seed {seed} in this experiment")
         state = folder / run / label
-        make_folder(state)
+        make_durable_folder(state)
         return state
 
     def sums(self, method: Method) -> SecureSum | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vergence.core.files import make_folder, write_whole
+from vergence.core.files import make_durable_folder, write_whole
 from vergence.deployment.folders import EXPERIMENT, ClientSide, ServerSide, write_settings
 from vergence.errors import ConfigError, UntrustedCode
 from vergence.experiment.code_names import SUFFIX, parse
@@ -89,7 +89,7 @@ def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
 def write_code(files: Mapping[str, bytes], folder: Path) -> None:
     """Write the files into one folder of a deployment."""
     for name, text in files.items():
-        make_folder(folder / FOLDER)
+        make_durable_folder(folder / FOLDER)
         write_whole(folder / name, text)
 
 
@@ -199,7 +199,7 @@ def digests_of_user() -> frozenset[str]:
 def remember_digests(digests: Iterable[str]) -> None:
     """Save what this user accepts in the user's home, outside any deployment's folder."""
     if new := {*digests} - digests_of_user():
-        make_folder(_memory().parent)
+        make_durable_folder(_memory().parent)
         write_whole(_memory(), "".join(f"{sha}\n" for sha in {*digests_of_user(), *new}).encode())
 
 

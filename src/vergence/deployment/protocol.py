@@ -31,7 +31,7 @@ HEAD = 4
 # could be a JSON text that fills the memory.
 NOTE = 1 << 16
 """Most bytes of the note (JSON) at the head of a request or answer."""
-MODELS, SLACK = 16, 64 << 20
+LIMIT_IN_MODELS, LIMIT_SLACK = 16, 64 << 20
 """Default limit of a message: the size of so many models, plus so many bytes."""
 STAMP = r"\w{1,40}(\.\w{1,40}){0,3}"
 """Form of a stamp, which names a turn of the run and becomes part of a file's name."""
@@ -218,7 +218,7 @@ def _is_message(message: Any) -> bool:
 
 def default_limit(runner: ClientRunner) -> int:
     """Return the default limit, in bytes, of a message of this run."""
-    return MODELS * runner.worker.solver.vector.nbytes + SLACK
+    return LIMIT_IN_MODELS * runner.worker.solver.vector.nbytes + LIMIT_SLACK
 
 
 def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -> Scores:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vergence.deployment.joined_node import JoinedNode
-from vergence.system.local_sockets import is_mine, limit_wait, name_of
+from vergence.system.local_sockets import limit_wait, name_of, peer_is_same_user
 
 PROOF_S, PAUSE_S = 5, 0.1
 """Seconds to wait for a message of an unproven peer, and before accepting again after an error."""
@@ -57,7 +57,7 @@ class ResidentNode(JoinedNode):
     def _serve_connection(self, connection: Connection, key: bytes) -> None:
         with suppress(OSError, EOFError, AuthenticationError), connection:
             # Every user of the machine sees the socket's name and can connect.
-            if not is_mine(connection.fileno()):
+            if not peer_is_same_user(connection.fileno()):
                 return
             limit_wait(connection.fileno(), PROOF_S)
             deliver_challenge(connection, key)

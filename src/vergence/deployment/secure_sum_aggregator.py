@@ -14,7 +14,7 @@ from typing import Any
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, printable, quick_digest, unpack
-from vergence.deployment.protocol import SLACK, ClientRequest, framed, is_well_formed
+from vergence.deployment.protocol import LIMIT_SLACK, ClientRequest, framed, is_well_formed
 from vergence.deployment.secure_sum_client import SecureSumFiles
 from vergence.engine.secure_sum_attempts import PartyIdentity, SumRequest
 from vergence.engine.secure_sums import SecureSum, SumQuestion, gate_of
@@ -54,7 +54,7 @@ class SecureSumAggregator:
         forms = {verb: sums.form(method, verb, offered) for verb in method.exposure}
         self.forms = {verb: form for verb, form in forms.items() if form is not None}
         most = max((form.words for form in self.forms.values()), default=0)
-        self.limit = 8 * most * (1 + sums.people) + SLACK
+        self.limit = 8 * most * (1 + sums.people) + LIMIT_SLACK
         self.attempt: Aggregator | None = None
         self.last_answer: tuple[str, bytes] = ("", b"")
 

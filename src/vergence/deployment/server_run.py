@@ -156,7 +156,7 @@ class ServerRun:
         self.registry.open()
         try:
             people = self.members(self.registry.gather(self.awaited()))
-            self.registry.samples = read_members(self.folder / MEMBERS, self.side.clients)
+            self.registry.samples = read_sample_counts(self.folder / MEMBERS, self.side.clients)
             loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
             for line in noise_outlook(experiment, people):
                 self.warn(line)
@@ -180,7 +180,7 @@ class ServerRun:
         if not file.exists():
             counts = {c: facts_of[c]["train"] if c in facts_of else 0 for c in self.side.clients}
             results.write_json(file, counts)
-        counts = read_members(file, self.side.clients)
+        counts = read_sample_counts(file, self.side.clients)
         for client, about in facts_of.items():
             if changed := changed_data(counts[client], about):
                 self.tell(f"'{client}' is not asked: {changed}", "refused", client=client)
@@ -300,7 +300,7 @@ def compare_with_constant(mean: float, constants: Sequence[float], lower_is_bett
     return f"; {baselines.description(OWN_CONSTANT)}, has {constant:.3f}{end}"
 
 
-def read_members(file: Path, clients: Sequence[str]) -> dict[str, int]:
+def read_sample_counts(file: Path, clients: Sequence[str]) -> dict[str, int]:
     """Read the number of training samples of every client of a deployment.
 
     Raises:

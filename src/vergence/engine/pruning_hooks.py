@@ -81,4 +81,4 @@ class PruningHooks(ClientHooks):
     def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:
         """Return the mask of entries that are kept in a round (from 1); None if all are kept."""
         now = self.pruning.at(round)
-        return now.remaining(network, params) if now.amount else None
+        return now.mask_of_remaining(network, params) if now.amount else None

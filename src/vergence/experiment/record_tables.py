@@ -1,4 +1,4 @@
-"""Option records written as tables of an experiment file: the inverse of `bind`."""
+"""Option records written as tables of an experiment file: the inverse of `record_from_table`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registry of experiments' names, and binding of tables to records checked by annotations."""
+"""Registry of the classes that experiments name: own modules, users' files, and packages."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ import inspect
 import pkgutil
 import sys
 import types
-import typing
 import warnings
-from dataclasses import MISSING, fields, is_dataclass
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vergence.core.naming import FROM_FILE
-from vergence.core.options import check_ranges
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import SUFFIX, parse
 from vergence.experiment.same_module import ModuleComparison
 from vergence.experiment.trust import Code, current_trust
 from vergence.experiment.user_code_files import one_class_error, running, wrong_kind_text
-from vergence.experiment.values import fitting
 
 T = TypeVar("T")
 
@@ -295,62 +291,3 @@ def names(kind: str, base: type) -> list[str]:
     return [
         name for name, where in known if concrete_subclasses(importlib.import_module(where), base)
     ]
-
-
-def _untyped_hint(record: type, key: str) -> str:
-    """Return a hint if a dataclass has an attribute of this name without a type annotation."""
-    value = vars(record).get(key)
-    if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
-        return ""
-    typed = f"{key}: {type(value).__name__} = {value!r}"
-    return f"; '{key}' of {record.__name__} has no type, as options need: write `{typed}`"
-
-
-def as_table(value: Any, where: str) -> dict[str, Any]:
-    """Return a copy of a table of an experiment file.
-
-    Raises:
-        ConfigError: the value is not a table.
-    """
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a table, got {value!r}")
-    return dict(value)
-
-
-def bind(record: type[T], table: Any, where: str, **arguments: Any) -> T:
-    """Build a dataclass from a table of an experiment file.
-
-    Args:
-        record: the dataclass.
-        table: values of its fields, by name.
-        where: the table's name, for messages.
-        arguments: values of further fields, which the table may not set.
-
-    Raises:
-        ConfigError: a key is unknown, a value does not fit its field, or a field has no value.
-    """
-    assert is_dataclass(record)
-    hints = typing.get_type_hints(record)
-    known = [f.name for f in fields(record) if f.name not in arguments]
-    values = dict(arguments)
-    for key, value in as_table(table, where).items():
-        key = present_name(where, key)
-        if key in values and key in known:
-            raise ConfigError(f"{where}: '{key}' is given twice, once under a former name")
-        if key not in known:
-            untyped = _untyped_hint(record, key)
-            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")
-        if isinstance(hints[key], type) and is_dataclass(hints[key]):
-            values[key] = bind(hints[key], value, f"{where}.{key}")
-            continue
-        try:
-            values[key] = fitting(hints[key], value)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {key} {error}") from None
-    needed = [f for f in fields(record) if f.default is MISSING and f.default_factory is MISSING]
-    missing = [f.name for f in needed if f.name not in values]
-    if missing:
-        raise ConfigError(f"{where}: '{missing[0]}' must be given")
-    made = record(**values)
-    check_ranges(made, where)
-    return made

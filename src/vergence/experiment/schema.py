@@ -35,7 +35,7 @@ from vergence.experiment.packaged import locate
 from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, public_data_of
-from vergence.experiment.registry import as_table, bind, find
+from vergence.experiment.registry import find
 from vergence.experiment.search_space import (
     ROOTS,
     SearchRange,
@@ -47,6 +47,7 @@ from vergence.experiment.search_space import (
     setting,
 )
 from vergence.experiment.starting_model import starting_model
+from vergence.experiment.table_binding import as_table, record_from_table
 from vergence.experiment.trust import (
     Code,
     current_trust,
@@ -141,7 +142,7 @@ class Experiment:
         if self.built is not None:
             return replace(self.built, seed=seed)
         table = {key: value for key, value in self.table["task"].items() if key != "name"}
-        return bind(self.tasks, table, "task", network=self.model, seed=seed)
+        return record_from_table(self.tasks, table, "task", network=self.model, seed=seed)
 
     def federation(self, *, tested: bool = True) -> Federation:
         """Load the data, with the noise and the malicious clients that the experiment asks for.
@@ -362,7 +363,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
         methods[label] = method
     sweep = build_sweep(table, list(methods))
-    tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
+    tuning = record_from_table(Tuning, table["tuning"], "tuning") if "tuning" in table else None
     ran = current_trust().loaded_code
     code = {name: ran[name] for name in python_files(table) if name in ran}
     poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
@@ -374,41 +375,41 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             model,
             methods,
             plan,
-            bind(Noise, table.get("noise", {}), "noise"),
+            record_from_table(Noise, table.get("noise", {}), "noise"),
             sweep,
             tuning,
             poison,
             proxy=proxy,
             tasks=tasks,
             code=code,
-            few_data=bind(FewSamples, table.get("few_data", {}), "few_data"),
-            study=bind(StudyDescription, table.get("study", {}), "study"),
+            few_data=record_from_table(FewSamples, table.get("few_data", {}), "few_data"),
+            study=record_from_table(StudyDescription, table.get("study", {}), "study"),
         )
     )
 
 
 def build_plan(table: Table, home: Path | None = None) -> Plan:
     """Build the plan of a run from the table `run` and those of its parts."""
-    presence = bind(Participation, table.get("presence", {}), "presence")
+    presence = record_from_table(Participation, table.get("presence", {}), "presence")
     # The trace lies next to the experiment, or one folder above the config of a method's run.
     if presence.trace and home:
         places = (folder / presence.trace for folder in (home, home.parent))
         trace = next((str(path) for path in places if path.is_file()), presence.trace)
         presence = replace(presence, trace=trace)
-    delivery = bind(Delivery, table.get("delivery", {}), "delivery")
-    pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
+    delivery = record_from_table(Delivery, table.get("delivery", {}), "delivery")
+    pruning = record_from_table(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
     poison = build_poison(table["poison"]) if "poison" in table else None
-    return bind(
+    return record_from_table(
         Plan,
         table.get("run", {}),
         "run",
         presence=presence,
         delivery=delivery,
-        wire=bind(Compression, table.get("wire", {}), "wire"),
+        wire=record_from_table(Compression, table.get("wire", {}), "wire"),
         pruning=pruning,
         privacy=build_privacy(table.get("privacy", {})),
         poison=poison if isinstance(poison, Poison) else None,
-        silos=bind(Silos, {"labs": table.get("silos", {})}, "silos"),
+        silos=record_from_table(Silos, {"labs": table.get("silos", {})}, "silos"),
     )
 
 
@@ -460,20 +461,20 @@ def build_model(table: Table, home: Path | None = None) -> Model:
     options = dict(table)
     name, run = options.pop("name"), options.pop("start", None)
     start = {} if run is None else {"start": starting_model(run, home, load)}
-    return bind(find("models", name, Model), options, f"model ({name})", **start)
+    return record_from_table(find("models", name, Model), options, f"model ({name})", **start)
 
 
 def build_task(table: Table) -> Task:
     """Build the task that an experiment's tables name, with its network."""
     options = dict(table["task"])
     kind = find("tasks", options.pop("name"), Task)
-    return bind(kind, options, "task", network=build_model(table["model"]))
+    return record_from_table(kind, options, "task", network=build_model(table["model"]))
 
 
 def build_proxy(table: Any) -> Dataset | ReleasedSamples:
     """Build the source of the server's public samples: a data set, or released samples."""
     if isinstance(table, dict) and "name" not in table:
-        return bind(ReleasedSamples, table, "proxy")
+        return record_from_table(ReleasedSamples, table, "proxy")
     return build_dataset(table, "proxy")[0]
 
 
@@ -496,7 +497,7 @@ def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[D
             f"{where}: root must be the name of a folder: printable, {LONGEST_PATH} bytes at most; "
             f"got {root!r}"
         )
-    dataset = bind(find("data", name, Dataset), options, f"{where} ({name})")
+    dataset = record_from_table(find("data", name, Dataset), options, f"{where} ({name})")
     if dataset.next_to_experiment and root is None and home is not None:
         root = str(home.absolute())
     return dataset, root
@@ -552,10 +553,10 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     entry.pop("sweep", None)
     own = as_table(entry.pop("local", {}), "local")
     merged = merge(as_table(local, "local"), own)
-    parts: dict[str, Any] = {"local": bind(LocalTraining, merged, "local")}
+    parts: dict[str, Any] = {"local": record_from_table(LocalTraining, merged, "local")}
     if "base" in {f.name for f in fields(kind)}:
         parts["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
-    return label, bind(kind, entry, f"method ({name})", **parts)
+    return label, record_from_table(kind, entry, f"method ({name})", **parts)
 
 
 def check_label(label: Any) -> None:
@@ -598,7 +599,7 @@ def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
         named = {k if k.partition(".")[0] in ROOTS else f"method.{k}": v for k, v in settings}
         spaces[label] = {**shared, **brief, **build_space(named, where)}
     rest = {k: v for k, v in entries.items() if k not in short and k != "space"}
-    return bind(SweepSettings, rest, "sweep", spaces=spaces)
+    return record_from_table(SweepSettings, rest, "sweep", spaces=spaces)
 
 
 def build_space(table: Table, where: str) -> Space:
@@ -608,7 +609,9 @@ def build_space(table: Table, where: str) -> Space:
         place = f"{where}: {setting(key, where)}"
         try:
             space[key] = (
-                bind(SearchRange, value, place) if isinstance(value, dict) else listed(value, place)
+                record_from_table(SearchRange, value, place)
+                if isinstance(value, dict)
+                else listed(value, place)
             )
         except ConfigError as error:
             text = str(error)

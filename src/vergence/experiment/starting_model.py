@@ -46,7 +46,7 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
     # The experiment may be the config of a run that has a copy, or of a method of that run.
     for folder in () if home is None else (home, home.parent):
         if in_run_folder(folder / "config.toml") and (folder / FILE).is_file():
-            return _copy_in_run(folder / FILE, run)
+            return _read_copy_in_run(folder / FILE, run)
     if not (Path(run) / "results.json").is_file():
         raise ConfigError(
             f"model.start: there is no finished run of one method at '{run}'; give its folder, as "
@@ -97,7 +97,7 @@ def common_model(run: str, experiment: Any) -> StartingModel:
     return StartingModel(run, sha, results["federation"], tuple(took_part), params, split, before)
 
 
-def _copy_in_run(path: Path, run: str) -> StartingModel:
+def _read_copy_in_run(path: Path, run: str) -> StartingModel:
     """Read a run's copy of the model that it started from.
 
     Args:

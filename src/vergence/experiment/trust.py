@@ -206,7 +206,7 @@ def trust_for_opening(trust_code: bool) -> Trust:
     return replace(trust, trust_code=trust.trust_code or trust_code, hint=hint)
 
 
-def trust_for_training() -> Trust:
+def trust_with_training_hint() -> Trust:
     """Return the current trust, with a hint for code that a call of `vergence.train` names."""
     trust = current_trust()
     return replace(trust, hint=IN_TRAINING) if trust.hint == IN_PYTHON else trust

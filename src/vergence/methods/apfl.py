@@ -68,7 +68,7 @@ class APFL(AveragingMethod[Mixed]):
             # mix.
             if self.adaptive and not count:
                 gradient = yield from compute(mix, data, "gradient")
-                rate = self.alpha_lr or self.local.rate(site.progress)
+                rate = self.alpha_lr or self.local.learning_rate(site.progress)
                 alpha = min(max(alpha - rate * (v - w).dot(gradient), 0.0), 1.0)
                 mix = alpha * v + (1 - alpha) * w
             common = yield from fit(w, data, once, optimiser=of_w)

@@ -50,7 +50,7 @@ class QFedAvg(AveragingMethod[NoState]):
         loss = yield from compute(msg["model"], site.train, "loss")
         fitted = yield from fit(msg["model"], site.train, self.local)
         update = fitted.params - msg["model"]
-        scale = self.lipschitz or 1 / self.local.rate(site.progress)
+        scale = self.lipschitz or 1 / self.local.learning_rate(site.progress)
         loss = max(loss, SMALLEST)
         numerator = loss**self.q * scale
         # The server divides by the sum of weights, which are the h_k of Algorithm 2.

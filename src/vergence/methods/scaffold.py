@@ -115,7 +115,9 @@ class Scaffold(Method[Controlled, ControlVariate]):
             fitted = yield from fit(model, site.train, self.local, correction=correction)
         else:
             fitted = yield from fit(model, site.train, self.local, correction=correction)
-            distance = sgd_distance(self.local, fitted.steps) * self.local.rate(site.progress)
+            distance = sgd_distance(self.local, fitted.steps) * self.local.learning_rate(
+                site.progress
+            )
             # Momentum makes the K steps longer than K eta; without the true length c_i+ would be
             # too large by that factor.
             control = (model - fitted.params) / distance - correction

@@ -56,8 +56,8 @@ class Skew:
     chance: Array
 
     @property
-    def beyond_chance(self) -> NDArray[np.bool_]:
-        """True where the share is beyond chance."""
+    def is_beyond_chance(self) -> NDArray[np.bool_]:
+        """True where the share is above its `chance`."""
         return self.share > self.chance
 
     @property
@@ -68,8 +68,8 @@ class Skew:
 
     def dominating(self, client: int) -> str | None:
         """Return the measure with the largest share of those beyond chance; None without any."""
-        shares = np.where(self.beyond_chance[client], self.share[client], -1)
-        return MEASURES[int(shares.argmax())] if self.beyond_chance[client].any() else None
+        shares = np.where(self.is_beyond_chance[client], self.share[client], -1)
+        return MEASURES[int(shares.argmax())] if self.is_beyond_chance[client].any() else None
 
 
 def measure_skew(

@@ -33,7 +33,7 @@ from vergence.results.read import read
 from vergence.training.pruning import (
     Pruning,
     bind_parameters,
-    pack,
+    pack_pruned,
     prunable_weights,
     prune_request,
     removable_layers,
@@ -112,7 +112,7 @@ def prune(
         write_text(out / name, text)
     for line in lines:
         with replacing(out / f"{line.name.replace(' ', '_')}.safetensors") as scratch:
-            scratch.write_bytes(pack(line.tensors, {"pruning": line.name}))
+            scratch.write_bytes(pack_pruned(line.tensors, {"pruning": line.name}))
     save(picture(lines, first.headline), out / "prune.png")
     console.print(f"written: {out}", soft_wrap=True)
     return lines
@@ -199,7 +199,7 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
     params, network = subject.params, task.module()
     keep = Mask.full(params.layout)
     if line.pruning is not None:
-        keep = line.pruning.remaining(network, params)
+        keep = line.pruning.mask_of_remaining(network, params)
     pruned = made(line, network, keep, params)
     if line.network is None:
         line.network, line.tensors = pruned, dict(pruned.named_parameters())

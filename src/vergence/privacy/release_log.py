@@ -14,7 +14,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from vergence.core.files import add_line, complete_length, csv_of, make_folder, settle, write_whole
+from vergence.core.files import (
+    add_line,
+    complete_length,
+    csv_of,
+    make_durable_folder,
+    settle,
+    write_whole,
+)
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.budget import Budget
@@ -189,7 +196,7 @@ def secret_in(folder: Path) -> NoiseKey:
     """
     path = folder / NAME
     refuse_missing(folder)
-    make_folder(folder, 0o700)
+    make_durable_folder(folder, 0o700)
     if not path.exists():
         # A fresh secret would put new noise on releases that are in the log: two of the same
         # values with different noise can be averaged.

@@ -191,7 +191,9 @@ def late(scene: StudyScene) -> Path:
             encoding="utf-8",
             newline="\n",
         )
-        folds[person] = run_on_people(scene, _with_trace(late_table, trace), folder, scene.people)
+        folds[person] = run_on_people(
+            scene, _with_presence_trace(late_table, trace), folder, scene.people
+        )
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
         values = read(folds[person] / label).runs[0].values
@@ -218,7 +220,7 @@ def _print_spent(folder: Path, console: Console) -> None:
                 console.print(text, highlight=False, soft_wrap=True)
 
 
-def _with_trace(table: Table, trace: Path) -> Experiment:
+def _with_presence_trace(table: Table, trace: Path) -> Experiment:
     """Return an experiment with a trace of presence."""
 
     def under(name: str) -> Experiment:

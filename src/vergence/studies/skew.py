@@ -14,8 +14,9 @@ from vergence.core.naming import plural
 from vergence.data.few_data import FewSamples
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError
-from vergence.experiment.registry import bind, find
+from vergence.experiment.registry import find
 from vergence.experiment.schema import data_root, override, read
+from vergence.experiment.table_binding import record_from_table
 from vergence.experiment.trust import current_trust, trust_in_own_file, under
 from vergence.metrics.sample_features import compact
 from vergence.metrics.skew import MEASURES, Skew, measure_skew
@@ -57,9 +58,9 @@ def load(target: str, root: str | None, sets: Sequence[str] = ()) -> Federation:
     # A name on the command line is the user's own; a file may come from somebody else, whose code
     # runs only if the user trusts it.
     with under(current_trust() if from_file else trust_in_own_file()):
-        dataset = bind(find("data", name, Dataset), options, f"federation ({name})")
-    noise = bind(Noise, table.get("noise", {}), "noise")
-    few = bind(FewSamples, table.get("few_data", {}), "few_data")
+        dataset = record_from_table(find("data", name, Dataset), options, f"federation ({name})")
+    noise = record_from_table(Noise, table.get("noise", {}), "noise")
+    few = record_from_table(FewSamples, table.get("few_data", {}), "few_data")
     return noise.apply(few.apply(dataset.load(data_root(own if root is None else root))))
 
 
@@ -124,7 +125,7 @@ def table(skew: Skew, name: str) -> Table:
     out = Table("", "samples", *heads, "dominating", title=f"skew of {name}", caption=caption)
     for i, client in enumerate(skew.clients):
         top = skew.dominating(i)
-        marks = ["*" if skew.beyond_chance[i, j] else " " for j in range(len(MEASURES))]
+        marks = ["*" if skew.is_beyond_chance[i, j] else " " for j in range(len(MEASURES))]
         cells = [
             _cell(v, s, mark)
             for v, s, mark in zip(skew.value[i], skew.share[i], marks, strict=True)
@@ -154,7 +155,7 @@ def heat_map(skew: Skew, name: str) -> Figure:
     for i in range(count):
         for j in range(len(MEASURES)):
             dark = share[i, j] > 0.6 * image.get_clim()[1]
-            beyond = bool(skew.beyond_chance[i, j])
+            beyond = bool(skew.is_beyond_chance[i, j])
             axes.text(
                 j,
                 i,

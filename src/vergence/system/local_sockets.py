@@ -27,21 +27,21 @@ def datagrams() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
 
-def is_mine(number: int) -> bool:
-    """True if the process at the other end of a connected socket is this user's."""
-    held = socket.socket(fileno=number)
+def peer_is_same_user(descriptor: int) -> bool:
+    """Return whether the process at the other end of a connected socket runs as the same user."""
+    link, size = socket.socket(fileno=descriptor), struct.calcsize(CREDENTIALS)
     try:
-        told = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(CREDENTIALS))
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     finally:
-        held.detach()
-    return struct.unpack(CREDENTIALS, told)[1] == os.geteuid()
+        link.detach()
+    return struct.unpack(CREDENTIALS, credentials)[1] == os.geteuid()
 
 
-def limit_wait(number: int, seconds: int) -> None:
+def limit_wait(descriptor: int, seconds: int) -> None:
     """Let reads of a connected socket wait so long, after which they fail; 0: for ever."""
-    held = socket.socket(fileno=number)
+    link = socket.socket(fileno=descriptor)
     try:
         limit = struct.pack("@ll", seconds, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     finally:
-        held.detach()
+        link.detach()

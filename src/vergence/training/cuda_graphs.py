@@ -26,9 +26,9 @@ from vergence.core.task import Task, join_outputs, map_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.device import in_main_memory
+from vergence.training.fused_optimizers import SLOTS, stepper
 from vergence.training.gradients import training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
-from vergence.training.optimizers import SLOTS, stepper
 from vergence.training.sequential import FlatNetwork
 
 # Libraries choose algorithms and allocate workspaces in the first steps; torch advises three.
@@ -225,7 +225,7 @@ class GraphSlot(FlatNetwork):
             self.keep.copy_(ask.trainable.bits)
         if ask.anchor is not None:
             self.centre.copy_(ask.anchor[0].flat)
-        self.rate.fill_(ask.local.rate(progress))
+        self.rate.fill_(ask.local.learning_rate(progress))
         self.count.fill_(float(before.steps))
         self.cursor.zero_()
         self.loss.zero_()

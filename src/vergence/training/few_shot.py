@@ -17,7 +17,7 @@ from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
 from vergence.metrics.angles import between_rad, to_vector
-from vergence.training.optimizers import SLOTS, stepper
+from vergence.training.fused_optimizers import SLOTS, stepper
 
 Features = Float[Tensor, "draws shots d"]
 Gaze = Float[Tensor, "draws shots 2"]

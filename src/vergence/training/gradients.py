@@ -31,7 +31,10 @@ def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precis
 
 @torch.no_grad()
 def clip_(gradients: list[Tensor], limit: float) -> None:
-    """Shorten gradients in place to this norm over all of them; 0 leaves them."""
+    """Shorten a batch's gradients in place to this norm over all of them; 0 leaves them.
+
+    DP-SGD has its own, which shortens every sample's: `per_sample_gradients`.
+    """
     if not limit:
         return
     norms = torch.stack(torch._foreach_norm(gradients))

@@ -63,7 +63,7 @@ class Pruning(NamedOptions):
                 "scope = 'local' with structured = true"
             )
 
-    def remaining(self, network: nn.Module, params: Params) -> Mask:
+    def mask_of_remaining(self, network: nn.Module, params: Params) -> Mask:
         """Return the mask of the parameters that remain.
 
         A filter's or neuron's bias goes with it where `removable_layers` lists its layer.
@@ -327,7 +327,7 @@ def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
     return sum(array.nbytes for array in stored_arrays(tensors).values())
 
 
-def pack(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
+def pack_pruned(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
     """Return tensors as a safetensors file, each in the smaller of its two forms.
 
     `about` joins the file's metadata, where the key `shapes` is taken.
@@ -336,8 +336,8 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) 
     return save(stored_arrays(tensors), {**(about or {}), "shapes": json.dumps(shapes)})
 
 
-def unpack(data: bytes) -> dict[str, Tensor]:
-    """Undo `pack`, to the bit.
+def unpack_pruned(data: bytes) -> dict[str, Tensor]:
+    """Undo `pack_pruned`, to the bit.
 
     Raises:
         DataError: the bytes are not such a file, or damaged.

@@ -22,8 +22,8 @@ from vergence.core.task import Task, join_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.bf16_weights import HalfNetwork, keep_types
+from vergence.training.fused_optimizers import SLOTS, stepper
 from vergence.training.gradients import adjuster, take_gradients, training_loss
-from vergence.training.optimizers import SLOTS, stepper
 
 
 class FlatNetwork:
@@ -138,7 +138,7 @@ class Solver(FlatNetwork):
             else:
                 self.slots[name][0].zero_()
         buffers = [self.slots[name][1] for name in names]
-        rate, count = ask.local.rate(progress), torch.tensor(float(before.steps))
+        rate, count = ask.local.learning_rate(progress), torch.tensor(float(before.steps))
         return stepper(self.tensors, buffers, ask.local, rate, count)
 
     def _optimizer_state(self, ask: Fit, steps: int) -> OptimizerState | None:

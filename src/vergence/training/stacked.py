@@ -32,8 +32,8 @@ from vergence.errors import ConfigError
 from vergence.training.batch_buffers import BatchBuffer, BufferPool
 from vergence.training.bf16_weights import CONVOLUTIONS, float32_parameters, keep_types
 from vergence.training.cuda_graphs import Graphed
+from vergence.training.fused_optimizers import SLOTS, stepper
 from vergence.training.gradients import Adjust, take_gradients, training_loss
-from vergence.training.optimizers import SLOTS, stepper
 from vergence.training.sequential import Solver
 
 
@@ -120,7 +120,7 @@ class Stacked:
         names = SLOTS[local.optimizer] if local.buffers else ()
         buffers = [self._trained(self._blocks(name, clients, zero=True)) for name in names]
         count = torch.zeros((), device=self.device)
-        step = stepper(self._trained(blocks), buffers, local, local.rate(progress), count)
+        step = stepper(self._trained(blocks), buffers, local, local.learning_rate(progress), count)
         masks = [ask.trainable.bits for ask in asks if ask.trainable is not None]
         keep = self._columns(masks) if masks else []
         adjust = self._adjuster(asks, self._trained(blocks), self._trained(keep))

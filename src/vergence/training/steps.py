@@ -14,8 +14,8 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
 from vergence.core.task import Task
+from vergence.training.fused_optimizers import SLOTS, stepper
 from vergence.training.gradients import clip_, take_gradients
-from vergence.training.optimizers import SLOTS, stepper
 
 
 class Trainers:
@@ -81,7 +81,9 @@ class Trainer:
         if tensors:
             buffers = [self._views(name, slot.flat) for name, slot in state.slots.items()]
             count = torch.tensor(float(state.steps))
-            stepper(tensors, buffers, ask.local, ask.local.rate(progress), count)(gradients)
+            stepper(tensors, buffers, ask.local, ask.local.learning_rate(progress), count)(
+                gradients
+            )
         after = OptimizerState(state.slots, state.steps + 1)
         return StepResult(ask.params, after, loss, pull)
 

@@ -171,17 +171,17 @@ def open_case(folder: Path, person: str) -> ForgottenPerson:
         few = replace(experiment.few_data, label_poor=poor)
         loaded = validate(replace(experiment, dataset=PersonPart(whole, trained), few_data=few))
         if loaded.sha == study.runs[0].provenance["data"]["sha256"]:
-            _refuse_unknown_person(folder, person, trained)
+            _check_can_be_forgotten(folder, person, trained)
             rest = tuple(who for who in trained if who != person)
             return ForgottenPerson(study, experiment, person, loaded, PersonPart(whole, rest))
-    _refuse_unknown_person(folder, person, known)
+    _check_can_be_forgotten(folder, person, known)
     if person in whole.clients:
         raise StateError(f"{folder} was trained on other data than what is read now; restore it")
     rest = tuple(who for who in measured if who != person)
     return ForgottenPerson(study, experiment, person, None, PersonPart(whole, rest))
 
 
-def _refuse_unknown_person(folder: Path, person: str, trained: Sequence[str]) -> None:
+def _check_can_be_forgotten(folder: Path, person: str, trained: Sequence[str]) -> None:
     if person not in trained:
         near = nearest(person, trained)
         near = near if "did you mean" in near else ""

@@ -201,11 +201,11 @@ def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[T
     shown = trained.on_data(ready, stream=RandomStream("predict"))
     # Such a method fits a model to labelled data before it predicts, and a video has no labels.
     if isgeneratorfunction(type(trained.method).model_on):
-        return shown, personal_model(trained, shown, person)
+        return shown, parameters_for(trained, shown, person)
     return shown, shown.model(who)
 
 
-def personal_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
+def parameters_for(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
     """Return parameters fitted to a participant's data of the run, or the shared ones.
 
     Raises:

@@ -56,7 +56,7 @@ def test_the_tail_is_what_is_behind_a_stage(model_2):
 
 
 def test_half_of_the_filters_and_neurons_is_a_quarter_of_the_products_between_them(model_2):
-    keep = Pruning(0.5, "both", structured=True).remaining(model_2, Params.of(model_2))
+    keep = Pruning(0.5, "both", structured=True).mask_of_remaining(model_2, Params.of(model_2))
     assert isinstance(keep, Mask)
     counts = {y.name: y.products for y in parts(remove_pruned_units(model_2, keep), IMAGE).layers}
     assert counts["conv1"] * 2 == 896_000

@@ -138,7 +138,7 @@ def read_split(folder: Path) -> ClassSplits:
             f"from 1; they name {len(np.unique(whole)):,} of {len(whole):,}, from {first} to "
             f"{last:,}{' (do they count from 0?)' if first == 0 else ''}: {WHERE}"
         )
-    lists |= _teacher_lists(path, lists)
+    lists |= _omniscient_teacher_lists(path, lists)
     return ClassSplits(path, names, attributes, lists)
 
 
@@ -150,7 +150,7 @@ def _list(path: Path, name: str) -> Rows:
     return numbers.astype(np.int64) - 1
 
 
-def _teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
+def _omniscient_teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
     """Return the lists of an omniscient teacher where the file has them."""
     there = {name for name, _, _ in whosmat(path)}
     if not there & {f"{name}_loc" for name in (*AUTHORS, "train_allclass")}:

@@ -23,7 +23,7 @@ from vergence.deployment.folders import NODE, STRICT
 from vergence.deployment.keys import genuine, signer
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.inference.ring import FRACTION
-from vergence.privacy.inference.shared_network import SharedNetwork, file_names
+from vergence.privacy.inference.shared_network import SharedNetwork, with_stored_field_names
 
 T = TypeVar("T")
 AGREEMENT, PARTIES, LEDGER = "agreement.json", "parties.toml", "used.json"
@@ -62,7 +62,7 @@ class PredictionAgreement:
     def digest(self) -> str:
         """SHA-256 of the whole agreement; equal for everybody with folders of one dealing."""
         return hashlib.sha256(
-            json.dumps(asdict(self, dict_factory=file_names), sort_keys=True).encode()
+            json.dumps(asdict(self, dict_factory=with_stored_field_names), sort_keys=True).encode()
         ).hexdigest()
 
 

@@ -44,11 +44,11 @@ from vergence.privacy.inference.shared_network import (
     SharedNetwork,
     deal,
     encoded,
-    file_names,
     forward,
     party_records,
     public_part,
     together,
+    with_stored_field_names,
 )
 from vergence.privacy.secure_aggregation.masking import new_seed
 from vergence.tasks.gaze_angle import GazeAngle
@@ -257,7 +257,7 @@ def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) 
         for name, folder in parties.items()
     }
     made = PredictionAgreement(new_nonce(), network, FRACTION, images, digests)
-    return json.dumps(asdict(made, dict_factory=file_names), indent=1).encode()
+    return json.dumps(asdict(made, dict_factory=with_stored_field_names), indent=1).encode()
 
 
 def deal_all(

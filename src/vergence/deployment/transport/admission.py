@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 # Flower reads a request whole before it checks the signature: without a limit anybody could fill
 # the server's memory. Flower sends arrays in parts of 5 MiB.
-LARGEST = 16 << 20
+LARGEST_REQUEST = 16 << 20
 """Most bytes of a request."""
 WINDOW = 300.0
 """Most seconds between a request's time and this machine's; a signature counts once within it."""
@@ -105,8 +105,8 @@ class AdmissionMiddleware:
             length = int(headers.get(b"content-length", b"none"))
         except ValueError:
             return "a request that does not say how long it is"
-        if not 0 <= length <= LARGEST:
-            return f"a request of more than {LARGEST >> 20} MiB"
+        if not 0 <= length <= LARGEST_REQUEST:
+            return f"a request of more than {LARGEST_REQUEST >> 20} MiB"
         if path.startswith("/v1/fleet/"):
             return None if self.keys is None else self.node_refusal(headers)
         # The other paths start and stop runs. From another machine nobody has a reason to, and a

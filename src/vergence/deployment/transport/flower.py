@@ -24,7 +24,7 @@ POLL = 0.2
 """Seconds between two polls for an answer, a task or a message."""
 # Seconds between two polls where a notice says when to poll: only a lost notice needs them.
 RARELY = 1.0
-# Largest message, in bytes, that goes as one value, of which Flower makes three objects. Of an
+# Longest message sent as one value, in bytes, of which Flower makes three objects. Of an
 # array it makes five, but sends them in parts of 5 MiB.
 SHORT = 1 << 20
 LOOK = 0.5

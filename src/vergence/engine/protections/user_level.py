@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vergence.core.aggregation import Aggregate
-from vergence.core.files import csv_of, make_folder
+from vergence.core.files import csv_of, make_durable_folder
 from vergence.core.messages import Reply, SealedReply
 from vergence.core.method import Method
 from vergence.core.naming import plural
@@ -333,7 +333,7 @@ class UserLevelHooks(ClientHooks):
             f"reply that cannot count ({why}); the server is not told"
         )
         if self.folder is not None:
-            make_folder(self.folder, 0o700)
+            make_durable_folder(self.folder, 0o700)
             with (self.folder / covered_in(self.seed)).open("a", encoding="utf-8") as file:
                 file.write(csv_of([(client, round, why)]))
         return True

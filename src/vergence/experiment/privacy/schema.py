@@ -9,7 +9,8 @@ from vergence.core.federation import Federation
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import parse
-from vergence.experiment.registry import as_table, bind, find
+from vergence.experiment.registry import find
+from vergence.experiment.table_binding import as_table, record_from_table
 from vergence.privacy.config import DpSgd, Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.dp.mask_budget import MaskBudget
 from vergence.privacy.hooks import Protection
@@ -52,7 +53,7 @@ def build_privacy(table: Any) -> Privacy:
             )
         raise ConfigError(f"privacy: unknown key '{unknown}'{meant}")
     parts = {
-        key: bind(record, rest[key], f"privacy.{key}")
+        key: record_from_table(record, rest[key], f"privacy.{key}")
         for key, record in RECORDS.items()
         if key in rest
     }
@@ -62,7 +63,7 @@ def build_privacy(table: Any) -> Privacy:
         name = options.get("name")
         if name not in CUTS:
             raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
-        parts["cut"] = bind(CUTS[name], options, f"privacy.cut ({name})")
+        parts["cut"] = record_from_table(CUTS[name], options, f"privacy.cut ({name})")
     if "own" in rest:
         if not isinstance(rest["own"], list):
             raise ConfigError(f"privacy.own must be a list of tables, got {rest['own']!r}")
@@ -80,7 +81,11 @@ def build_aggregation(value: Any) -> SecureAggregationConfig | None:
                 f'{{ name = "additive" }}; got {value!r}'
             )
         return SecureAggregationConfig() if value == "secure" else None
-    return None if value is None else bind(SecureAggregationConfig, value, "privacy.aggregation")
+    return (
+        None
+        if value is None
+        else record_from_table(SecureAggregationConfig, value, "privacy.aggregation")
+    )
 
 
 def build_rule(value: Any) -> RobustRule:
@@ -94,7 +99,9 @@ def build_rule(value: Any) -> RobustRule:
     if "name" not in options:
         raise ConfigError("privacy.robust is a rule's name, or a table with a name")
     name = options.pop("name")
-    return bind(find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})")
+    return record_from_table(
+        find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})"
+    )
 
 
 def build_own_protection(table: Any) -> Protection:
@@ -111,7 +118,9 @@ def build_own_protection(table: Any) -> Protection:
             "privacy.own: name a Python file or a class of yours, such as "
             f'{{ name = "rounding.py" }} or {{ name = "package.module:Class" }}; got {name!r}'
         )
-    return bind(find("privacy.own", name, Protection), options, f"privacy.own ({name})")
+    return record_from_table(
+        find("privacy.own", name, Protection), options, f"privacy.own ({name})"
+    )
 
 
 def build_poison(table: Any) -> Poison | DataPoison:
@@ -121,13 +130,13 @@ def build_poison(table: Any) -> Poison | DataPoison:
     if attack not in ATTACKS:
         raise ConfigError(f"poison: no attack named {attack!r}{nearest(str(attack), ATTACKS)}")
     if attack not in ON_DATA:
-        return bind(Poison, options, "poison")
+        return record_from_table(Poison, options, "poison")
     where = f"poison ({attack})"
     common = {key: options.pop(key) for key in ("attack", "share", "seed") if key in options}
     # `DataPoison` chooses the clients by `share`, and the noise applies to all of these.
     fixed = {"share": 1.0, "seed": common.get("seed", 0)} if attack == "noisy_data" else {}
-    change = bind(ON_DATA[attack], options, where, **fixed)
-    return bind(DataPoison, common, where, change=change)
+    change = record_from_table(ON_DATA[attack], options, where, **fixed)
+    return record_from_table(DataPoison, common, where, change=change)
 
 
 def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:

@@ -11,7 +11,7 @@ from annotated_types import Ge
 
 from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
-from vergence.experiment.registry import bind
+from vergence.experiment.table_binding import record_from_table
 
 LONGEST = 2000
 """Most characters of one answer."""
@@ -80,4 +80,4 @@ def read_description(file: Path) -> StudyDescription:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     if "study" not in table:
         raise ConfigError(f"{file} has no table [study]; its keys are {', '.join(QUESTIONS)}")
-    return bind(StudyDescription, table["study"], "study")
+    return record_from_table(StudyDescription, table["study"], "study")

@@ -62,7 +62,7 @@ OFFSET = 62
 """2^62 is added to what is truncated, so that it is not negative."""
 
 
-def file_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+def with_stored_field_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     """Return a record's fields under the names used in files and digests of dealt folders."""
     names = {"takes_side_inputs": "beside", "side_inputs": "beside"}
     return {names.get(name, name): value for name, value in pairs}
@@ -86,7 +86,9 @@ class SharedNetwork:
 
     def digest(self) -> str:
         """Return the SHA-256 of all fields, by which parties and clients identify a network."""
-        text = json.dumps([asdict(self, dict_factory=file_names), FRACTION], sort_keys=True)
+        text = json.dumps(
+            [asdict(self, dict_factory=with_stored_field_names), FRACTION], sort_keys=True
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property

@@ -103,7 +103,7 @@ def environment(name: str) -> Environment:
         autoescape=name == PAGE,
         finalize=shown if name == PAGE else in_markdown,
     )
-    template_environment.filters["said"] = number_text
+    template_environment.filters["number_text"] = number_text
     return template_environment
 
 

@@ -1,4 +1,7 @@
-"""Values of experiment files: conversion to a field's type, and its description in words."""
+"""Records made from the tables of an experiment file, whose keys and values are checked.
+
+A misspelt key, and a value that does not fit its field, are answered here.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from vergence.errors import ConfigError
+from vergence.core.options import check_ranges
+from vergence.errors import ConfigError, nearest
+from vergence.experiment.registry import present_name
 
+T = TypeVar("T")
 WHOLE = 2**63
 """Whole numbers are in [-WHOLE, WHOLE), as torch takes no more bits."""
 _PLAIN = {
@@ -28,6 +35,65 @@ _MANY = {
     bool: "true or false",
     str: "texts",
 }
+
+
+def record_from_table(record: type[T], table: Any, where: str, **arguments: Any) -> T:
+    """Build a dataclass from a table of an experiment file.
+
+    Args:
+        record: the dataclass.
+        table: values of its fields, by name.
+        where: the table's name, for messages.
+        arguments: values of further fields, which the table may not set.
+
+    Raises:
+        ConfigError: a key is unknown, a value does not fit its field, or a field has no value.
+    """
+    assert is_dataclass(record)
+    hints = typing.get_type_hints(record)
+    known = [f.name for f in fields(record) if f.name not in arguments]
+    values = dict(arguments)
+    for key, value in as_table(table, where).items():
+        key = present_name(where, key)
+        if key in values and key in known:
+            raise ConfigError(f"{where}: '{key}' is given twice, once under a former name")
+        if key not in known:
+            untyped = _untyped_hint(record, key)
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")
+        if isinstance(hints[key], type) and is_dataclass(hints[key]):
+            values[key] = record_from_table(hints[key], value, f"{where}.{key}")
+            continue
+        try:
+            values[key] = fitting(hints[key], value)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {key} {error}") from None
+    needed = [f for f in fields(record) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [f.name for f in needed if f.name not in values]
+    if missing:
+        raise ConfigError(f"{where}: '{missing[0]}' must be given")
+    made = record(**values)
+    check_ranges(made, where)
+    return made
+
+
+def as_table(value: Any, where: str) -> dict[str, Any]:
+    """Return a copy of a table of an experiment file.
+
+    Raises:
+        ConfigError: the value is not a table.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a table, got {value!r}")
+    return dict(value)
+
+
+def _untyped_hint(record: type, key: str) -> str:
+    """Return a hint if a dataclass has an attribute of this name without a type annotation."""
+    value = vars(record).get(key)
+    if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
+        return ""
+    typed = f"{key}: {type(value).__name__} = {value!r}"
+    return f"; '{key}' of {record.__name__} has no type, as options need: write `{typed}`"
 
 
 def fitting(hint: Any, value: Any) -> Any:

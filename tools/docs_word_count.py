@@ -1,7 +1,7 @@
 """Count of the words of hand-written pages: README, ARCHITECTURE and docs, as `wc -w` counts them.
 
-    python -m tools.word_count          # by folder, and the total
-    python -m tools.word_count --pages  # and by page
+    python -m tools.docs_word_count          # by folder, and the total
+    python -m tools.docs_word_count --pages  # and by page
 
 Left out are docs/results, whose pages are measurements, and what is generated: a page whose title
 is followed by the comment "Written by ...", and of another page what follows such a comment.
