@@ -34,8 +34,8 @@ class Noise(NamedOptions):
 
     Attributes:
         share: share of the people; 0 for nobody. A larger share includes the people of a smaller.
-        std: standard deviation, where a picture's values range from 0 to 1. Pictures are rounded
-            and clipped; inputs of a floating type get it unscaled.
+        std: standard deviation, for pictures with values from 0 to 1. Pictures are rounded and
+            clipped; inputs of a floating type get noise of this deviation unscaled.
         seed: seed of the choice of people and of the noise.
     """
 

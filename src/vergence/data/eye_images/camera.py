@@ -34,10 +34,10 @@ class Camera:
 
     @staticmethod
     def guessed(width: int, height: int) -> Camera:
-        """Return a guess where no camera was calibrated: focal length max(width, height).
+        """Return a guess for an uncalibrated camera: focal length max(width, height).
 
-        The depth of everything scales with the error of the focal length, angles are off by a few
-        degrees. Source: eyeimages design note, 3.5.
+        All depths scale with the error of the focal length, and angles are off by a few degrees.
+        Source: eyeimages design note, 3.5.
         """
         focal = max(width, height)
         middle = ((width - 1) / 2, (height - 1) / 2)

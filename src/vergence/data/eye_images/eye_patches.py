@@ -29,7 +29,8 @@ ENOUGH, WRONG = 200, 0.15
 def cut(picture: Image.Image, centre: tuple[float, float], width: float) -> NDArray | None:
     """Return the grey patch uint8 `[36, 60]` of this width around a centre (x, y) in pixels.
 
-    It is three fifths as high as wide, not equalised; None where it would leave the picture.
+    The patch is three fifths as high as wide, and not equalised. The result is None if it would
+    leave the picture.
     """
     x, y = centre
     half, rise = width / 2, width * HEIGHT / WIDTH / 2
@@ -43,13 +44,13 @@ def cut(picture: Image.Image, centre: tuple[float, float], width: float) -> NDAr
 
 
 def both_eyes(left: NDArray, right: NDArray, gaze: NDArray, pose: NDArray) -> dict[str, NDArray]:
-    """Return the columns of left eyes, then as many right eyes, mirrored; patches are equalised.
+    """Return the columns of left eyes, then of as many right eyes, mirrored; patches are equalised.
 
     Args:
         left: the person's left eyes, uint8 `[n, 36, 60]`, unmirrored.
         right: the right eyes of the same frames, unmirrored.
         gaze: (pitch, yaw) in radians of the frames, `[n, 2]`.
-        pose: of the head, in the same form.
+        pose: (pitch, yaw) of the head in radians, `[n, 2]`.
     """
     # A mirrored eye looks to the other side: yaw changes its sign, pitch does not.
     mirror = np.array([1, -1])

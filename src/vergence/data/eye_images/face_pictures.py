@@ -62,8 +62,8 @@ class PictureColumns(NamedOptions, label="columns"):
         left: file of the person's left eye, 60 x 36 pixels, in place of `picture`.
         right: file of the right eye.
         gaze: pitch (up) and yaw (to the image left) of the gaze, with `left` and `right`.
-        pose: the same of the head; default: zeros.
-        unit: of gaze and pose: deg or rad.
+        pose: pitch and yaw of the head, in the same form; default: zeros.
+        unit: unit of gaze and pose: deg or rad.
         person: name of the person; default: the first folder of the file's path in which the
             files differ.
         session: a recording session or day; whole sessions are then dealt in order.
@@ -102,7 +102,7 @@ class PictureColumns(NamedOptions, label="columns"):
 
 @dataclass(frozen=True)
 class FacePictures(PeopleOptions, CheckedFolder, Dataset):
-    """One's own face pictures or eye patches, as patches of 36x60 pixels with gaze angles.
+    """Pictures of the user's own, of faces or eyes, as patches of 36x60 pixels with gaze angles.
 
     Attributes:
         table: the table's file name, below root.
@@ -149,7 +149,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         return Federation("face_pictures", people, about)
 
     def check(self, root: Path) -> list[Check]:
-        """Every row's pictures, and how many of each person can be used."""
+        """Return the lines of a check on every row's pictures, and on how many each person has."""
         out = Checks()
         with out.reading("pictures", ConfigError):
             read, left_out = self._read(root)
@@ -302,14 +302,14 @@ def _find_file(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[
 
 
 def _picture(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
-    """The upright pixels of a picture; phones store many on their side."""
+    """Return the upright pixels of a picture; phones store many of them on their side."""
     file, what = _find_file(root, table, name, row)
     with open_image(file, what, "save it again, or remove the row") as stored:
         return np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
 
 
 def _patch(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
-    """The grey pixels of a patch; of another size in the same proportions, it is resized."""
+    """Return the grey pixels of a patch, resized if it has another size of the same proportions."""
     file, what = _find_file(root, table, name, row)
     with open_image(file, what, "save it again, or remove the row") as stored:
         width, height = stored.size

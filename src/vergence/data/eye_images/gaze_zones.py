@@ -34,16 +34,16 @@ UNSEEN = (0, 4, 8)
 
 @dataclass(frozen=True)
 class GazeZones(OwnerOptions, Dataset):
-    """Pixels of eye patches, labelled by the zone looked into; options beside `Owned`'s.
+    """Pixels of eye patches, labelled by the zone of gaze; options are added to those of `Owned`.
 
-    Everything is tested on later recording days than it is learned from, unseen zones too.
+    All zones, unseen ones too, are tested on later recording days than those of training.
 
     Attributes:
-        people: whose recordings the owner has.
-        samples: patches of each.
+        people: people whose recordings the owner has.
+        samples: number of patches of each person.
         nuisance: factor of all disturbances of single pictures; 1.8 is as hard as MPIIGaze.
         unseen: numbers of the zones that count as unseen.
-        seed: of people and pictures.
+        seed: seed of people and pictures.
     """
 
     people: Annotated[int, Interval(ge=1, le=1000)] = 1

@@ -56,8 +56,8 @@ class Gazecapture(PeopleOptions, Dataset):
 
     Attributes:
         people: subjects to load, such as ("00002", "00033"); by default all that have enough dots.
-        frames: at most so many frames of a subject, evenly spaced; none: all.
-        distance_cm: of eyes and lens, for turning centimetres on the screen into angles.
+        frames: largest number of frames of a subject, evenly spaced; none: all frames.
+        distance_cm: distance of eyes and lens, to convert centimetres on the screen into angles.
         shares: parts of a subject's dots for training, validation and test.
         split_seed: fixes the random split within each subject.
     """
@@ -130,7 +130,7 @@ class GazeCaptureSubject:
 
     `box` float `[n, 2, 4]` is X, Y, W, H in pixels of the frame, of the left and the right eye;
     `dot` int `[n]`, `target_cm` float `[n, 2]` (x, y) from the lens; `part` is the published split,
-    `frames` how many there are in all.
+    `frames` the total number of frames.
     """
 
     part: str
@@ -158,8 +158,8 @@ class GazeCaptureSubject:
 def target_angles(target_cm: NDArray, distance_cm: float) -> NDArray:
     """Return gaze (pitch, yaw) `[n, 2]` in radians towards (x, y) `[n, 2]` in cm from the lens.
 
-    x is to the person's right, which is the image left, and y up; the eye is before the lens at the
-    distance: the gaze vector is (-x, -y, -distance).
+    x points to the person's right, which is left in the image, and y up. The eye is in front of the
+    lens at this distance, so that the gaze vector is (-x, -y, -distance).
     """
     x, y = target_cm.T
     return np.stack([np.arctan2(y, np.hypot(x, distance_cm)), np.arctan2(x, distance_cm)], 1)

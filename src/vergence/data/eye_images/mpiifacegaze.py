@@ -173,8 +173,8 @@ def eye_corners(landmarks: NDArray) -> NDArray:
 def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
     """Accept head poses that fit the landmarks.
 
-    Outer corners lie deeper than inner ones. A head that turns to the image left (positive yaw)
-    brings the corners of its image-left eye closer together and those of the other one apart.
+    Outer corners of eyes are deeper than inner corners. If a head turns to the image left (positive
+    yaw), the corners of its image-left eye move together, and those of the other eye apart.
     """
     widths = np.linalg.norm(corners[:, :, 1] - corners[:, :, 0], axis=2)
     if len(yaw) < ENOUGH or widths.min() <= 0 or yaw.std() < 1e-6:

@@ -68,8 +68,8 @@ class Mpiigaze(PeopleOptions, Dataset):
     Attributes:
         people: participants to load, such as ("p00", "p03"); all by default.
         subset: the 3,000 listed samples of each person, or both eyes of every frame.
-        rows: a row is one eye, or, for learning without labels, a frame with both: of the subset
-            every frame that it names an eye of.
+        rows: a row is one eye or, for learning without labels, a frame with both eyes. For the
+            subset these are all frames of which it names an eye.
         shares: parts of a person's samples for training, validation and test.
         split_seed: fixes the random split where recording days are not known (npz layout).
     """
@@ -227,7 +227,7 @@ def _read_days(folder: Path) -> dict[str, Day]:
 def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
     """Accept a person whose eyes move together: after mirroring, yaws must run against each other.
 
-    Both eyes of a frame look at one target. Were right eyes mirrored on disk already, mirroring
+    Both eyes of a frame look at one target. If right eyes were already mirrored on disk, mirroring
     them again would make the two yaws agree.
     """
     left = np.concatenate([day.left.gaze[:, 1] for day in days.values()])
@@ -281,7 +281,7 @@ def _frames(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the columns of frames with both eyes as seen, and their days.
 
-    All frames in order, or those of which one eye or both are named.
+    These are all frames in order, or the frames of which at least one eye is listed.
     """
     places = [
         (name, row)

@@ -39,7 +39,7 @@ class MpiigazeCrops(SplitOptions, Dataset):
     """Eye crops of 9x15 pixels with gaze and head pose; a participant is a client.
 
     Attributes:
-        people: how many participants to load, the first of the file; all of them by default.
+        people: number of participants to load, from the first in the file; default: all.
         shares: parts of a person's samples of either eye for training, validation and test.
         split_seed: fixes the random split within each person.
     """

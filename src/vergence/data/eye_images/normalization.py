@@ -68,7 +68,7 @@ XGAZE_FACE = CameraView(960.0, 600.0, 224, 224)
 class Head:
     """Pose of a head: landmarks in the camera frame are `rotation @ model + translation`, mm.
 
-    `error_px` is the root mean square distance between the landmarks and where the model has them.
+    `error_px` is the root mean square distance between the landmarks and those of the model.
     """
 
     rotation: NDArray
@@ -86,12 +86,13 @@ def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head
     """Return the pose whose model points fall nearest to the landmarks `[7, 2]`, in pixels.
 
     A face looks nearly the same when tilted to the other side of the line of sight, so the search
-    starts from both and the better fit is taken. Data without the nose have `[6, 2]`, which almost
-    lie in a plane: on a face unlike the model the two fits are equally good and the head's pitch is
-    arbitrary, while the patch, which needs the eyes' direction only, stays.
+    starts from both sides, and the better fit is used. Data without the nose have `[6, 2]`
+    landmarks, almost in a plane: on a face unlike the model both fits are equally good and the
+    head's pitch is arbitrary. The patch needs only the eyes' direction, and is the same.
 
     Raises:
-        DataError: landmarks of another shape, not finite, or no head in front of a camera.
+        DataError: landmarks have another shape or are not finite, or no head in front of the camera
+            fits them.
     """
     landmarks = np.asarray(landmarks, float)
     if landmarks.shape not in {(6, 2), (7, 2)} or not np.isfinite(landmarks).all():
@@ -175,7 +176,7 @@ class Normalised:
         return flip @ self.view.matrix @ scale @ self.rotation @ np.linalg.inv(camera.matrix)
 
     def _sources(self, camera: Camera, x: NDArray, y: NDArray) -> NDArray:
-        """Return the pixels of the picture `[*, 2]` that places x, y of the patch show."""
+        """Return the pixels of the picture `[*, 2]` that are seen at places x, y of the patch."""
         places = np.stack([*np.broadcast_arrays(x, y, 1.0)], -1)
         return camera.project(places @ np.linalg.inv(self.warp(camera) @ camera.matrix).T)
 
@@ -189,8 +190,8 @@ class Normalised:
     def cut(self, picture: NDArray, camera: Camera) -> NDArray:
         """Return the patch, uint8 `[height, width]` or with the channels of the picture.
 
-        Where the picture has several pixels per pixel of the patch, as many are averaged; what lies
-        beyond its edges is black.
+        If the picture has several pixels per pixel of the patch, these are averaged; the patch is
+        black beyond the picture's edges.
         """
         corners = self._sources(camera, np.array([0, self.view.width - 1]), np.zeros(1))
         density = np.linalg.norm(corners[1] - corners[0]) / (self.view.width - 1)

@@ -27,7 +27,7 @@ Fit = Callable[[NDArray, NDArray, NDArray], "GazePoint"]
 
 
 class GazePoint(Protocol):
-    """Converter of gaze into points on the screen, mm `[n, 2]`."""
+    """Converts gaze into points on the screen, mm `[n, 2]`."""
 
     def points(self, origins: NDArray, directions: NDArray) -> NDArray:
         """Points where rays from origins `[n, 3]` in directions `[n, 3]` meet the screen."""
@@ -43,7 +43,7 @@ class Screen:
 
     @staticmethod
     def facing(x: float, y: float) -> Screen:
-        """Return the screen whose camera is at (x, y) mm of it and looks straight out of it.
+        """Return the screen whose camera is at (x, y) mm on it and looks straight away from it.
 
         A camera 8 mm above the middle of a screen 344 mm wide is at (172, -8).
         """
@@ -56,7 +56,7 @@ class Screen:
         return (flat - self.offset) @ self.rotation
 
     def points(self, origins: NDArray, directions: NDArray) -> NDArray:
-        """Points where rays meet the plane, mm `[n, 2]`; NaN where somebody looks away from it."""
+        """Return the points where rays meet the plane, mm `[n, 2]`; NaN for rays away from it."""
         start = origins @ self.rotation.T + self.offset
         along = directions @ self.rotation.T
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -72,13 +72,13 @@ class Quadratic:
     weights: NDArray
 
     def points(self, origins: NDArray, directions: NDArray) -> NDArray:
-        """Return points of the directions, mm `[n, 2]`; where the eyes are does not matter."""
+        """Return the points for directions, mm `[n, 2]`; the origins are not used."""
         return _terms(directions) @ self.weights
 
 
 @dataclass(frozen=True)
 class PoseFit:
-    """A fitted model and the mean distance of the points it was not fitted to, one at a time."""
+    """A fitted model, and its mean error on points that were left out of the fit one at a time."""
 
     model: GazePoint
     error_cm: float
@@ -103,7 +103,8 @@ def fit_plane(
         origins: eye centres, mm in the camera frame `[n, 3]`.
         directions: gaze in the camera frame `[n, 3]`.
         targets: the points looked at, mm on the screen `[n, 2]`.
-        start: about where it is; default: the camera above the middle of the targets.
+        start: first guess of the screen's position; default: the camera above the middle of the
+            targets.
     """
     begin = start or Screen.facing(float(targets[:, 0].mean()), float(targets[:, 1].min()))
     gaze = directions / np.linalg.norm(directions, axis=1, keepdims=True)
@@ -123,9 +124,9 @@ def fit_plane(
 def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[str, PoseFit]:
     """Fit both models to points looked at; the one with the smaller error comes first.
 
-    Errors are of points left out of the fit in turn, in cm on the screen and in degrees at the eye
-    (the plane of all points says how far away it is). A ray that misses the plane has no error in
-    cm: the model's error is infinite.
+    Errors are those at points that are left out of the fit in turn, in cm on the screen and in
+    degrees at the eye (whose distance follows from the plane fitted to all points). A ray that
+    misses the plane has no error in cm: the model's error is infinite.
 
     Raises:
         DataError: fewer than seven points, or a number is not finite.

@@ -60,7 +60,7 @@ NO_DIGEST = "0" * 64
 
 @dataclass(frozen=True, eq=False)
 class ClipWindow:
-    """Frames of one video: `rows` int64 (ascending) of `footage`, in the file `path`."""
+    """Frames of one video: `rows` int64 (ascending) of `footage`, read from the file `path`."""
 
     path: Path
     footage: Footage
@@ -89,8 +89,8 @@ def limit_bytes() -> int:
 def identity(path: Path) -> str:
     """Return the identity of a file's content: size, time of change, digest of four pieces.
 
-    Files of up to 256 KiB are digested whole. The name is no part of it, so that a file which was
-    moved with its time of change keeps its entry.
+    Files of up to 256 KiB are digested whole. The name is not part of the identity, so that a file
+    that was moved with its time of change keeps its entry.
 
     Raises:
         DataError: the file cannot be read.
@@ -198,7 +198,7 @@ class _Frames:
         return sum(len(cut.rows) for cut in self.cuts), height, width, 3
 
     def key(self) -> Mapping[str, object]:
-        """Return everything that the pixels depend on, as the key of the entry."""
+        """Return everything on which the pixels depend, as the key of the entry."""
         cuts = []
         for cut in self.cuts:
             rows = hashlib.sha256(np.ascontiguousarray(cut.rows, "<i8").tobytes()).hexdigest()
@@ -258,7 +258,7 @@ def _progress(total: int) -> Iterator[_Progress]:
 
 
 class NoRoom(Exception):
-    """Raised where an entry does not fit into the limit next to those in use."""
+    """Raised if an entry does not fit into the limit next to the entries in use."""
 
 
 @dataclass(frozen=True)
@@ -269,11 +269,11 @@ class Store:
     limit: int
 
     def take(self, key: str, source: _Frames) -> UInt8[Tensor, "frames height width 3"]:
-        """Map the entry of this key; make it from `source` where there is no intact one.
+        """Map the entry of this key; without an intact entry, make it from `source`.
 
         Raises:
             DataError: a video cannot be decoded.
-            NoRoom: the limit leaves no room for it.
+            NoRoom: the limit leaves no room for the entry.
             OSError: the folder cannot be used.
         """
         # Pictures of people's surroundings: other users of this machine must not read them.
@@ -380,7 +380,7 @@ class _StoreLayout:
         return struct.pack("<Q", len(text)) + text
 
     def digests(self, head: bytes) -> list[str] | None:
-        """Return the digests in a header; None where it is damaged or of another entry."""
+        """Return the digests in a header; None if it is damaged or belongs to another entry."""
         try:
             made = parse_json(head[8:])["__metadata__"]["made"]
         except (ValueError, KeyError, TypeError):
@@ -391,7 +391,7 @@ class _StoreLayout:
 
 
 def _map_if_intact(path: Path, layout: _StoreLayout) -> Tensor | None:
-    """Return an entry; None where there is none, or where it is damaged."""
+    """Return an entry; None if there is none, or if it is damaged."""
     try:
         frames = _map_entry(path, layout)
     except FileNotFoundError:
@@ -452,7 +452,7 @@ def _decode_missing_blocks(
 
 @contextmanager
 def _exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a lock file alone, after waiting for other processes."""
+    """Hold a lock file exclusively, after waiting for other processes."""
     while True:
         file = path.open("a", encoding="utf-8")
         lock(file)

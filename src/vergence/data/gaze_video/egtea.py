@@ -124,9 +124,10 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
     """Windows of EGTEA clips; a subject is a client, or several are.
 
     Attributes:
-        strict_range: gaze outside the frame is OUT_OF_RANGE; off, it moves to the border.
-        compat_glc: read gaze as the official GLC code does (running average, type of the last
-            sample, off-frame gaze kept at the border); overrides strict_range.
+        strict_range: whether gaze outside the frame is OUT_OF_RANGE; if not, it is moved to the
+            border.
+        compat_glc: whether to read gaze as the official GLC code does (running average, type of the
+            last sample, off-frame gaze kept at the border); overrides strict_range.
     """
 
     short: Literal["error", "skip"] = "skip"
@@ -220,10 +221,10 @@ def clip_gaze(gaze: Gaze, clip: EgteaClip) -> Gaze:
 def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False) -> Gaze:
     """Read a BeGaze text export, one sample per session frame (`t_s` = frame / 24).
 
-    Columns go by name, else by position (v1: 7 tokens, v2: 26). Several measurements of a frame
-    become the mean of those with the frame's event (the most frequent one; ties: the later).
-    Blinks and samples without an event are UNTRACKED. Messages (rows of type MSG) are skipped.
-    The sample count in the header is ignored, it is unreliable.
+    Columns are found by name, else by position (v1: 7 tokens, v2: 26). Several measurements of a
+    frame become the mean of those with the frame's event, which is the most frequent one (ties: the
+    later). Blinks and samples without an event are UNTRACKED. Messages (rows of type MSG) are
+    skipped. The sample count in the header is unreliable, and is ignored.
 
     Raises:
         DataError: not a BeGaze export, of another version, or a row is damaged or cut.

@@ -71,7 +71,7 @@ class Gaze:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Samples that metrics use: valid ones, and only fixations where the source labels them."""
+        """Samples that metrics use: valid ones, and only fixations if the source has labels."""
         return self.valid & np.isin(self.event, (Event.FIXATION, Event.UNKNOWN))
 
     @classmethod

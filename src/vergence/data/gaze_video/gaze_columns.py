@@ -50,22 +50,26 @@ class GazeColumns(NamedOptions, label="columns"):
 
     Attributes:
         t: the time; its unit is `t_unit`.
-        x: to the right. Several columns (both eyes): the mean of those that have a number.
-        y: downwards, or as `origin` of the data set says. Several: as for x.
-        unit: of x and y: px (pixels), fraction (of the picture's or screen's sides), deg (degrees).
+        x: the place to the right. With several columns (both eyes), it is the mean of those that
+            have a number.
+        y: the place downwards, or as `origin` of the data set says. Several columns are averaged as
+            for x.
+        unit: unit of x and y: px (pixels), fraction (of the picture's or screen's sides), deg
+            (degrees).
         t_unit: s, ms, us, ns; datetime (ISO 8601, with or without a time zone); auto (ms or us, by
             the median step: for formats that were in both).
-        valid: a number, valid from `valid_from` up (1, a confidence), or a word such as Valid.
-        valid_from: see `valid`.
+        valid: a number, where gaze is valid from `valid_from` up (1, a confidence), or a word such
+            as Valid.
+        valid_from: smallest number of `valid` that means valid gaze.
         event: the kind of eye movement, in words: a fixation begins with "fix".
         fixation: a number of the fixation that a row belongs to.
-        kind: what x and y of a row are: sample; running mean (of the fixation so far, whose place
+        kind: meaning of x and y in a row: sample; running mean (of the fixation so far, whose place
             is its last valid row; needs `fixation`); fixation (the place of a whole fixation).
         person: the person to whom a row belongs.
         stimulus: the file name of the picture or video that was shown.
-        trial: a number of the showing; time may begin anew with it.
+        trial: a number of the showing; time may start again with each showing.
         media: left and top edge, width and height of the picture as shown on the screen, in pixels.
-        rows: a column and a text: only rows with this text in it are read.
+        rows: a column and a text: only rows with this text in that column are read.
         missing: numbers that mean that there was no gaze, such as -1.
     """
 
@@ -98,7 +102,7 @@ class GazeColumns(NamedOptions, label="columns"):
             )
 
     def or_from(self, other: GazeColumns) -> GazeColumns:
-        """Return these columns, filled up with those of another record where none is set here."""
+        """Return these columns, with those of another record where none is set here."""
         usual = GazeColumns()
         own = {
             f.name: getattr(self, f.name)
@@ -170,7 +174,7 @@ def read_header(path: Path, kind: str = KIND) -> list[str]:
     """Return the names of a table's columns.
 
     Raises:
-        DataError: the file is no table.
+        DataError: the file is not a table.
     """
     return list(read_table(path, [], kind, max_rows=0).columns)
 
@@ -216,7 +220,7 @@ class GazeRows:
         """Return times in seconds from `start`: "first", a date, or a number in the file's unit.
 
         Raises:
-            ConfigError: `start` is no such time.
+            ConfigError: `start` is none of these.
         """
         if not len(self):
             return np.zeros(0)
@@ -301,10 +305,10 @@ def read_rows(
 def _last_of_fixations(
     x: NDArray[np.float64], y: NDArray[np.float64], valid: NDArray[np.bool_], *keys: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the places of rows, each replaced by the last valid one of its fixation.
+    """Return the places of rows, where the last valid row of a fixation gives the place of all.
 
-    `keys` are the times and the columns that tell one fixation from the next, because numbers and
-    times may begin anew with a stimulus.
+    `keys` are the times and the columns that distinguish fixations, because numbers and times may
+    start again with a stimulus.
     """
     # The place is the mean of the fixation so far, so that its last row has the whole mean.
     ticks, *marks = keys
@@ -400,7 +404,10 @@ def _nanoseconds(cell: str) -> int:
 
 
 def iso_ns(text: str) -> int | None:
-    """Return the nanoseconds since 1970 of a date and time (UTC without a zone); None if none."""
+    """Return the nanoseconds since 1970 of a date and time; None if the text is neither.
+
+    A text without a time zone is in UTC.
+    """
     try:
         moment = datetime.fromisoformat(text.replace(",", "."))
     except ValueError:
@@ -426,8 +433,8 @@ def in_time_order(rows: GazeRows, clock: str, what: str) -> tuple[GazeRows, int]
     """Return rows with rising times, and the number of dropped rows that repeat a time.
 
     Args:
-        rows: of one recording, or of one showing of a stimulus.
-        clock: what to do where time goes back: "refuse" or "sort".
+        rows: rows of one recording, or of one showing of a stimulus.
+        clock: what to do if time goes back: "refuse" or "sort".
         what: the owner of these rows, for the message.
 
     Raises:
@@ -465,7 +472,7 @@ def to_fractions(
         y: places downwards; upwards for the origins `bottom_left` and `centre_up`.
         unit: px or fraction.
         size: width and height in pixels; unused for fractions.
-        origin: where x and y are 0.
+        origin: the place where x and y are 0.
     """
     width, height = size if unit == "px" else (1.0, 1.0)
     across, down = x / width, y / height
@@ -487,7 +494,7 @@ def angles_to_fractions(
 
     Args:
         right_deg: degrees to the right of the middle.
-        down_deg: degrees below it.
+        down_deg: degrees below the middle.
         fov_deg: the camera's field of view, horizontal and vertical.
         lens: the kind of camera.
     """

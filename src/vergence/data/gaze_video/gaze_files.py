@@ -43,7 +43,7 @@ OTHER = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class GazeFiles:
-    """Tables below `root`: those to read with the parts of their names, the others with reasons."""
+    """Tables below `root`: those to read, with named parts of paths, and the others."""
 
     root: Path
     tables: Mapping[Path, Mapping[str, str]]
@@ -62,9 +62,9 @@ class GazeFiles:
 
         Args:
             root: the folder.
-            patterns: of paths below it; see `path_patterns.matching`.
+            patterns: patterns of paths below the folder; see `path_patterns.matching`.
             without: patterns of tables that are not read.
-            sets: sets of columns, of which a table of gaze has one.
+            sets: sets of columns; a table of gaze has all columns of one set.
             exact: tables that fit a pattern are read even without these columns, so that a
                 missing column is an error.
             pictures: a folder below which tables are read only with these columns.
@@ -134,7 +134,7 @@ class GazeFiles:
 
 
 def why_no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -> str:
-    """Return why a table is not one of gaze with one of these sets of columns; "" if it is.
+    """Return why a table has no gaze in one of these sets of columns; "" if it has.
 
     Raises:
         DataError: with `strict`, a table is damaged; a .txt may be any text.
@@ -192,7 +192,8 @@ def default_person(root: Path, path: Path) -> str:
 def people_of_paths(paths: Sequence[str]) -> list[str]:
     """Return the person of each path: the first folder in which paths differ; "" if none.
 
-    Folders of sessions, days and numbers are no people; then it is the very first folder.
+    Folders of sessions, days and numbers do not count as people; if all are of that kind, the first
+    folder is the person.
     """
     folders = [PureWindowsPath(path).parts[:-1] for path in paths]
     levels = enumerate(zip(*folders, strict=False))
@@ -207,8 +208,8 @@ def person_pattern(root: Path, paths: Sequence[Path], numbers: bool = False) -> 
     """Return the pattern of paths in which `{person}` is common to several tables; "" if none.
 
     Names such as `S01_free.csv` and `S01_search.csv`, or `free/S01.csv` and `search/S01.csv`, are
-    two recordings of one person. A part such as S01 is the person, else the one with most values
-    that are no numbers or sessions; with `numbers`, those too.
+    two recordings of one person. A part such as S01 is the person, or else the part with most
+    values that are not numbers or sessions; with `numbers`, these may be people, too.
     """
     for split in (r"[_ .-]", "_", "-", " "):
         names = [_parts(path.relative_to(root), split) for path in paths]

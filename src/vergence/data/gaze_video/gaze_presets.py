@@ -54,16 +54,16 @@ class GazePreset:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def matches(self, header: Collection[str]) -> bool:
-        """Return whether a table with these columns is of this export."""
+        """Return whether a table with these columns comes from this export."""
         other = any(name.startswith(start) for name in header for start in self.unlike)
         return not other and all(column(header, name) for name in self.known_by)
 
     def column_sets(self, own: GazeColumns) -> list[GazeColumns]:
-        """Return the sets of columns, in each of which the columns of `own` win."""
+        """Return the sets of columns, in each of which the columns of `own` take precedence."""
         return [own.or_from(columns) for columns in self.columns]
 
     def columns_for(self, own: GazeColumns, path: Path) -> GazeColumns:
-        """Return the first set of columns that a file has; the columns of `own` win.
+        """Return the first set of columns that a file has; columns of `own` take precedence.
 
         Raises:
             DataError: the file has none of the sets.
@@ -86,7 +86,7 @@ def read_preset(path: Path) -> GazePreset:
     """Read a preset's file; its table `shared` is a part of every set of columns.
 
     Raises:
-        ConfigError: the file is missing, or is no preset.
+        ConfigError: the file is missing, or is not a preset.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -69,24 +69,24 @@ ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "
 
 @dataclass(frozen=True)
 class GazeTable(WindowOptions, CheckedFolder, Dataset):
-    """Windows of one's own recordings: gaze tables with scene videos.
+    """Windows of the user's own recordings: gaze tables with scene videos.
 
     Attributes:
-        preset: a maker's export, in place of `columns`, or a .toml file of the same form; options
-            set as well win over it.
+        preset: a maker's export, in place of `columns`, or a .toml file of the same form; other
+            options take precedence over it.
         columns: names and units of the tables' columns.
         files: pattern of the tables' paths below root, see `path_patterns.matching`; default: every
             table that has the columns.
         without: patterns of tables that are not read.
-        videos: pattern of the videos' paths, with the parts of `files`.
+        videos: pattern of the videos' paths, with the same named parts as `files`.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
-        start: the time at the video's first frame, in the table's unit; "first": that of the first
-            sample; or a date and time, for t_unit = "datetime".
+        start: the time of the video's first frame, in the table's unit; "first": the time of the
+            first sample; or a date and time, for t_unit = "datetime".
         frame_times: a table beside each gaze table and its column of frame times, in t_unit.
-        scene_size: (width, height) in which pixels count; default: the video's.
+        scene_size: (width, height) to which pixel positions refer; default: the video's.
         fov_deg: the scene camera's field of view in degrees, (across, down), for unit = deg.
         lens: how that camera maps angles: pinhole or equidistant (fisheye).
-        clock: what to do where time goes back: refuse, or sort.
+        clock: what to do if time goes back: refuse, or sort.
     """
 
     preset: str = ""
@@ -286,7 +286,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return to_fractions(rows.x, rows.y, rows.unit, size or (1, 1), self.origin)
 
     def _aria(self, folder: Path, root: Path) -> Recording:
-        """Read an Aria recording: exactly from a VRS, from an mp4 by angles alone."""
+        """Read an Aria recording: exactly from a VRS file, or from an mp4 by angles alone."""
         if list(folder.glob("*.vrs")) or (folder / "gaze_2d.csv").is_file():
             return aria.read(folder, root)
         table, videos = aria.mps_file(folder), videos_in(folder, usual=(".mp4",))

@@ -56,12 +56,12 @@ class Gazecom(Dataset):
         people: viewers to load, such as ("P01", "P07"); all with enough clips by default.
         window: frames of a sample.
         every_s: seconds from one frame of a window to the next, a multiple of 0.2.
-        hop: frames from one window's first frame to the next one's; default: no overlap.
+        hop: number of frames between the starts of windows; default: no overlap.
         size: (width, height) of the frames in pixels.
         clips: numbers of clips for training, validation and test, the same for all viewers.
-        min_clips: clips a viewer needs in every part.
+        min_clips: smallest number of a viewer's clips in every part.
         split_seed: fixes which clips are tested.
-        exclude_donors: leave out the recordings that gave crops to the rebuilt frames.
+        exclude_donors: whether to leave out the recordings that gave crops to the rebuilt frames.
     """
 
     people: tuple[str, ...] | None = None
@@ -225,8 +225,8 @@ class Gazecom(Dataset):
 def read_gaze(folder: Path) -> tuple[list[str], dict[str, dict[int, np.ndarray]]]:
     """Return the clip names, and person -> clip number -> gaze at the frames, `[100, 2]`.
 
-    A frame takes the nearest valid 25 Hz row within 0.04 s: the one that starts with it, else the
-    one before, else the one after; NaN where none is valid.
+    A frame takes the nearest valid 25 Hz row within 0.04 s: the row that starts with it, else the
+    row before, else the row after; NaN if none of them is valid.
 
     Raises:
         DataError: the file is missing, damaged or of another version, or has NaN in valid gaze.

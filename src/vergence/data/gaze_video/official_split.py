@@ -170,7 +170,7 @@ class OfficialClips:
     def description(
         self, split: Iterable[Sequence[Sequence[GazeWindow]]], validation_share: float
     ) -> str:
-        """Describe the split, and how many of the listed clips have samples."""
+        """Return a description of the split, with the number of listed clips that have samples."""
         used = {clip for parts in split for part in parts for w in part if (clip := self.of(w))}
         sizes = [
             f"{name} (samples of {sum(c.part == part for c in used):,} of "

@@ -39,11 +39,11 @@ from vergence.errors import ConfigError, DataError
 class Recording:
     """Recording of one person's view and gaze.
 
-    `gaze.t_s` is on the clock of `frame_times_s` (seconds; one per frame). Where that is None, it
-    is on the clock of the video, from its first frame; with `container_clock`, from the video
-    file's own zero, which may lie before the first frame. `start_s` is the start of the recording
-    in its `session`: a split keeps gaps between recordings of one session. `fov_deg` is the
-    horizontal field of view, None where the files do not state it.
+    `gaze.t_s` is on the clock of `frame_times_s` (seconds; one per frame). If `frame_times_s` is
+    None, the clock is that of the video, counted from its first frame or, with `container_clock`,
+    from the video file's own zero, which may be before the first frame. `start_s` is the start of
+    the recording in its `session`: a split keeps gaps between recordings of one session. `fov_deg`
+    is the horizontal field of view, None where the files do not state it.
     """
 
     id: str
@@ -290,7 +290,7 @@ def federation(
 
 
 def time_split(options: WindowOptions) -> str:
-    """Describe the split by `split_in_time`."""
+    """Return a description of the split by `split_in_time`."""
     return f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s"
 
 
@@ -385,7 +385,7 @@ def recording_folders(root: Path, *patterns: str) -> list[Path]:
 def id_and_person(folder: Path, root: Path | None) -> tuple[str, str]:
     """Return a recording's id (its path below `root`) and person (the first folder of it).
 
-    Both are the folder's own name where it is `root` itself, or where `root` is None.
+    Both are the folder's own name if it is `root` itself, or if `root` is None.
     """
     below = folder.relative_to(root or folder)
     name = folder.resolve().name

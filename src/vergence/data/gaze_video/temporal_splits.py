@@ -17,7 +17,7 @@ MIN_GAP_S = 5.0
 def join_sessions(
     sessions: Sequence[str], start_s: ArrayLike, end_s: ArrayLike, gap_s: float = MIN_GAP_S
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Put sessions behind one another by name, `gap_s` apart; return their new starts and ends."""
+    """Put sessions in a row by name, `gap_s` apart; return the windows' new starts and ends."""
     start, end = np.array(start_s, np.float64), np.array(end_s, np.float64)
     names = np.array(sessions)
     offset = 0.0
@@ -86,7 +86,7 @@ def hold_out(
 ) -> NDArray[np.int8]:
     """Give each window of a person's training TRAIN, VAL or DROPPED: the last `share` validates.
 
-    As `temporal_split`, for windows without those for testing.
+    It works like `temporal_split`, on windows without those for testing.
 
     Raises:
         DataError: a part would stay empty.

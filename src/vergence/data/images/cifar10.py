@@ -69,7 +69,7 @@ class Cifar10(Dealt, Dataset):
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: more people than can get images.
+            ConfigError: there are more people than can get images.
         """
         read, files, _ = find_reader(data_folder(root, "cifar10", WHERE))
         parts = {part: read(part) for part in COUNTS}

@@ -82,7 +82,7 @@ class Cifar100(Dealt, Dataset):
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: more people than can get images.
+            ConfigError: there are more people than can get images.
         """
         read = find_reader(data_folder(root, "cifar100", WHERE), self.labels)
         return self.deal({part: read(part) for part in COUNTS}, ABOUT)

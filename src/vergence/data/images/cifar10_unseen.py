@@ -34,12 +34,15 @@ SHARED = ("aeroplane", "car", "bird", "cat", "dog", "horse", "boat")
 
 @dataclass(frozen=True)
 class Cifar10Unseen(Pictured, Dataset):
-    """Colour pictures of seven classes with attributes, or of all ten; options beside `Pictured`'s.
+    """Colour pictures of seven classes with attributes, or of all ten.
+
+    Options are added to those of `Pictured`.
 
     Attributes:
         among: `apy`: the seven classes that have attributes; `all`: the ten of CIFAR-10.
-        images: of each class to learn from, drawn from the published training file.
-        tests: of each class to test on, drawn from the published test file.
+        images: number of images of each class to learn from, drawn from the published training
+            file.
+        tests: number of images of each class to test on, drawn from the published test file.
     """
 
     unseen: tuple[str, ...] = ("cat", "boat")

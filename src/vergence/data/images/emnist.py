@@ -75,7 +75,7 @@ class Emnist(Dealt, Dataset):
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: more people than can get images.
+            ConfigError: there are more people than can get images.
         """
         files = FILES[self.kind]
         return self.deal(files.parts(data_folder(root, "emnist", WHERE)), ABOUT)

@@ -63,7 +63,7 @@ class FashionMnist(Dealt, Dataset):
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: more people than can get images.
+            ConfigError: there are more people than can get images.
         """
         folder = data_folder(root, "fashion_mnist", FILES.where)
         return self.deal(FILES.parts(folder), ABOUT)

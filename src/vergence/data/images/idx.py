@@ -27,10 +27,10 @@ class IdxFiles:
     Args:
         stems: how the names of a part's files begin, `train` and `test`.
         counts: published images of a part.
-        classes: their names, in the order of the labels.
+        classes: names of the classes, in the order of the labels.
         where: what the folder must hold, and where to get it; ends every message.
         first: the first class's label.
-        turned: images lie there by columns, not by rows.
+        turned: whether images are stored by columns instead of rows.
     """
 
     stems: Mapping[str, str]
@@ -84,7 +84,7 @@ class IdxFiles:
 def read_idx(path: Path, inner: tuple[int, ...], expected: int, where: str) -> NDArray[np.uint8]:
     """Return the bytes of a gzipped IDX file, uint8 `[n, *inner]`, n as its header says.
 
-    `expected` items are made room for at first; there may be more or fewer.
+    Memory is first reserved for `expected` items; there may be more or fewer.
 
     Source: the format's description by LeCun, Cortes and Burges, "The MNIST database".
 

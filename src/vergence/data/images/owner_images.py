@@ -65,9 +65,9 @@ class Pictured(OwnerOptions):
         learns from which, so that they are turned into features once.
 
         Args:
-            images: of all classes.
-            y: their classes.
-            train: rows to learn from, of seen classes and of unseen ones where the teacher may.
+            images: images of all classes.
+            y: classes of the images.
+            train: rows to learn from, of seen classes and, if the teacher may, of unseen ones.
             test: rows to test on; of unseen ones those that an omniscient teacher is tested on.
             kinds: the classes.
             about: licence, citation and split.

@@ -42,7 +42,7 @@ class Dealt(NamedOptions):
     """Options of images that are dealt to as many people as wanted.
 
     Attributes:
-        people: clients.
+        people: number of clients.
         split: how images are dealt; test images go to the same people by the same classes. `iid`:
             at random. `shards`: sorted by class and cut into two shards per person, who so has
             about two classes (McMahan et al., "Communication-efficient learning of deep networks
@@ -52,8 +52,9 @@ class Dealt(NamedOptions):
             visual classification", 2019, section 3); test images as the training images came out.
             `pathological`: `kinds` classes a person,
             drawn; a class is dealt equally to those who have it. `table`: as `table` says.
-        alpha: of the Dirichlet distribution; the smaller, the fewer classes a person has.
-        kinds: classes of a person with split `pathological`.
+        alpha: parameter of the Dirichlet distribution; the smaller it is, the fewer classes a
+            person has.
+        kinds: number of classes of a person with split `pathological`.
         table: the classes of each person with split `table`, by default those of the AP-FL chapter
             (Table 3.1). With other than ten classes a number means a tenth of them: all classes in
             order are cut into as many runs as the table has numbers.
@@ -120,7 +121,7 @@ class Dealt(NamedOptions):
         return Federation(self.name, people, {**about, **details})
 
     def _thin_classes(self, part: str, data: PartitionPart) -> PartitionPart:
-        """Return as many images of every class of a part as wanted, in their order."""
+        """Return the wanted share of a part's images, the same for every class, in their order."""
         if self.take == 1:
             return data
         draw = RandomStream(self.name, self.split_seed, "take", part).numpy()
@@ -210,8 +211,9 @@ def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
 def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generator) -> Rows:
     """Return each image's owner: equal numbers, classes by `shares` `[people, classes]`.
 
-    People are served in an order drawn anew. Each draws its classes by its shares; where a class is
-    used up, by its shares of the others, and where all of its own are, by what is left.
+    People are served in random order. Each draws classes by its shares. When a class is used up, it
+    draws by its shares of the others; when all of its classes are used up, by the numbers of images
+    left.
     """
     people = len(shares)
     remaining = np.bincount(labels, minlength=shares.shape[1])
@@ -235,8 +237,8 @@ def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generat
 def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
     """Return each image's owner: equal numbers, classes like `counts` `[people, classes]`.
 
-    Everybody gets the whole part of what is due by their part of a class; what is left over goes
-    where the largest fractions are, while a person has room.
+    Everybody gets the whole part of their due number of a class; the images left over go where the
+    fractional parts are largest, as long as a person has room.
     """
     people, classes = counts.shape
     remaining = np.bincount(labels, minlength=classes)
@@ -264,7 +266,7 @@ def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
 def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) -> Rows:
     """Return each image's owner: a class is dealt equally to those who `has` `[people, classes]`.
 
-    Which of its images each of them gets is drawn. Every class needs somebody.
+    The images that each of them gets are drawn at random. Every class must have an owner.
     """
     owner = np.empty(len(labels), np.int64)
     for kind in range(has.shape[1]):

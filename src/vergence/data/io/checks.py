@@ -137,8 +137,8 @@ def read_npz(
 ) -> dict[str, np.ndarray]:
     """Return the named arrays of an npz file, each with the number of dimensions asked for.
 
-    Arrays in `optional` (None: all others) are returned where the file has them, in whatever shape.
-    All but those in `text` hold real numbers.
+    Arrays in `optional` (None: all others) are returned if the file has them, in any shape. All
+    arrays except those in `text` hold real numbers.
 
     Raises:
         DataError: the file is missing or damaged, or an array is missing, of another shape, or

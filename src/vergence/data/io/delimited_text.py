@@ -58,7 +58,7 @@ class TextForm:
         """Return the number in a cell, NaN where it holds one of `MISSING`.
 
         Raises:
-            ValueError: it is no number.
+            ValueError: the cell does not hold a number.
         """
         try:
             return float(cell.replace(",", ".") if self.decimal == "," else cell)

@@ -26,9 +26,9 @@ def cache_folder() -> Path:
 def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) -> Arrays:
     """Return the arrays of `make()`, from the cache where it has an intact copy.
 
-    `key` holds everything the arrays depend on, the generator's version included. A damaged file
-    is made anew; where the folder cannot be written, the arrays are made again every time. One line
-    on stderr tells of either.
+    `key` holds everything the arrays depend on, the generator's version included. A damaged file is
+    replaced; if the folder cannot be written, the arrays are made again every time. A line on
+    stderr reports either case.
     """
     text = json.dumps(key, sort_keys=True)
     path = (
@@ -42,7 +42,7 @@ def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) 
 
 
 def _label(text: str, arrays: Arrays) -> str:
-    """Return the digest of the arrays and the text of their key."""
+    """Return the text that identifies arrays: their digest, and the text of their key."""
     # One string: the file format keeps no order among several.
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):

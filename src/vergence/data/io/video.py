@@ -234,7 +234,7 @@ def _orientation(frame: VideoFrame) -> Orientation:
 
 
 def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]) -> list[Path]:
-    """Return the videos in a folder with one of the usual endings, else of any in `VIDEOS`."""
+    """Return the videos in a folder with a usual ending, or else with any ending in `VIDEOS`."""
     files = sorted(p for p in folder.glob(f"{stem}.*") if not NOT_DATA.fullmatch(p.name))
     videos = [p for p in files if p.suffix.lower() in VIDEOS]
     return [p for p in videos if p.suffix.lower() in usual] or videos

@@ -81,7 +81,7 @@ class _AscTrial:
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
     def load(self, picture: _AscPicture) -> None:
-        """Take a picture that a message loads; the same again goes on as it was."""
+        """Record a picture that a message loads; if it is already shown, it stays as it is."""
         last = self.pictures[-1] if self.pictures else None
         if last is not None and replace(picture, onset_ms=last.onset_ms) == last:
             return
@@ -90,7 +90,7 @@ class _AscTrial:
         self.pictures.append(picture)
 
     def clear(self, time_ms: float) -> None:
-        """End what is on the screen, where it was there before."""
+        """End what is shown on the screen, if it was there before this time."""
         last = self.pictures[-1] if self.pictures else None
         onset = self.onset_ms if last is None else last.onset_ms
         if not AT_ONCE_MS <= time_ms - onset < np.inf:
@@ -101,7 +101,7 @@ class _AscTrial:
             self.pictures[-1] = replace(last, end_ms=min(last.end_ms, time_ms))
 
     def rows(self, picture: _AscPicture) -> list[tuple[int, float, float, float]]:
-        """Samples while a picture is shown; without any in the trial, its fixations."""
+        """Return the samples while a picture is shown; in a trial without samples, fixations."""
         rows = self.samples or [
             (line, max(start, picture.onset_ms), x, y)
             for line, start, end, x, y in self.of_one_eye
@@ -112,7 +112,8 @@ class _AscTrial:
     def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
         """Return the pictures on which gaze is read, one after another.
 
-        Where a trial variable names the picture, those of that name, else the last one under it.
+        If a trial variable names the picture, they are the pictures of that name, or else the last
+        picture below it.
 
         Raises:
             DataError: two are on the screen together, and nothing says which one is meant.
@@ -329,7 +330,7 @@ def _rows(
 def _media(
     picture: _AscPicture, screen: tuple[float, float] | None
 ) -> tuple[float, float, float, float]:
-    """Left, top, width and height of the picture; NaN where the message does not tell."""
+    """Return left, top, width and height of the picture; NaN if the message does not give them."""
     how, numbers = picture.how, picture.numbers
     if how == "FILL" and screen is not None:
         return 0.0, 0.0, *screen

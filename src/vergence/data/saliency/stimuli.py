@@ -105,28 +105,29 @@ class StimulusTrial:
 
 @dataclass(frozen=True)
 class Stimuli(PeopleOptions, CheckedFolder, Dataset):
-    """Gaze of one's own participants on the same pictures or videos; split by stimulus, for all.
+    """Gaze of the user's own participants on the same pictures or videos, split by stimulus.
 
     Attributes:
-        preset: a maker's export, in place of `columns`, or a .toml file of the same form; options
-            given beside it win.
-        columns: what is where in the tables.
+        preset: a maker's export, in place of `columns`, or a .toml file of the same form; other
+            options take precedence over it.
+        columns: names and units of the tables' columns.
         files: pattern of the tables' paths below root, see `path_patterns.matching`; default: every
             table that has the columns.
         without: patterns of tables that are not read.
         stimuli: the folder of pictures or videos, below root or absolute.
         unknown: what to do with a stimulus that has no file there: error, or skip (counted).
-        place: where x and y count: "picture" (in the picture), or on the screen, where the picture
-            filled it ("fill"), was as large as fits ("fit"), or had its own size in the middle
-            ("centre"). Not needed where the file tells it, or with `offset`.
+        place: to what x and y refer: "picture" (the picture itself), or on the screen, where the
+            picture filled it ("fill"), was as large as fits ("fit"), or had its own size in the
+            middle ("centre"). Not needed where the file tells it, or with `offset`.
         screen: (width, height) of the screen in pixels.
         offset: (left, top) of the picture on the screen in pixels.
         shown_size: (width, height) of the picture on the screen; default: its own.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
         screen_cm: (width, height) of the screen, for unit = deg.
-        distance_cm: from the eyes to the screen, for unit = deg.
-        clock: what to do where time goes back within a trial: refuse, or sort.
-        points: most points of a trial whose table tells no fixations: that many samples, evenly.
+        distance_cm: distance from the eyes to the screen, for unit = deg.
+        clock: what to do if time goes back within a trial: refuse, or sort.
+        points: largest number of points of a trial whose table has no fixations: samples, evenly
+            spaced.
         size: (width, height) of the frames in pixels; pictures are squeezed, not cropped.
         window: frames in a sample of a video.
         step_s: seconds between these frames.
@@ -212,7 +213,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return Federation("stimuli", people, {**ABOUT, **details})
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
-        """All trials below a folder, and what was left out, in words."""
+        """Return all trials below a folder, and a text on what was left out."""
         needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
         preset, patterns, sets = columns_of(
             self.preset, "stimuli", self.columns, self.files, needed
@@ -273,7 +274,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     def _fractions(
         self, rows: GazeRows, file: Path, screen: tuple[float, float] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Places as fractions of the picture from its top-left corner."""
+        """Return places as fractions of the picture from its top-left corner."""
         unit = rows.unit
         place = self.place or (preset_of(self.preset, "stimuli").place if self.preset else "")
         in_file = np.isfinite(rows.media).all(1)
@@ -311,7 +312,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     def _box(
         self, place: str, file: Path, screen: tuple[float, float]
     ) -> tuple[float, float, float, float]:
-        """Left, top, width and height of a picture on the screen, in pixels."""
+        """Return left, top, width and height of a picture on the screen, in pixels."""
         width, height = self.shown_size or _size(file)
         if self.offset is not None:
             return *self.offset, width, height
@@ -360,7 +361,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return people
 
     def _looked(self, trials: Sequence[StimulusTrial]) -> dict[Path, NDArray[np.float32]]:
-        """Points of one person on each picture, of all its showings; none without any."""
+        """Return one person's points on each picture, from all of its showings."""
         by_path: dict[Path, list[NDArray[np.float32]]] = {}
         for trial in trials:
             by_path.setdefault(trial.stimulus, []).append(trial.points(self.points))
@@ -421,7 +422,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return {person: Splits(next(whole), next(whole), next(whole)) for person in by_person}
 
     def check(self, root: Path) -> list[Check]:
-        """Usable gaze of each person on each stimulus, and pictures or videos that can be read."""
+        """Return the lines of a check on each person's usable gaze, and on pictures and videos."""
         out = Checks()
         with out.reading("trials", ConfigError):
             trials, left_out = self.read(root)
@@ -441,7 +442,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
 
 def _showings(rows: GazeRows) -> list[GazeRows]:
-    """Rows of each showing of a stimulus: the trial, and runs of rows where there is no number."""
+    """Return the rows of each showing of a stimulus: by trial, or else by runs of rows."""
     key = np.char.add(np.char.add(rows.trial, "\0"), rows.stimulus)
     starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(rows) else []
     return [rows.select(part) for part in np.split(np.arange(len(rows)), starts)[1:]]
@@ -488,7 +489,7 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
-    """Return places of a picture, with the file's own size where they hold a mark of `OWN_SIZE`."""
+    """Return places of a picture, where the mark `OWN_SIZE` is replaced by the file's own size."""
     own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
     if not own.any():
         return media

@@ -33,21 +33,23 @@ SHOT = 4
 
 @dataclass(frozen=True)
 class ClipSynthetic(Dataset):
-    """Person i is of community i modulo 3; every frame is a step, shots have four frames.
+    """Rated clips of people, of whom person i is of community i modulo 3; shots have four frames.
 
-    Five people rate each clip. What they find important is w . x, where x are all features but the
-    first and w = common + strength * the community's own; the target is the mean rating, scaled.
+    Every frame of a clip is a step. Five people rate each clip. What they find important is w . x,
+    where x are all features but the first and w = common + strength * the community's own; the
+    target is the mean rating, scaled.
 
     Args:
-        people: how many.
-        classes: communities that a person's clips are of, in turn, the own one first; all three:
-            everybody is alike.
-        clips: of each person; 60 % are for training, 20 % for validation and for test.
+        people: number of people.
+        classes: number of communities to which a person's clips belong in turn, the person's own
+            first; with all three, everybody is alike.
+        clips: number of clips of each person; 60 % are for training, 20 % for validation and 20 %
+            for test.
         features: numbers per frame.
         communities: `latent` differ in speed, length and mean; `lengths`, a control, in the length
             of clips alone.
         strength: how much communities differ in what they find important; 0: not at all.
-        seed: of the data.
+        seed: seed of the data.
     """
 
     people: Annotated[int, Interval(ge=1, le=1000)] = 10

@@ -27,11 +27,11 @@ class Crowd(Dataset):
     """People like those of `toy` in any number; a person is made only when asked for.
 
     Args:
-        people: how many.
-        samples: of each person.
+        people: number of people.
+        samples: number of samples of each person.
         inputs: number of input columns.
         strength: how much people differ; 0 makes them all alike.
-        seed: of the data.
+        seed: seed of the data.
     """
 
     people: Annotated[int, Interval(ge=1, le=MOST)] = 1_000_000

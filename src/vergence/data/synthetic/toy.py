@@ -19,11 +19,11 @@ class Toy(Dataset):
     """Linear data; each person's coefficients are the common ones plus `strength` * their own.
 
     Args:
-        people: how many; all of them are held at once, those of `crowd` are not.
-        samples: of each person, unequal: person i has `samples * (1 + i % 3)`.
+        people: number of people; all are held in memory at once, unlike those of `crowd`.
+        samples: unit of the numbers of samples: person i has `samples * (1 + i % 3)`.
         inputs: number of input columns.
         strength: how much people differ; 0 makes them all alike.
-        seed: of the data.
+        seed: seed of the data.
     """
 
     people: Annotated[int, Interval(ge=1, le=MANY)] = 3

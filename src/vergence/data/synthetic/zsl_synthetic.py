@@ -59,12 +59,12 @@ class ZslSynthetic(OwnerOptions, Dataset):
     """Generated features; options beside `Owned`'s.
 
     Attributes:
-        features: how many; none: 64, with root 2048.
-        images: of each class, of which 80 % are for training; without root only.
-        share: of the images of every list, with root.
+        features: number of features; none: 64, or 2048 with root.
+        images: number of images of each class, of which 80 % are for training; only without root.
+        share: share of the images of every list, with root.
         noise: deviation of a feature around its class's mean, as a share of that mean.
         unseen: classes that are unseen; none: four of the sixteen, or the published ones.
-        seed: of map and noise.
+        seed: seed of map and noise.
     """
 
     features: Annotated[int, Ge(1)] | None = None

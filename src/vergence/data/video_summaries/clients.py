@@ -42,7 +42,7 @@ class Deal:
     left out.
 
     Attributes:
-        name: of the data set; keys the random numbers.
+        name: name of the data set, on which the random numbers depend.
         samples: fragments of all videos together.
         people: number of people.
         classes: number of classes of each person; neighbours overlap.

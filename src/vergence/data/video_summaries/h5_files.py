@@ -52,7 +52,7 @@ class Summarised:
     Attributes:
         name: the video's name, or its key where the file has none.
         picks: frames that were sampled.
-        mean_score: of all people, per pick, in [0, 1].
+        mean_score: mean score of all people, per pick, in [0, 1].
         users: per person and frame, 0/1 (summaries) or 1 to 5 (ratings).
         rated: `users` holds ratings.
         shots: first and last frame of each shot; None where the file has none.

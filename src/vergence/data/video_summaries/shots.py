@@ -72,9 +72,9 @@ def coverage(
 ) -> Float[np.ndarray, " shots"]:
     """Return the share of the video that each shot adds to better ones; the sum is at most 1.
 
-    A shot stands for a sample as far as its mean and the sample are alike: their cosine, of what
-    differs from the video's mean, 0 where negative. Shots are taken greedily; what a shot adds to
-    the shots taken before, averaged over samples, is its score. Of many alike, one scores high.
+    A shot represents a sample by the cosine of its mean and the sample, both centred at the video's
+    mean, or by 0 if that is negative. Shots are chosen greedily; the score of a shot is what it
+    adds to the shots chosen before, averaged over samples. Of many similar shots, one scores high.
 
     Source: Lin and Bilmes, "A class of submodular functions for document summarization", ACL 2011
     (coverage); Minoux 1978 (lazy evaluation: gains only shrink).

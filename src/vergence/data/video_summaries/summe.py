@@ -61,10 +61,11 @@ class SumMe(Dataset):
     """Fragments of videos with the frames that people chose.
 
     Attributes:
-        people: made-up clients.
-        classes: of each, out of holidays, events and sports; all three: nearly alike.
+        people: number of simulated clients.
+        classes: number of classes of each client, out of holidays, events and sports; with all
+            three, clients are nearly alike.
         samples: fragments that the videos are cut into.
-        least: steps of a fragment, two a second.
+        least: fewest steps of a fragment, two a second.
         split_seed: fixes the cuts and who gets what.
     """
 

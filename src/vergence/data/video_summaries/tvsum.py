@@ -36,11 +36,11 @@ class TVSum(Dataset):
     """Fragments of videos with people's summaries; or key frames of 20 videos with ratings.
 
     Attributes:
-        people: made-up clients.
-        classes: of each, out of ten categories; all ten: nearly alike. Key frames have one class,
-            as there are two videos of a category.
+        people: number of simulated clients.
+        classes: number of classes of each client, out of ten categories; with all ten, clients are
+            nearly alike. Key frames have one class, as there are two videos of a category.
         samples: fragments that the videos are cut into.
-        least: steps of a fragment, two a second.
+        least: fewest steps of a fragment, two a second.
         keyframes: the published key frames of 20 videos instead, each video a clip, each frame a
             shot. They were chosen at extremes of the ratings: never compare with whole videos.
         split_seed: fixes the cuts and who gets what.

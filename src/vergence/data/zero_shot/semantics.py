@@ -66,7 +66,7 @@ def meanings(
     """Return the semantic vectors of class names.
 
     Args:
-        names: of the classes, in their order.
+        names: names of the classes, in their order.
         source: `names`: how they are spelt, and where the classes lie; `random`: nothing, vectors
             drawn by the name; `words`: which words each consists of, of all that occur;
             `directions`: where zones lie that are named so; `minilm`, `glove`; or a file of
@@ -77,7 +77,7 @@ def meanings(
 
     Raises:
         ConfigError: another source, or a package that is not installed.
-        DataError: no vector for a name.
+        DataError: a name has no vector.
     """
     if source in SOURCES:
         vectors = SOURCES[source]([prompt.replace("{}", name) for name in names])
@@ -125,12 +125,12 @@ def _spelling_vectors(texts: Sequence[str]) -> Tensor:
 
 
 def _random_vectors(texts: Sequence[str]) -> Tensor:
-    """Return vectors that have nothing in common: the control of all others."""
+    """Return vectors that have nothing in common, as a control for all other vectors."""
     return torch.stack([_random_vector(f"whole {text}") for text in texts])
 
 
 def _word_vectors(texts: Sequence[str]) -> Tensor:
-    """Return 1 for every word of a text and 0 for the others', in the order of the alphabet."""
+    """Return 1 for every word of a text and 0 for all other words, in alphabetical order."""
     parts = [set(text.split()) for text in texts]
     words = sorted(set().union(*parts))
     return torch.tensor([[float(word in own) for word in words] for own in parts])

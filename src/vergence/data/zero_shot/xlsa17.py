@@ -38,7 +38,7 @@ ABOUT = {
 class Xlsa17(OwnerOptions, Dataset):
     """ResNet-101 features of images, of which some classes are unseen. Options are `Owned`'s.
 
-    Features are scaled to [0, 1] by the least and largest of trainval, whoever the teacher is; test
+    Features are scaled to [0, 1] by the least and largest of trainval, for either teacher; test
     features may lie outside.
     """
 

@@ -60,7 +60,7 @@ class EgoSynthetic(Dataset):
     """Wearers at work on a counter, filmed from their heads, with gaze; clips of 5 seconds.
 
     Attributes:
-        people: how many; who person i is does not depend on it.
+        people: number of people; who person i is does not depend on it.
         preset: how people differ: not at all; in light and slightly in gaze; as recorded people
             do; strongly.
         clips: mean number of clips per person; nobody has fewer than 10.
@@ -71,7 +71,7 @@ class EgoSynthetic(Dataset):
         windows: samples taken from each clip, at interleaved frames.
         span: a sample's frames spread over the whole clip, or over 64 frames as in GLC.
         shares: parts of a person's clips for training, validation and test, in order.
-        seed: of everything.
+        seed: seed of all random numbers.
     """
 
     people: Annotated[int, Interval(ge=1, le=256)] = 5

@@ -66,7 +66,7 @@ def render(
 def _draw(
     looks: Looks, lens: Lens, scene: SyntheticScene, view: WearerView, room: NDArray, size: int
 ) -> NDArray:
-    """Background, then objects in order of depth, then hands, `[3, frames, size, size]`."""
+    """Draw the background, objects in order of depth, and hands, `[3, frames, size, size]`."""
     largest = scene.sizes.max() / lens.scale * (1 + max(-lens.radial, 0)) * 1.15
     patch = int(np.ceil(largest * size)) + 2
     # Objects may lie half outside: the canvas has a margin as wide as the largest of them.
@@ -315,7 +315,7 @@ def _ends(
 
 
 def _expose(picture: NDArray, looks: Looks, exposure: float, rng: Generator) -> NDArray:
-    """Lens shading, gain, flicker, noise, gamma, 8 bit, JPEG: `[frames, size, size, 3]`."""
+    """Apply shading, gain, flicker, noise, gamma, 8 bits and JPEG: `[frames, size, size, 3]`."""
     frames, size = picture.shape[1:3]
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size - 0.5
     radius2 = (axis[:, None] ** 2 + axis[None, :] ** 2) * 2

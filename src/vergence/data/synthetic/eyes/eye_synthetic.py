@@ -34,7 +34,7 @@ class EyeSynthetic(Dataset):
     """Eye patches of people before a screen, with the gaze angle and the head pose.
 
     Attributes:
-        people: how many; who person i is does not depend on it.
+        people: number of people; who person i is does not depend on it.
         samples: patches per person; with both eyes, half as many glances.
         days: fewest and most recording days of a person, each with its own light and camera.
         eyes: both eyes of a head, right ones mirrored with their yaw, or left eyes only.
@@ -55,7 +55,7 @@ class EyeSynthetic(Dataset):
         counts: number of patches of each person, instead of `samples` and `quantity`.
         glasses: share of people who wear them.
         shares: parts of a person's days for training, validation and test, in order.
-        seed: of everything.
+        seed: seed of all random numbers.
     """
 
     people: Annotated[int, Interval(ge=1, le=1000)] = 10
@@ -133,7 +133,7 @@ class EyeSynthetic(Dataset):
         return cached("eye_synthetic", key, lambda: self._generate(index))
 
     def count(self, index: int) -> int:
-        """Number of patches of person `index` (even with both eyes)."""
+        """Return the number of patches of person `index`, which is even with both eyes."""
         if self.counts:
             wanted = self.counts[index]
         else:

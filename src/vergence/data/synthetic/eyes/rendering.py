@@ -165,7 +165,7 @@ def _picture(eyes: Eyes, mirrored: bool) -> NDArray:
 
 
 def _ball(eyes: Eyes, plane: _Plane, below_upper: NDArray, half: NDArray) -> NDArray:
-    """Sclera, iris, pupil and the corneal glint, exact on the sphere under parallel rays."""
+    """Draw sclera, iris, pupil and glint, exact on the sphere under parallel rays."""
     radius, iris = _wide(eyes.radius), _wide(eyes.iris)
     axis = vector(eyes.gaze - eyes.kappa).astype(np.float32)
     depth = np.sqrt(np.maximum(radius * radius - plane.x**2 - plane.y**2, np.float32(1e-3)))
@@ -196,7 +196,7 @@ def _ball(eyes: Eyes, plane: _Plane, below_upper: NDArray, half: NDArray) -> NDA
 
 
 def _skin(eyes: Eyes, plane: _Plane, half: NDArray, mirrored: bool) -> NDArray:
-    """Shaded skin with crease, brow, lower bag and the shadow of the nose."""
+    """Draw shaded skin with crease, brow, lower bag and the shadow of the nose."""
     lx, ly = _wide(eyes.light[:, 0]), _wide(eyes.light[:, 1])
     shade = plane.x * (lx / 18) + plane.y * (ly / 11)
     shade = np.clip(1 + _wide(eyes.shading) * shade, np.float32(0.15), np.float32(2.2))
@@ -240,7 +240,7 @@ def _spectacles(eyes: Eyes, plane: _Plane, picture: NDArray) -> NDArray:
 
 
 def _capture(picture: NDArray, eyes: Eyes, rng: Generator | None) -> NDArray:
-    """Blur, gain, gamma, shot and read noise, 8 bit."""
+    """Apply blur, gain, gamma, shot and read noise, and 8 bits."""
     blur = _wide(eyes.blur)
     for axis in (1, 2):
         padded = np.pad(picture, [(1, 1) if i == axis else (0, 0) for i in range(3)], "edge")
