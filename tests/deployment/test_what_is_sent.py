@@ -54,5 +54,5 @@ def test_a_measured_client_of_split_learning_has_the_whole_model_and_all_texts_s
     )
     assert others(method, task).endswith("in a deployment, where it is measured, tail too")
     page = Path(f"docs/reference/methods/{name}.md").read_text(encoding="utf-8")
-    assert "deployment that measures" in page
+    assert "deployment that evaluates" in page
     assert "never tail" not in page.lower()
