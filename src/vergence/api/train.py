@@ -82,7 +82,8 @@ def train(
         label: name of the run in tables; default: the method's name.
         root: the folder of a data set's files.
         out: folder for the run directory; default: a temporary one, deleted with the result.
-        resume: whether to continue an interrupted run in `out`; without one, it starts.
+        resume: whether to continue an interrupted run in `out`; without such a run, a new one
+            starts.
         on_round: called after every round with a `RoundReport`.
         progress: whether a progress bar is drawn, in terminals and notebooks.
 
@@ -143,7 +144,8 @@ def run_experiment(
     Args:
         experiment: the result of `load_experiment`, or an experiment file.
         out: folder for the run directories; default: a temporary one, deleted with the runs.
-        resume: whether to continue an interrupted run in `out`; without one, it starts.
+        resume: whether to continue an interrupted run in `out`; without such a run, a new one
+            starts.
         on_round: called after every round with a `RoundReport`.
         progress: whether a progress bar is drawn.
 

@@ -164,7 +164,7 @@ def forward(
 ) -> Conversation[Tensor]:
     """Return the output of a network, or of a piece of one, for a batch in training mode.
 
-    A client gives the numbers of its training samples (`rows`): noise may be drawn for each.
+    A client passes the numbers of its training samples as `rows`, as noise may be drawn for each.
     """
     return (yield Forward(params, batch, on, rows))
 

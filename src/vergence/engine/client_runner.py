@@ -268,7 +268,7 @@ class ClientRunner:
         before: ClientState,
         refused: SettledReply,
     ) -> SettledReply:
-        """Replace a refused reply by zeros if the server must not learn of it, else quarantine.
+        """Replace a refused reply by zeros if the server must not learn of it; else quarantine it.
 
         The client's state stays as it was before the turn.
         """

@@ -364,7 +364,7 @@ CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or 
 
 
 def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
-    """Return (evaluation, metric) -> person -> mean over seeds of people.csv; NaN if one is NaN."""
+    """Return (evaluation, metric) -> person -> mean over seeds; NaN if a seed's value is NaN."""
     # The mean is NumPy's, as pandas adds in another order, which gives other bits.
     return {
         point: own.groupby("person", sort=False)["value"]

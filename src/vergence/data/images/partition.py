@@ -303,7 +303,8 @@ def tabled(name: str, table: Table, people: int, classes: int) -> NDArray[np.boo
     """Return the classes of each person, bool `[people, classes]`, by a table of numbers from 0.
 
     Raises:
-        ConfigError: another number of people, or numbers that are no runs of the classes.
+        ConfigError: the table has another number of people, or its numbers do not stand for
+            classes.
     """
     used = sorted({number for row in table for number in row})
     runs = len(used)

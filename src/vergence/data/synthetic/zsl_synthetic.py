@@ -56,7 +56,7 @@ LEAST = 0.05
 
 @dataclass(frozen=True)
 class ZslSynthetic(OwnerOptions, Dataset):
-    """Generated features; options beside `Owned`'s.
+    """Generated features of classes, with the options of `Owned` and these.
 
     Attributes:
         features: number of features; none: 64, or 2048 with root.

@@ -87,7 +87,7 @@ class TVSum(Dataset):
 
 
 def category(key: str, video: Summarised) -> str:
-    """Return a video's category: the file's, else by its number."""
+    """Return a video's category: from the file, or else by the video's number."""
     number = int(key.rpartition("_")[2])
     return video.category or CATEGORIES[(number - 1) // EACH % len(CATEGORIES)]
 

@@ -102,7 +102,7 @@ class SplitDpHooks(ClientHooks):
         return poisson(samples, rate_of(local, samples), key.draws())
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Return the result of a private step; other requests see no training samples.
+        """Return the result of a private step; other requests may use only validation data.
 
         Raises:
             ConfigError: something else would look at training samples.

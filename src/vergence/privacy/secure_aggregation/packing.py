@@ -225,7 +225,7 @@ def paired(entries: Words, out: Words | None = None) -> Words:
 
 
 def unpaired(words: Words, count: int) -> Words:
-    """Undo `paired` for `count` entries, also of a sum whose entries fit into 32 bits."""
+    """Undo `paired` for `count` entries, or for sums of entries that fit into 32 bits."""
     low = (words << HALF).view(np.int64) >> np.int64(HALF)
     high = (words.view(np.int64) - low) >> np.int64(HALF)
     return np.concatenate([low, high[: count - len(words)]]).view(np.uint64)
