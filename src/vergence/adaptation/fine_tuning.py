@@ -208,7 +208,10 @@ class Adapter:
         return self.trained.score(outputs, self.person)[task.headline]
 
     def train_alone(self, rows: Rows, stream: RandomStream) -> PersonalModel:
-        """Train from the initial model on these samples only, with as many batches as the run."""
+        """Train from the initial model on these samples only, with as many batches as the run.
+
+        The calibration study compares adaptation with it.
+        """
         run, data = self.trained, self.labelled.subset(rows)
         local, rounds = run.method.local, run.experiment.plan.rounds
         each = local.steps or local.epochs * math.ceil(len(rows) / local.batch)
@@ -218,6 +221,8 @@ class Adapter:
 
     def constant_error(self, rows: Rows) -> float:
         """Headline metric of a constant prediction: the mean, or the gaze map, of these samples.
+
+        It is the calibration study's baseline without learning.
 
         NaN where the task has no such constant.
         """

@@ -114,6 +114,8 @@ class Clipped(UndefendedClient):
 def defended_client(defence: SplitDefense, noise_spec: NoiseSpec | None) -> UndefendedClient:
     """Return a client of a run with this defence and noise.
 
+    The audit of smashed data attacks its messages.
+
     Args:
         defence: at the cut.
         noise_spec: scale of its noise, None where it adds none.
@@ -133,6 +135,8 @@ def client_messages(
     batch: int = 256,
 ) -> tuple[ObservedMessages, ...]:
     """Return the messages of a client about all its images in several rounds, with fixed layers.
+
+    The audit of smashed data reconstructs images from them.
 
     Args:
         sender: the client's name.

@@ -24,6 +24,8 @@ SMOOTH = 0.5
 def closest(known: Tensor, asked: Tensor) -> Tensor:
     """Return the candidate that is nearest to each disclosure by L1 distance, int64 `[asked]`.
 
+    The audit of disclosed statistics guesses by it who disclosed numbers.
+
     Args:
         known: `[candidates, numbers]`, the numbers of each candidate; in a tie the first is named.
         asked: `[asked, numbers]`, the disclosed numbers, with noise or without.
@@ -39,6 +41,8 @@ def closest(known: Tensor, asked: Tensor) -> Tensor:
 
 def likeliest(known: Tensor, asked: Tensor) -> Tensor:
     """Return the candidate whose classes make the disclosed counts likeliest, int64 `[asked]`.
+
+    The audit of disclosed statistics guesses by it who disclosed class counts.
 
     The log-likelihood is multinomial: sum_y asked_y log p_y, where p are the shares of the known
     counts with half a sample added to each.

@@ -108,6 +108,9 @@ def total_variation(image: Tensor) -> Tensor:
 
 
 def gradient_of_update(change: Params, names: Sequence[str]) -> list[Tensor]:
-    """Return the gradient, up to its scale, of an update that one step made."""
+    """Return the gradient, up to its scale, of an update that one step made.
+
+    The audit of updates inverts it to images.
+    """
     # After one step without momentum the change is minus the learning rate times the gradient.
     return [-change[name] for name in names]

@@ -49,7 +49,10 @@ def nearest(known: Tensor, asked: Tensor) -> Tensor:
 
 
 def matching_rate(guesses: Tensor) -> Rate:
-    """Return the rate of right guesses, where the i-th asked vector is of the i-th known person."""
+    """Return the rate of right guesses, where the i-th asked vector is of the i-th known person.
+
+    Audits report it as the rate at which people are named.
+    """
     return Rate(int((guesses == torch.arange(len(guesses))).sum()), len(guesses))
 
 

@@ -43,7 +43,7 @@ def intercepted_conversation(talk: Conversation[T], change: Change) -> Conversat
 def with_interception(method: M, on_reply: ReplyObserver, change_answer: Change) -> M:
     """Return the method with its clients' replies observed and its server's answers replaced.
 
-    The audit intercepts a run so when it replays rounds.
+    The audit replays rounds with it.
 
     Args:
         method: any method; its messages do not change.

@@ -63,6 +63,8 @@ def ratios(observed: Tensor, shadow: Tensor, inside: Tensor) -> Tensor:
 def chance_without(observed: Tensor, outside: Tensor, unit: int) -> Tensor:
     """Return the probability that models without a unit fit it as well as observed, or better.
 
+    The audit of `vergence forget` reports it.
+
     It is about uniform over [0, 1] if the observed models were not trained on the unit either. A
     few shadow models are enough, as Student's distribution in place of the Gaussian accounts for
     their number.
@@ -101,6 +103,8 @@ def sum_by_person(frames: Tensor, people: Tensor) -> tuple[Tensor, Tensor]:
 def random_halves(units: int, models: int, seed: int) -> Tensor:
     """Return random membership of units in shadow models, bool `[models, units]`.
 
+    Audits of membership train their shadow models by it.
+
     Every unit is in exactly half of the models.
 
     Raises:
@@ -117,6 +121,8 @@ def random_halves(units: int, models: int, seed: int) -> Tensor:
 
 def leave_one_out_ratios(losses: Tensor, inside: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Attack every model in turn, with all others as its shadow models.
+
+    Audits of membership use it.
 
     Args:
         losses: loss of every model on every sample, `[models, samples]`.

@@ -35,6 +35,8 @@ def copy_into(
 ) -> None:
     """Train a network in place to give the same answers; without answers it does not change.
 
+    The audit of model extraction uses it.
+
     Args:
         network: from samples to unnormalised log-probabilities.
         samples: samples that were asked about, `[count, ...]`.

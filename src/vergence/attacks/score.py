@@ -63,7 +63,10 @@ def mean_image(shadow: Tensor, count: int) -> Tensor:
 
 
 def other_images(images: Tensor) -> Tensor:
-    """Return another image of the same set in place of each, as chance would pick it."""
+    """Return another image of the same set in place of each, as chance would pick it.
+
+    The audit of images measures chance by it.
+    """
     # Half of the set away: neighbours are often frames of the same moment.
     return images.roll(max(1, len(images) // 2), 0)
 
@@ -135,6 +138,8 @@ def tpr_at(member: ArrayLike, scores: ArrayLike, fpr: float) -> tuple[Rate, Rate
 
 def least_epsilon(true: Rate, false: Rate, delta: float = 1e-5) -> float:
     """Return a lower bound of epsilon, which the rates of an attack prove.
+
+    The audit of membership reports it.
 
     (epsilon, delta)-privacy implies TPR <= e^epsilon FPR + delta, and the same for the rates of
     rejection. The bounds of both rates are used, each at half the error.

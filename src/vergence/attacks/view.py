@@ -96,7 +96,10 @@ class AttackerView:
         )
 
     def updates_of_round(self, round: int) -> dict[str, ObservedUpdate]:
-        """Return the updates of a round by sender, in the order of their names."""
+        """Return the updates of a round by sender, in the order of their names.
+
+        The audit of updates attacks them.
+        """
         updates = {update.sender: update for update in self.updates if update.round == round}
         return dict(sorted(updates.items()))
 

@@ -41,6 +41,8 @@ def losses_without(
 ) -> Tensor:
     """Run one method without a person, several times; return the losses on everybody.
 
+    `vergence forget` compares a run's losses with them.
+
     Args:
         experiment: experiment of the run.
         label: label of the method.

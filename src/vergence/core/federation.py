@@ -308,6 +308,8 @@ class Federation:
     def map_bank(self, name: str, change: Callable[[Tensor], Tensor]) -> Federation:
         """Replace the rows of one bank in all samples; a bank that people share is changed once.
 
+        Pretrained networks put features in the place of frames with it.
+
         Raises:
             ConfigError: there are more than 100,000 people, made on demand.
         """

@@ -93,6 +93,8 @@ def _members(hint: object, limits: Bounds = ()) -> Iterator[tuple[object, Bounds
 def option_texts(record: type) -> dict[str, str]:
     """Return the options of a record, each with its text in the docstring, as one line.
 
+    The command line prints them where it describes a method.
+
     The text is under `Args` or `Attributes` of the class or of a base.
     """
     texts: dict[str, str] = {}

@@ -229,7 +229,10 @@ def _hexdigest(whole: Any, chunks: Sequence[bytes | memoryview]) -> str:
 
 
 def array_bytes(data: bytes) -> dict[str, int]:
-    """Return the size in bytes of each array in a packed state, by its path."""
+    """Return the size in bytes of each array in a packed state, by its path.
+
+    `vergence explain` prints them.
+    """
     return {name: t.numel() * t.element_size() for name, t in load(data).items()}
 
 

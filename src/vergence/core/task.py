@@ -529,6 +529,8 @@ def join_outputs(parts: Sequence[Any]) -> Any:
 def tensor_in(output: object, name: str | int | None) -> Tensor:
     """Return the tensor of an output that losses and metrics compare with targets.
 
+    Tasks made of a user's network and loss ask for it.
+
     Args:
         output: what a network returned, if it is not a tensor.
         name: name or index of the entry; None: `logits`, else the first entry of a tuple, else the

@@ -51,21 +51,24 @@ class GazeQuality:
 
 
 def recording_quality(recordings: Sequence[Recording]) -> list[GazeQuality]:
-    """Return the quality of each person's recordings."""
+    """Return the quality of each person's recordings. `vergence data import` prints it."""
     return _by_person(
         (r.person, r.gaze.t_s, r.gaze.valid, r.gaze.event == Event.OUT_OF_RANGE) for r in recordings
     )
 
 
 def trial_quality(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
-    """Return the quality of each person's trials."""
+    """Return the quality of each person's trials. `vergence data import` prints it."""
     return _by_person(
         (t.person, t.rows.seconds(), t.shown, t.rows.valid & ~t.shown) for t in trials
     )
 
 
 def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
-    """Return a note on each person with much gaze outside the picture."""
+    """Return a note on each person with much gaze outside the picture.
+
+    `vergence data import` prints it.
+    """
     where = SETTINGS.get(data, "the tracker's calibration")
     return [
         f"{p.outside:.0%} of {p.person}'s gaze lies outside the picture: are {where} right?"
@@ -75,7 +78,10 @@ def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
 
 
 def few_notes(sizes: Mapping[str, tuple[int, int, int]], data: str) -> list[str]:
-    """Return a warning of people with few test samples; `sizes` are those of their parts."""
+    """Return a warning of people with few test samples; `sizes` are those of their parts.
+
+    `vergence data import` prints it.
+    """
     more = "show more stimuli" if data == "stimuli" else "record minutes per person, not seconds"
     few = [f"{person} {test}" for person, (_, _, test) in sizes.items() if test < FEW_TEST]
     if not few:

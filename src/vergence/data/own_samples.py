@@ -114,7 +114,10 @@ def _tensor(rows: np.ndarray) -> torch.Tensor:
 
 
 def pack_samples(samples: Samples) -> bytes:
-    """Pack samples into the bytes of an npz file, with only those shared rows that they use."""
+    """Pack samples into the bytes of an npz file, with only those shared rows that they use.
+
+    An adapted run stores its samples in this form.
+    """
     arrays = {name: column.numpy() for name, column in samples.columns.items()}
     used: dict[str, torch.Tensor] = {}
     for bank in samples.banks.values():

@@ -1,4 +1,7 @@
-"""Rules for the replies that a round waits for: all, a number, a time, or whichever is next."""
+"""Rules for what a round waits for: `virtual_clock` decides by them which replies are late.
+
+A round waits for all replies, a number of them or a time, or takes whichever is next.
+"""
 
 from __future__ import annotations
 

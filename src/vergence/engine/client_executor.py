@@ -180,7 +180,10 @@ class ClientExecutor:
     def turns(
         self, tasks: Sequence[ClientTask], states: Sequence[ClientState], batch: TaskBatch
     ) -> list[TurnResult]:
-        """Take several turns in step: the trainings that they ask for are done together."""
+        """Take several turns in step: the trainings that they ask for are done together.
+
+        `states` stay as they are; each result holds its client's new state.
+        """
         pairs = zip(tasks, states, strict=True)
         turns = [ClientTurn(self, task, state, batch) for task, state in pairs]
         while asking := [turn for turn in turns if turn.ask is not None]:

@@ -43,6 +43,8 @@ def device_for(method: Method, plan: Plan) -> torch.device:
 def refuse_processor(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
     """Refuse a GPU that was asked for by name if some of the work stays on the processor.
 
+    Validation of an experiment calls it.
+
     Raises:
         ConfigError: names the work.
     """

@@ -1,4 +1,8 @@
-"""The virtual clock of asynchronous rounds: clients at work, arrivals of replies, staleness."""
+"""The virtual clock, which decides which replies are late, by the rule of the delivery.
+
+It simulates clients at work, arrivals of replies and staleness. `asynchronous_aggregation` holds
+the rules.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ class HeldOut:
         return HeldOut(self.loaded, {person: self.folders[person]})
 
     def others_in_training(self, person: str) -> tuple[str, ...]:
-        """Return the other people left out who took part in the run without this person."""
+        """Return the other people left out who took part in the run without this person.
+
+        Adaptation takes a person's priors from them.
+        """
         took_part = read(self.folders[person]).runs[0].people
         return tuple(who for who in self.folders if who in took_part)
 

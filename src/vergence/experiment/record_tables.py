@@ -97,6 +97,8 @@ def method_table(method: Method, local: LocalTraining) -> Table:
 def plan_tables(plan: Plan) -> Table:
     """Return the tables of a plan: `run`, and those of its parts that differ from their defaults.
 
+    `vergence.train` writes them into the run's config.
+
     Raises:
         NotWritable: no experiment file can hold one of the options.
     """

@@ -150,6 +150,8 @@ def start_or_resume(
 ) -> Loaded | None:
     """Start or resume an experiment with loaded data; a finished run stays unchanged.
 
+    Studies run each of their parts with it.
+
     Raises:
         StateError: the folder holds a run of another experiment or of other data.
         PartialRun: for the reasons that `start` names.

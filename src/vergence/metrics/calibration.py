@@ -229,7 +229,10 @@ KINDS = {
 
 
 def orders(n: int, draws: int, rng: Generator) -> Int[Tensor, "draws n"]:
-    """Return random orders of n samples; the first k of each are the calibration samples."""
+    """Return random orders of n samples; the first k of each are the calibration samples.
+
+    The calibration study draws its samples by them.
+    """
     return torch.from_numpy(np.stack([rng.permutation(n) for _ in range(draws)]))
 
 
@@ -243,6 +246,8 @@ def errors_deg(
     eyes: Eyes = "together",
 ) -> Float[Tensor, "counts draws"]:
     """Return the mean angular error (degrees) of one person over the samples not drawn.
+
+    The calibration study makes its curves of them.
 
     Args:
         calibration: how to correct.

@@ -125,6 +125,8 @@ def attach_priors(
 ) -> Federation:
     """Return the federation with a bank of priors added to everybody's samples.
 
+    The tasks `gaze_angle` and `gaze_map` prepare their data with it.
+
     Args:
         federation: the people, and public samples.
         made: function that returns a person's priors `[folds + 1, ...]`: one without each fold of
@@ -232,7 +234,10 @@ def whole_prior(samples: Samples) -> Tensor:
 
 
 def common_prior(samples: Samples) -> Tensor:
-    """Return the prior of a person of whom nothing is known, the last in everybody's bank."""
+    """Return the prior of a person of whom nothing is known, the last in everybody's bank.
+
+    An exported model gets it.
+    """
     return samples.banks[BANK].rows[-1]
 
 

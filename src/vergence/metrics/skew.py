@@ -67,7 +67,10 @@ class Skew:
         return float(gaps.mean() / (2 * self.samples.mean()))
 
     def dominating(self, client: int) -> str | None:
-        """Return the measure with the largest share of those beyond chance; None without any."""
+        """Return the measure with the largest share of those beyond chance; None without any.
+
+        `vergence data skew` prints it.
+        """
         shares = np.where(self.is_beyond_chance[client], self.share[client], -1)
         return MEASURES[int(shares.argmax())] if self.is_beyond_chance[client].any() else None
 

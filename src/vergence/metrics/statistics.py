@@ -61,6 +61,8 @@ def wilcoxon(differences: ArrayLike) -> float:
 def paired_t(differences: ArrayLike) -> float:
     """Return the two-sided p-value of Student's paired t test; NaN of one person.
 
+    The comparison of two methods reports it.
+
     Source: Student 1908.
     """
     d = _sample(differences)
@@ -69,6 +71,8 @@ def paired_t(differences: ArrayLike) -> float:
 
 def tost(differences: ArrayLike, margin: float) -> float:
     """Return the p-value of two one-sided t tests: small = the mean lies within -/+ margin.
+
+    The comparison of two methods reports it.
 
     `margin` is in the metric's units and must be chosen before the data is seen. NaN of one person.
 

@@ -95,7 +95,10 @@ def declared(tree: SealedTree, exposed: Exposure) -> bool:
 def zeros_for(
     sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
 ) -> SealedReply | None:
-    """Return a reply of zeros in place of another; None if the shape of a tree is unknown."""
+    """Return a reply of zeros in place of another; None if the shape of a tree is unknown.
+
+    They hide from the server that a client's reply was refused.
+    """
     like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
     if not set(exposed.trees) <= set(like):
         return None

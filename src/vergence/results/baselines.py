@@ -69,6 +69,8 @@ def means(study: StudyResults, metric: str) -> dict[str, float]:
 def baseline_sentence(study: StudyResults, metric: str) -> str:
     """Return the sentence on what can be reached without any training.
 
+    `vergence compare` prints it.
+
     It names the best baseline that guesses, and every reference from other people's data; it is ""
     if none was measured.
     """

@@ -160,7 +160,10 @@ class Run:
         return _by_round(self.rounds[np.isfinite(self.rounds.personal_fraction)])
 
     def growth_of_people(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Return person -> rounds `[k]` and personal share `[seeds, k]`, for methods with masks."""
+        """Return person -> rounds `[k]` and personal share `[seeds, k]`, for methods with masks.
+
+        The report's figure of masks draws it.
+        """
         rows = self.turns[np.isfinite(self.turns.personal_fraction)]
         return {person: _by_round(own) for person, own in rows.groupby("client", sort=False)}
 

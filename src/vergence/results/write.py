@@ -180,6 +180,8 @@ def write_merged(
 ) -> None:
     """Write results.json of merged runs: bytes are means over them, seconds are sums.
 
+    Studies that merge folds or splits call it.
+
     Args:
         folder: the merged run, with its tables.
         parts: person left out -> run of that fold; or split seed -> run of that split.

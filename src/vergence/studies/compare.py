@@ -114,6 +114,8 @@ class ComparisonRest(Run):
 def without_tuning_people(study: StudyResults) -> tuple[StudyResults, str]:
     """Return the study without the people on whom a sweep chose settings, and a note with them.
 
+    `vergence compare` calls it.
+
     Means over people are computed again over the others; costs are those of the whole run.
 
     Raises:
@@ -275,7 +277,10 @@ def print_parts(
 def print_summary(
     study: StudyResults, folder: Path, console: Console, notes: Sequence[str] = ()
 ) -> None:
-    """Print the first table, at most three sentences, and the command that prints the rest."""
+    """Print the first table, at most three sentences, and the command that prints the rest.
+
+    `vergence run` and `vergence report` print it.
+    """
     for note in notes:
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     first = blocks(study)["methods"][0]

@@ -21,6 +21,8 @@ def name_of(what: str) -> str:
 def datagrams() -> socket.socket:
     """Socket for messages that nobody waits for.
 
+    A deployment's wake-ups are sent over it.
+
     Raises:
         AttributeError: not `LOCAL`.
     """
@@ -28,7 +30,10 @@ def datagrams() -> socket.socket:
 
 
 def peer_is_same_user(descriptor: int) -> bool:
-    """Return whether the process at the other end of a connected socket runs as the same user."""
+    """Return whether the process at the other end of a connected socket runs as the same user.
+
+    The resident node calls it before it sends its challenge.
+    """
     link, size = socket.socket(fileno=descriptor), struct.calcsize(CREDENTIALS)
     try:
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -38,7 +43,10 @@ def peer_is_same_user(descriptor: int) -> bool:
 
 
 def limit_wait(descriptor: int, seconds: int) -> None:
-    """Let reads of a connected socket wait so long, after which they fail; 0: for ever."""
+    """Let reads of a connected socket wait so long, after which they fail; 0: for ever.
+
+    The resident node limits by it how long a peer may take.
+    """
     link = socket.socket(fileno=descriptor)
     try:
         limit = struct.pack("@ll", seconds, 0)

@@ -59,6 +59,8 @@ def _memory_by_psutil() -> tuple[float, float]:
 def keep_freed_memory() -> None:
     """Let glibc keep what is freed, instead of asking for new zeroed pages in every step.
 
+    The engine calls it where its workers start.
+
     A gradient of 7 MB is otherwise mapped and unmapped each time (up to 760 page faults a step).
     """
     if sys.platform == "win32":
@@ -73,7 +75,10 @@ def keep_freed_memory() -> None:
 
 
 def raise_open_files() -> None:
-    """Let this process open as many files and connections as it may; nothing without such limit."""
+    """Let this process open as many files and connections as it may; nothing without such limit.
+
+    Whatever serves a deployment calls it, as each connection takes a file.
+    """
     if resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

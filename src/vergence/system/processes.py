@@ -82,7 +82,10 @@ def die_with_parent() -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when the process that started it has ended."""
+    """End this process when the process that started it has ended.
+
+    A deployment's Flower processes call it.
+    """
     is_running = _running_check(parent)
 
     def watch() -> None:
@@ -160,5 +163,5 @@ def uninterrupted() -> Iterator[None]:
 
 
 def ask_to_end(process: int) -> None:
-    """Ask a process to end; on Windows it is killed."""
+    """Ask a process to end; on Windows it is killed. `vergence deploy stop` calls it."""
     os.kill(process, signal.SIGTERM)

@@ -75,6 +75,8 @@ def training_copies(
 ) -> dict[int, tuple[Samples, Samples]]:
     """Return everybody's training data in main memory and on a device, by the `id` of the former.
 
+    The client executor holds them for a whole run.
+
     A method that reads a client's data itself gets those in main memory.
     """
     if isinstance(federation.people, Population):

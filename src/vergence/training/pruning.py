@@ -218,6 +218,8 @@ def bind_parameters(network: nn.Module, params: Params) -> nn.Module:
 def remove_pruned_units(network: nn.Module, keep: Mask) -> nn.Module:
     """Return a copy without the pruned filters and neurons, and without the inputs from them.
 
+    The pruning study times it.
+
     Raises:
         ConfigError: filters of this network cannot be taken out.
     """
@@ -282,7 +284,10 @@ class SparseLinear(nn.Module):
 
 
 def with_sparse_layers(network: nn.Module) -> nn.Module:
-    """Return a copy whose linear layers are sparse. Convolutions have no sparse kernel here."""
+    """Return a copy whose linear layers are sparse. Convolutions have no sparse kernel here.
+
+    The pruning study times it.
+    """
     # `set_submodule` cannot replace the network itself.
     if isinstance(network, nn.Linear):
         return SparseLinear(network)
@@ -323,7 +328,10 @@ def stored_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
 
 
 def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Return the size of tensors as stored, without the file's header."""
+    """Return the size of tensors as stored, without the file's header.
+
+    The report on pruning states it.
+    """
     return sum(array.nbytes for array in stored_arrays(tensors).values())
 
 

@@ -88,6 +88,8 @@ class PoseFit:
 def nine_points(width_mm: float, height_mm: float, margin: float = 0.1) -> NDArray:
     """Return a 3 x 3 grid of points to look at, mm `[9, 2]`, row by row.
 
+    Live calibration shows them.
+
     `margin` is the part of the screen left free at either edge.
     """
     steps = np.array([margin, 0.5, 1 - margin])

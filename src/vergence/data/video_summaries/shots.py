@@ -72,6 +72,8 @@ def coverage(
 ) -> Float[np.ndarray, " shots"]:
     """Return the share of the video that each shot adds to better ones; the sum is at most 1.
 
+    `vergence summarise` chooses shots by it.
+
     A shot represents a sample by the cosine of its mean and the sample, both centred at the video's
     mean, or by 0 if that is negative. Shots are chosen greedily; the score of a shot is what it
     adds to the shots chosen before, averaged over samples. Of many similar shots, one scores high.

@@ -104,6 +104,8 @@ def server_hooks(
 def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
     """Refuse protections that do not suit these people, before anything is trained.
 
+    Validation of an experiment calls it.
+
     Raises:
         ConfigError: people's data, or their number, do not allow a protection.
     """

@@ -39,6 +39,8 @@ CLOSED, SHIFT = 1e-3, 0.1
 def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
     """Refuse a network or a loss in which the samples of a batch depend on each other.
 
+    DP-SGD calls it before training.
+
     Args:
         task: gives the network, in training mode, and its loss.
         samples: real samples of one client.

@@ -130,6 +130,8 @@ class SharedNetwork:
 def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNetwork:
     """Return the public part of a network.
 
+    `share_network` deals it out with the shares.
+
     Raises:
         ConfigError: the network is pruned, or has layers that are not supported.
     """
@@ -150,6 +152,8 @@ def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNe
 
 def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, Words]:
     """Return parameters as words; biases have the fraction bits of a product.
+
+    `share_network` splits them into shares.
 
     Raises:
         ConfigError: for some input below `LARGEST`, a sum could be too large for its word.

@@ -53,7 +53,10 @@ def check(clients: int, k: int, liars: int) -> None:
 
 
 def as_reply(whole: Aggregate, round: int) -> SealedReply:
-    """Return a group's sum as one reply: entries that nobody contributed to have weight 0."""
+    """Return a group's sum as one reply: entries that nobody contributed to have weight 0.
+
+    Robust aggregation treats it as a client's.
+    """
     trees = {}
     for name, total in whole.totals.items():
         weight = whole.weights[name]

@@ -412,6 +412,8 @@ def converse(
 def colluders(people: int, least: int) -> int:
     """Return the fewest clients that, with a malicious server, can reveal a person's words.
 
+    Secure aggregation tells the user this number.
+
     Of a roster of n with threshold t, 2t - n clients can give a server both secrets of one client,
     and n - 1 clients can subtract their own words from the sum. The server chooses n; clients
     refuse a threshold below `least`, or of at most two thirds of the roster.
