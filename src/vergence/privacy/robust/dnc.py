@@ -52,7 +52,6 @@ class DnC(RobustRule):
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
         """Draw entries, project updates, and remove outliers."""
-        out = self.removed(len(votes))
         good = np.ones(len(votes), bool)
         for draw in range(self.draws):
             # Drawn anew in each round: an attacker who knew the entries would change only others.
@@ -61,7 +60,7 @@ class DnC(RobustRule):
                 rng.choice(votes.entries, min(self.sample, votes.entries), replace=False)
             )
             scores = outliers(votes.values[:, entries])
-            good[np.argsort(scores, kind="stable")[len(votes) - out :]] = False
+            good[np.argsort(scores, kind="stable")[len(votes) - self.removed(len(votes)) :]] = False
         survivors = np.flatnonzero(good)
         outlying = rejected(votes, survivors, "dnc: an outlier where updates differ most")
         if not len(survivors):
