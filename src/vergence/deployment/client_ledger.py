@@ -226,10 +226,10 @@ class ClientLedger:
                 )
 
     def _check_model(self, message: Message) -> None:
-        """Refuse to train in a round on a model with which the client was not measured.
+        """Refuse to train in a round on another model than the client was measured with.
 
         A server could otherwise send one client a model of its own making, under which the client's
-        update shows more of its data.
+        update shows more of its data. Without a measurement in the round, any model is accepted.
         """
         at, shown = message.round, self.record.models.get(str(message.round), {})
         now = fingerprints(message.trees) if shown else {}

@@ -46,7 +46,7 @@ class ClientLink(Protocol):
     """Carries bytes to a node and back; `deployment/transport/flower.py` has one."""
 
     def nodes(self) -> dict[int, str]:
-        """Return the connected nodes: each node's number, and the time since it is connected."""
+        """Return the connected nodes: each node's number, and the time at which it connected."""
         ...
 
     def send(
@@ -410,7 +410,7 @@ class ClientRegistry:
         raise ClientLost(f"no answer in {self.timeouts.answer:g} s")
 
     def _wait_if_asked(self, client: str, error: str, seconds: float) -> None:
-        """Wait as long as a client's error asks for, if at most `seconds` are left for it.
+        """Wait as long as a client's error asks for, if that is less than the `seconds` left.
 
         Raises:
             ClientLost: the error asks for no waiting time, or for one that is too long.

@@ -71,8 +71,8 @@ class ServerSide:
         clients: names of the clients.
         address: HOST:PORT at which clients reach the server.
         run: name of this deployment, the same in all its folders.
-        listen: address on which the server listens; "": its own machine alone if `address` is on
-            it, else all addresses.
+        listen: address on which the server listens; "": 127.0.0.1 if `address` is that or
+            localhost, else all addresses.
         quorum: number of clients to wait for; 0: all.
         answer_s: seconds to wait for an answer.
         absent_s: seconds to wait for a client that is not connected.
@@ -191,8 +191,8 @@ def facts(table: dict[str, Any], own_code: str = "none") -> dict[str, str]:
     """Return the facts that server and node must share: digests of config and code, and torch.
 
     Args:
-        table: the experiment, except for places of data and times of taking part, which may differ
-            between machines.
+        table: the experiment. The place of its data, and who takes part when, may differ between
+            machines and are left out of the digest.
         own_code: combined digest of the Python files that the deployment brings.
     """
     from vergence.engine.code_digest import code_digest

@@ -201,7 +201,7 @@ class ServerRun:
         )
 
     def warn(self, text: str) -> None:
-        """Record a warning about a fault that does not affect the run's results."""
+        """Record a warning, after which the run goes on."""
         self.tell(text, "warning")
 
     def round_done(self, report: RoundReport) -> None:

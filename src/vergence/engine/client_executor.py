@@ -254,7 +254,7 @@ class ClientExecutor:
         done = message.round
 
         def answer(ask: Ask) -> object:
-            """Compute what the method asks for; a measurement is neither trained nor counted."""
+            """Compute what the method asks for; a measurement is no training, nor is it counted."""
             with profiling.phase("training"):
                 if isinstance(ask, Step | Forward):
                     return self.trainers.answer(ask, 1.0)

@@ -61,7 +61,8 @@ class ClientRunner:
     Attributes:
         worker: takes single turns.
         store: folder of clients' states.
-        sums: secure sums; where they are used, replies leave the client encoded as words.
+        sums: secure sums; with them, replies of which the server may only see the sum leave the
+            client encoded as words.
         channel: what messages, replies and states pass through.
     """
 
@@ -141,7 +142,7 @@ class ClientRunner:
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Let a client that is being served take turns; `number` counts them in its session."""
+        """Let a served client take turns; `number` is that of the first turn in its session."""
         for message in messages:
             turn = self.worker.turn(replace(task, message=message), state, batch)
             state = turn.state
@@ -288,7 +289,7 @@ class ClientRunner:
         return SettledReply(zeros, outgoing, before, packed, None)
 
     def _noise_key(self, task: ClientTask, form: ReplyLayout | None) -> NoiseKey:
-        """Return the secret of the noise in a client's reply, different for every question."""
+        """Return the secret of the noise that a client adds to its reply to one question."""
         key, table = self.worker.noise_key(task.client), self.worker.method.exposure
         summed = [exposed for exposed in table.values() if exposed.reveal == "aggregate"]
         if form is None or (len(summed) == 1 and not form.exposed.numbered):

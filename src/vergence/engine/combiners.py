@@ -79,7 +79,7 @@ class Combiner:
         return results
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate | dict[str, SealedReply]:
-        """Return the method's answer; `metrics` are those of the replies that count."""
+        """Return the answer for the method; `metrics` are those of the replies that count."""
         if self.context.request.reveal == "each":
             return self.in_order
         return self.release(self.whole.aggregate(self.context.trees, metrics))
@@ -99,7 +99,7 @@ class SecureCombiner(Combiner):
         return self.sums.final_results(results)
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate:
-        """Return the sum, and set each client's `metrics` to the mean of every metric."""
+        """Return the sum; the mean of every metric goes into `metrics`, once for each client."""
         total = self.sums.total(self.form, self.whole)
         # Single values are hidden; the mean, repeated, gives the same mean in the round's table.
         metrics |= {name: [mean] * total.count for name, mean in total.metrics.items()}

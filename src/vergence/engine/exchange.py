@@ -233,7 +233,7 @@ class ClientExchange:
         return exposed
 
     def _with_noise(self, total: Aggregate, asked: int) -> Aggregate:
-        """Return a sum with the noise that protections add before the method sees it.
+        """Return a sum in the form in which protections let the method see it.
 
         `asked` clients were asked for a reply.
         """

@@ -80,7 +80,11 @@ class PrecisionChoice(NamedTuple):
 
 
 def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) -> PrecisionChoice:
-    """Choose the precision of training: the one that is named, or for "auto" by the machine."""
+    """Choose the precision: the one that is named; for "auto", `half` if it helps, else `fp32`.
+
+    `half` helps a network with 2-d convolutions on a device with bfloat16 instructions. DP-SGD and
+    methods whose server serves batch by batch have `fp32` only.
+    """
     # Nothing is measured: the same run on the same kind of machine must choose the same.
     if plan.precision != "auto":
         return PrecisionChoice(plan.precision, "")

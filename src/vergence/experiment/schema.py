@@ -297,7 +297,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
 
 
 def merge(below: Table, above: Table) -> Table:
-    """Merge two tables deeply, with values of `above` before those of `below`."""
+    """Merge two tables deeply; values of `above` replace those of `below`."""
     out = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(out.get(key), dict)

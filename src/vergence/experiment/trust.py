@@ -243,7 +243,7 @@ def in_run_folder(path: Path) -> bool:
 
 
 def note_recorded_code(path: Path, table: Mapping[str, Any]) -> None:
-    """Note the code that a run folder's config, or a file that it extends, names as foreign."""
+    """Note as not the user's the code named in a run folder's config, or in a file it extends."""
     if names := python_files(table):
         records = read_recorded_code(path.resolve().parent)
         current_trust().recorded_code.update({n: records.get(n, Recorded()) for n in names})

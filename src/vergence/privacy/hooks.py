@@ -334,7 +334,7 @@ class Protection:
         """Return the hooks of the server, if there are any."""
 
     def forecast(self, run: ProtectedRun) -> Sequence[Promise | str]:
-        """Return promises for `vergence explain` and the ethics page: effect, and against whom."""
+        """Return promises for `vergence explain` and the ethics page: what is done, and to whom."""
         return ()
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:

@@ -146,7 +146,7 @@ def account(entries: list[Release]) -> Ledger:
 
 
 def noted(folder: Path) -> list[str]:
-    """Return the names of the secret and logs in a folder, as listed in its register."""
+    """Return the names of the secret and logs begun in a folder, as its register lists them."""
     register = folder.with_name(BOOKS)
     if folder.name != FOLDER or not register.exists():
         return []

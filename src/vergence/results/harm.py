@@ -52,7 +52,7 @@ class Harm:
 
     @property
     def shown(self) -> float:
-        """Smallest loss, as a share, that the test samples could have shown for any of the people.
+        """Smallest loss, as a share, that the test samples would have shown in every person.
 
         The interval of such a loss is assumed to be as wide as that of the measured loss.
         """

@@ -149,7 +149,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         return Federation("face_pictures", people, about)
 
     def check(self, root: Path) -> list[Check]:
-        """Return the lines of a check on every row's pictures, and on how many each person has."""
+        """Return the lines of a check: every row's pictures, and each person's usable pictures."""
         out = Checks()
         with out.reading("pictures", ConfigError):
             read, left_out = self._read(root)

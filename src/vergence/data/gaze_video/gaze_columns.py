@@ -404,7 +404,7 @@ def _nanoseconds(cell: str) -> int:
 
 
 def iso_ns(text: str) -> int | None:
-    """Return the nanoseconds since 1970 of a date and time; None if the text is neither.
+    """Return the nanoseconds since 1970 of a date or a date and time; None for other texts.
 
     A text without a time zone is in UTC.
     """

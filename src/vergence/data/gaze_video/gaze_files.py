@@ -192,8 +192,8 @@ def default_person(root: Path, path: Path) -> str:
 def people_of_paths(paths: Sequence[str]) -> list[str]:
     """Return the person of each path: the first folder in which paths differ; "" if none.
 
-    Folders of sessions, days and numbers do not count as people; if all are of that kind, the first
-    folder is the person.
+    Folders of sessions, days and numbers do not count as people; if one of those folders is of that
+    kind, the very first folder is the person instead.
     """
     folders = [PureWindowsPath(path).parts[:-1] for path in paths]
     levels = enumerate(zip(*folders, strict=False))

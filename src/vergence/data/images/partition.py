@@ -211,9 +211,9 @@ def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
 def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generator) -> Rows:
     """Return each image's owner: equal numbers, classes by `shares` `[people, classes]`.
 
-    People are served in random order. Each draws classes by its shares. When a class is used up, it
-    draws by its shares of the others; when all of its classes are used up, by the numbers of images
-    left.
+    People are served in random order. Each draws classes by its shares. When a class is used up, a
+    person draws by its shares of the other classes; when all of its classes are used up, by the
+    numbers of images left.
     """
     people = len(shares)
     remaining = np.bincount(labels, minlength=shares.shape[1])

@@ -112,8 +112,8 @@ class _AscTrial:
     def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
         """Return the pictures on which gaze is read, one after another.
 
-        If a trial variable names the picture, they are the pictures of that name, or else the last
-        picture below it.
+        If a trial variable names the picture, they are the pictures of that name; if there are
+        none, the last picture, under that name.
 
         Raises:
             DataError: two are on the screen together, and nothing says which one is meant.

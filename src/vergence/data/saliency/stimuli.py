@@ -489,7 +489,7 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
-    """Return places of a picture, where the mark `OWN_SIZE` is replaced by the file's own size."""
+    """Return places of a picture, where marks of `OWN_SIZE` become the file's own size."""
     own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
     if not own.any():
         return media

@@ -231,7 +231,7 @@ class PrivateFolder:
         return Hello("client", self.name, None, self.sign(text))
 
     def is_genuine(self, greeting: Greeting, hello: Hello) -> bool:
-        """Return whether a hello answers this greeting and is signed by a key of this folder."""
+        """Return whether a hello answers this greeting, signed by a key that this folder knows."""
         known = {path.stem: path for path in (self.path / PLACES[hello.role]).glob("*.pub")}
         text = Hello.signed_text(greeting, hello.role, hello.name, hello.terms)
         return hello.name in known and genuine(known[hello.name], text, hello.signature)

@@ -137,7 +137,7 @@ class GridTransport:
             threading.Thread(target=self._listen, args=args, daemon=True).start()
 
     def nodes(self) -> dict[int, str]:
-        """Return the connected nodes: each node's number, and the time since it is connected."""
+        """Return the connected nodes: each node's number, and the time at which it connected."""
         # `get_nodes` lists nodes that were connected once; `get_node_ids` only those that are.
         numbers = set(self.grid.get_node_ids())
         nodes = [node for node in self.grid.get_nodes() if node.node_id in numbers]

@@ -121,7 +121,7 @@ class ClientStateIndex(Mapping[str, Any]):
 
     Attributes:
         store: folder of the states.
-        homes: lab of each person; with labs, the keys are the people in them.
+        lab_of: lab of each person; with labs, the keys are the people in them.
         filed: client -> file of its state.
         changed: client -> file, for states that changed since the last checkpoint.
         passed: files of replaced states that the last checkpoint still names.

@@ -96,8 +96,9 @@ class Groups:
         One of the best groups is likelier than another candidate by a factor of e^(each / 2).
 
         A group scores 1 if it is among the best and 0 otherwise: no scores within a bound favour
-        the best more, and no bound must be known beforehand. Drawn entries beyond k are left out at
-        random, which as post-processing costs nothing.
+        the best more, and no bound must be known beforehand. Drawn groups are taken in random
+        order; one that no longer fits into k is left out whole, which as post-processing costs
+        nothing.
         """
         score = Params(best.bits.double(), candidates.layout)
         got = private_top(score, best.count, candidates, 1.0, best.count * each, 0.0, draws).bits

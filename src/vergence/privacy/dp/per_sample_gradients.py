@@ -254,7 +254,7 @@ class Clipper:
     def _differing_parameter(
         self, whole: Tensor, parts: Mapping[nn.Module, LayerRows | WholeLayer]
     ) -> str:
-        """Compare the unclipped sum with autograd's; return a parameter's name that differs."""
+        """Compare the unclipped sum with autograd's; return what differs, or "" if nothing does."""
         named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         sums = {name: torch.empty_like(p) for name, p in named.items()}
         self._total(parts, torch.ones_like(self.norms), sums)

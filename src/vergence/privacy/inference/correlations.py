@@ -76,7 +76,7 @@ class SeededDraws:
 
 
 class Dealer:
-    """Deals one image: draws for all parties, and collects the first party's corrections.
+    """Deals for one image: draws for all parties, and collects the first party's corrections.
 
     Args:
         seeds: the seed of each party, in order.

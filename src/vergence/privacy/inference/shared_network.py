@@ -73,7 +73,7 @@ class SharedNetwork:
     """Public part of a network: its layers and their shapes.
 
     Attributes:
-        layers: the layers, in order; only their `kind`, `relu` and `takes_side_inputs` are public.
+        layers: the layers, in order; their `products` play no part in the computation.
         image: shape of an input.
         side_inputs: number of side inputs (head pose) beside the image; 0 if no layer reads them.
         weights: shapes of the parameters by name.
@@ -239,7 +239,7 @@ class PartyShares:
     Attributes:
         first: whether this is the party that adds public numbers.
         weights: the party's shares of the parameters, by name.
-        records: the party's correlations, see `held`.
+        records: the party's correlations, see `party_records`.
     """
 
     first: bool

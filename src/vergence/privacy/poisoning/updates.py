@@ -155,10 +155,11 @@ def min_max(values: NDArray[np.floating], direction: NDArray[np.floating]) -> ND
 
 
 def min_sum(values: NDArray[np.floating], direction: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return mean + gamma `direction`, with the largest gamma that an honest update could have.
+    """Return mean + gamma `direction`, with the largest gamma that keeps distances honest.
 
-    The sum of squared distances, sum_i ||mean + gamma d - u_i||^2 = sum_i ||mean - u_i||^2 + n
-    gamma^2 ||d||^2, may reach that of an honest update, max_i sum_j ||u_i - u_j||^2.
+    The sum of its squared distances from all updates, sum_i ||mean + gamma d - u_i||^2 = sum_i
+    ||mean - u_i||^2 + n gamma^2 ||d||^2, is at most the largest such sum of an honest update,
+    max_i sum_j ||u_i - u_j||^2.
 
     Source: Shejwalkar and Houmansadr, NDSS 2021, Equation 7.
     """

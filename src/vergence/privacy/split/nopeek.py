@@ -33,8 +33,8 @@ def distance_correlation(x: Tensor, z: Tensor) -> Tensor:
 def penalty(images: Tensor, smashed: Tensor, weight: float) -> Tensor:
     """Return the term that a client adds to its loss: `weight` times the distance correlation.
 
-    This defence gives no guarantee, as it is not trained against any attacker. Measure it with
-    attacks.
+    This is a defence by training and gives no guarantee; it is not trained against any attacker.
+    Measure it with attacks.
     """
     return weight * distance_correlation(images.float(), smashed)
 

@@ -197,6 +197,6 @@ class SplitGuardTest:
 
 
 def odd_one_out(answers: Tensor) -> int:
-    """Return the row of `[answers, entries]` that is furthest from the mean of the others."""
+    """Return the index of the row of `[answers, entries]` furthest from the mean of the others."""
     # a_i - (sum - a_i) / (n - 1) = n / (n - 1) (a_i - mean): the order is that of a_i - mean.
     return int((answers - answers.mean(0)).norm(dim=1).argmax())
