@@ -39,8 +39,7 @@ def deployable(experiment: Experiment) -> Experiment:
     """Return an experiment as a deployment runs it, with each client in a process of its own.
 
     Raises:
-        ConfigError: the experiment needs something that a deployment lacks; the message names the
-            option.
+        ConfigError: the experiment has an option that a deployment lacks.
     """
     refuse_several_splits(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
