@@ -262,7 +262,7 @@ def _check_targets(
 
 
 def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
-    """Refuse a loss that is not a single number, or is not finite for any training sample."""
+    """Refuse a loss that is not a single number, or that is finite for no training sample."""
     numbers = torch.arange(len(data))
     # The first sample alone comes first: where all is well, it is enough.
     for rows in filter(len, (numbers[:1], *numbers[1:].split(BATCH))):

@@ -338,7 +338,7 @@ class Protection:
         return ()
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """Return sentences for both pages on who sees what; the data may not be known here."""
+        """Return sentences for both on who sees what; data, or their number, may be missing."""
         return ()
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:

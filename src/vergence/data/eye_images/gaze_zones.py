@@ -34,7 +34,7 @@ UNSEEN = (0, 4, 8)
 
 @dataclass(frozen=True)
 class GazeZones(OwnerOptions, Dataset):
-    """Pixels of eye patches, labelled by the zone of gaze; options are added to those of `Owned`.
+    """Pixels of eye patches, labelled by the zone of gaze; has the options of `OwnerOptions`, too.
 
     All zones, unseen ones too, are tested on later recording days than those of training.
 

@@ -62,7 +62,7 @@ class GazeFiles:
 
         Args:
             root: the folder.
-            patterns: patterns of paths below the folder; see `path_patterns.matching`.
+            patterns: patterns of paths below the folder; see `path_patterns.matching_files`.
             without: patterns of tables that are not read.
             sets: sets of columns; a table of gaze has all columns of one set.
             exact: tables that fit a pattern are read even without these columns, so that a

@@ -75,7 +75,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         preset: a maker's export, in place of `columns`, or a .toml file of the same form; other
             options take precedence over it.
         columns: names and units of the tables' columns.
-        files: pattern of the tables' paths below root, see `path_patterns.matching`; default: every
+        files: pattern of the tables' paths below root, see `matching_files`; default: every
             table that has the columns.
         without: patterns of tables that are not read.
         videos: pattern of the videos' paths, with the same named parts as `files`.

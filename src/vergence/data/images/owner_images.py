@@ -24,7 +24,7 @@ from vergence.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Pictured(OwnerOptions):
-    """Options of pictures, in addition to those of `Owned`.
+    """Options of pictures, in addition to those of `OwnerOptions`.
 
     Attributes:
         unseen: names of the unseen classes.

@@ -56,7 +56,7 @@ LEAST = 0.05
 
 @dataclass(frozen=True)
 class ZslSynthetic(OwnerOptions, Dataset):
-    """Generated features of classes, with the options of `Owned` and these.
+    """Generated features of classes, with the options of `OwnerOptions` and these.
 
     Attributes:
         features: number of features; none: 64, or 2048 with root.

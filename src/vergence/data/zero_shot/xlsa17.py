@@ -36,7 +36,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Xlsa17(OwnerOptions, Dataset):
-    """ResNet-101 features of images, of which some classes are unseen; the options are `Owned`'s.
+    """ResNet-101 features of images, some of unseen classes; the options are `OwnerOptions`'.
 
     Features are scaled to [0, 1] by the least and largest of trainval, for either teacher; test
     features may lie outside.

@@ -221,7 +221,7 @@ class UserLevelMechanism(ServerHooks):
         return {"epsilon": self.epsilon}
 
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
-        """Return a sum with noise and without metrics, divided by the expected number of people.
+        """Return a sum with noise, without metrics, as the mean over the expected number of people.
 
         Raises:
             StateError: the release would spend more than the budget.
