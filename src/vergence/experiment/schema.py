@@ -148,7 +148,7 @@ class Experiment:
         """Load the data, with the noise and the malicious clients that the experiment asks for.
 
         Args:
-            tested: whether test data may be read.
+            tested: whether test data may be looked at.
 
         Raises:
             DataError: a file is unusable, or a number is NaN or infinite.

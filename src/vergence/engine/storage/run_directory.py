@@ -290,7 +290,7 @@ def load_progress(
     elsewhere: bool = False,
     fresh: object = None,
 ) -> Checkpoint:
-    """Read the server's state, and check the digest of every local state named in a manifest."""
+    """Read the server's state; check the digests of all states here to which a manifest leads."""
     filed = filed_in(path, files)
     for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)

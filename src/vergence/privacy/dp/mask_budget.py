@@ -34,8 +34,8 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
             data.
         delta: the delta at which epsilon is computed.
         of: entries that become personal together: a `filter` (all entries that feed one channel or
-            neuron: one row of each of a layer's tensors with as many rows), a whole `tensor`, or a
-            single `entry`.
+            neuron: the same row of all of a layer's tensors that have equally many rows), a whole
+            `tensor`, or a single `entry`.
     """
 
     epsilon: Annotated[float, Interval(gt=0, le=1e9)]

@@ -62,7 +62,7 @@ class SessionParams:
         threshold: fewest people in a sum that is opened (>= 3). The server proposes it, all parties
             sign it, and each party refuses one below its own bound.
         form: digest of the question and of the encoding of replies.
-        cipher: cipher with which pads are drawn; a pad has at most 2^33 words.
+        cipher: cipher with which pads are drawn; a pad has fewer than 2^33 words.
     """
 
     run: str
