@@ -481,7 +481,10 @@ def check_columns(frame: Any, names: Iterable[object]) -> None:
 
 
 def _are_several(columns: object, frame: Any) -> TypeGuard[Iterable[object]]:
-    """Return whether this is a list of column names; the name of one column may be a tuple too."""
+    """Return whether this is several column names.
+
+    A string, or a tuple that is itself a column of the frame, is one name.
+    """
     if isinstance(columns, str) or (isinstance(columns, tuple) and columns in list(frame.columns)):
         return False
     return isinstance(columns, Iterable)

@@ -72,7 +72,8 @@ class Mask:
     def top(cls, score: Params, k: int, among: Mask) -> Mask:
         """Return a mask of the k highest scores where `among` is true; ties go to the lowest index.
 
-        Exact and O(n) for any scores. NaN ranks highest but never becomes true.
+        Exact and O(n) for any scores. NaN counts as the highest score but is never marked, so the
+        mask can have fewer than k entries.
         """
         k = min(k, among.count)
         if k <= 0:

@@ -41,9 +41,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Requests:
-    """Ask one client that is being served for several turns in one exchange.
+    """Ask for several turns in one exchange.
 
-    A message of None sends what `offer` returns; `like` is as in `Request`.
+    The turns are those of one client that is now being served. A message of None sends what
+    `offer` returns; `like` is as in `Request`.
     """
 
     verb: str

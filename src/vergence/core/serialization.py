@@ -159,8 +159,8 @@ def open_arrays(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor]
     """Return the arrays of safetensors bytes, and the parsed JSON text of their header.
 
     Raises:
-        ValueError: the header is too long for the limit; other bytes may raise any error of
-            `UNREADABLE`.
+        ValueError: the header is too long for the limit. Bytes that are otherwise unreadable may
+            raise any error of `UNREADABLE`.
     """
     # Before the library parses it: an adversary's long header would cost memory and time.
     if int.from_bytes(data[:8], "little") > HEAD + limit / 16:

@@ -46,7 +46,7 @@ from vergence.wire.encoding import encode
 
 
 def check_forecast(request: ClientRequest, plan: Plan, method: Method) -> None:
-    """Refuse to share trees after the last round where `privacy.user` adds noise to sums.
+    """If `privacy.user` adds noise to sums, refuse to send trees after the last planned round.
 
     Raises:
         StateError: names the verb.

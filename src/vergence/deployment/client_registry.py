@@ -277,7 +277,10 @@ class ClientRegistry:
     def verified(
         self, asked: bytes, outer: Mapping[str, Any], inner: bytes
     ) -> tuple[str, str, bytes, float]:
-        """Verify an answer; return the client, its error text, the body, and its own seconds.
+        """Verify an answer, and return what it says.
+
+        These are the client, its error text, the body, and the seconds that the client says it
+        worked on the answer.
 
         Args:
             asked: the request, which the signature covers.

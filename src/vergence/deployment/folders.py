@@ -113,8 +113,9 @@ class ClientSide:
         answers_in_all: number of generated samples about which the client's teacher answers; 0: any
             number.
         answers_a_minute: number of such samples in a minute; 0: any number.
-        people: the names of a lab's people in its data, in the order of `silos`; (): the names in
-            `silos`.
+        people: for a lab, what its data call each of its people, in the order in which the
+            experiment's `silos` lists them; ("all",): everybody in its data. (): the data use the
+            names in `silos`.
         accepted: Python files that may run here, by name, with their SHA-256.
     """
 

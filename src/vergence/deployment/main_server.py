@@ -87,7 +87,10 @@ class SessionRequest:
 
 
 class SessionHandler(RemoteClients):
-    """Remote clients of the main server; the aggregator adds the layers to their requests."""
+    """The main server's access to remote clients.
+
+    It sends requests without the clients' layers, and the aggregator attaches these.
+    """
 
     def __init__(self, runner: ClientRunner, line: Any) -> None:
         super().__init__(runner, line)

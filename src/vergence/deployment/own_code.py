@@ -123,7 +123,9 @@ def code_digests(folder: Path) -> dict[str, str]:
 
 
 def refuse_others(folder: Path, names: Sequence[str]) -> None:
-    """Refuse links among the code that an experiment names, and other files beside it.
+    """Refuse symbolic links among the files of code that an experiment names.
+
+    Names that differ only in capitals are refused too, and any further file in their folder.
 
     Raises:
         ConfigError: names the file.

@@ -165,7 +165,10 @@ def unfit(
 
 
 def means(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
-    """Average metrics over people: return point -> metric -> mean."""
+    """Average metrics over people: return evaluation point -> metric -> mean.
+
+    NaN values are left out; a mean of nothing but NaN is NaN.
+    """
     values_of: dict[str, dict[str, list[float]]] = {}
     for person in measured:
         for point, metrics in person.items():

@@ -38,7 +38,10 @@ class ClientTask:
 @tagged("Lab")
 @dataclass(frozen=True)
 class LabState:
-    """State of a lab: for each of its people who keeps a state, the method's state of a client."""
+    """State of a lab: the method's client state of each of its people, by name.
+
+    People without a state are absent.
+    """
 
     people: Mapping[str, object] = field(default_factory=dict)
 

@@ -65,11 +65,12 @@ class TrainedRun:
         solving: solver and precision with which clients were trained.
         evaluation_data: prepared data on which to predict and measure; None: the experiment's data,
             as read now.
-        participants: data of the people who took part, where unseen clients are measured: a
-            threshold is then fitted to their validation data together, as an unseen client has no
-            labels; None: it is fitted to each person's own validation data.
-        stream: random numbers for predictions that are only displayed, without a defence at the cut
-            layer; None: the run's own random numbers, with its defence.
+        participants: set only to measure unseen clients, who have no labels: the people to whose
+            pooled validation data a threshold is fitted. None: each person's own validation data
+            are used.
+        stream: random numbers for predictions outside the run, as for its final tables or when it
+            is adapted to a new person, which are made without the run's defence at the cut layer.
+            None: the run's own random numbers, with its defence.
     """
 
     folder: Path

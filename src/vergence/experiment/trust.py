@@ -80,7 +80,8 @@ class Trust:
         ban_reason: why no code may run at all, even with `--trust-code`; "": code is not banned.
         loaded_code: code that has run, by place; files are not read again, so that a command uses
             one text of each.
-        recorded_code: the places that run folders' configs name, with the run's record of each.
+        recorded_code: for each Python file or module that a run folder's config names, the SHA-256
+            and directory that the run recorded.
         accepted_digests: on a machine of a deployment, the files of `folder` that may run in spite
             of the ban, each with the SHA-256 that its operator accepted.
         folder: the folder of that machine.

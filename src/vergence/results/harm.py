@@ -147,7 +147,8 @@ def bootstrap_units(rows: Mapping[str, tuple[float, float]], order: Mapping[str,
 
     Args:
         rows: block -> sum of the scores, and number of samples.
-        order: the blocks, in the order of the units.
+        order: its keys are the blocks to sum, in the order of the returned units; video scenes come
+            last, by their number.
     """
     # Scenes of neighbouring numbers follow each other in a video, and are drawn together.
     scenes = [block for block in order if block.startswith(SCENE)]

@@ -171,7 +171,11 @@ def judge(
 def _standing(
     study: StudyResults, pair: tuple[str, str], alone: Mapping[str, Standing]
 ) -> tuple[str, str]:
-    """Return the words that replace a verdict on two runs, and the label of a destroyed run."""
+    """Return the words that replace a verdict on two runs, and the label of a destroyed run.
+
+    That is the first run that finished training significantly below the best baseline without
+    learning; "" if neither did.
+    """
     one, other = (study.run(name) for name in pair)
     mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))
     first, second = alone[one.label], alone[other.label]

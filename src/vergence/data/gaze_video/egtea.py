@@ -94,7 +94,7 @@ class EgteaClip:
 
     @property
     def frames(self) -> int:
-        """Number of frames by the clip's name."""
+        """Number of frames according to the clip's name."""
         return self.last - self.first + 1
 
     @staticmethod

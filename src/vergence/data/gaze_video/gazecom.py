@@ -137,9 +137,11 @@ class Gazecom(Dataset):
         return stride
 
     def _deal(self, gaze: dict[str, dict[int, np.ndarray]], count: int) -> list[set[int]]:
-        """Return the clips of the three parts: the seed's first shuffle that serves every viewer.
+        """Return the clips of the three parts.
 
-        The shuffle depends on who has seen which clip in the whole file, never on the gaze.
+        Of the seed's shuffles, the first is taken that gives everybody with at least 3 `min_clips`
+        clips at least `min_clips` in each part. The shuffle depends on who has seen which
+        clip in the whole file, never on the gaze.
         """
         # Nor on the options that leave people out, so that these move no clip to another part.
         if sum(self.clips) > count:

@@ -162,6 +162,9 @@ def _decoded(data: bytes, path: Path) -> np.ndarray:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with what it must hold, or a subset with what its names say."""
+    """Compare the number of images, and of those of the rarest class, with those of CIFAR-10.
+
+    A subset is compared with the number in its file names.
+    """
     read, _, counts = find_reader(root)
     return check_counts(read, counts, len(CLASSES), WHERE)

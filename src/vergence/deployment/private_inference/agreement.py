@@ -212,7 +212,10 @@ class PrivateFolder:
         return self.addresses.name
 
     def certificate(self, party: str) -> Path:
-        """Certificate of a party's own authority, which signed no other certificate."""
+        """Return the path of the certificate of a party's own authority.
+
+        The authority signed this party's TLS certificate, and nothing else.
+        """
         return self._public(party)[0]
 
     @cached_property

@@ -135,7 +135,8 @@ def network_of(task: object, params: Params, run: Path) -> Staged:
     """Return the network of a run, in evaluation mode.
 
     Raises:
-        ConfigError: the run has another task, or moves the angles after the network.
+        ConfigError: the task is not `gaze_angle`, it uses `personal_prior` or `correction`, or the
+            network is not made of stages.
     """
     if not isinstance(task, GazeAngle) or task.personal_prior or task.correction:
         raise ConfigError(

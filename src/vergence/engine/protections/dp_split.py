@@ -47,7 +47,8 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
     """Return the training that a run of split learning asks of every client.
 
     Raises:
-        ConfigError: the method's halves do not both take steps on losses of single samples.
+        ConfigError: the method's two halves do not both step on each batch, or its `number` rounds
+            all samples of a batch by one scale.
     """
     name = registry_name(method)
     if not isinstance(method, BatchwiseSplit) or not _both_step(method):

@@ -30,7 +30,8 @@ def dry_run(
 ) -> tuple[TrainingPass, ...]:
     """Return the trainings that a run asks of every client.
 
-    The first verb of a method is counted in every round, the others once.
+    The training in the first kind of turn (verb) that a method declares is counted in every round,
+    that in other kinds once.
 
     Raises:
         ConfigError: DP-SGD does not protect the method: something other than training uses training

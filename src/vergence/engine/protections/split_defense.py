@@ -291,7 +291,10 @@ class SplitDefenseProtection(BudgetedProtection):
         )
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the block of results.json on the epsilon that a run spent on pictures."""
+        """Return the entry of results.json on epsilon per picture.
+
+        It is that of the picture whose smashed data cost most; empty if nothing was logged.
+        """
         paths = self.logs(run.state / FOLDER)
         if not paths:
             return {}

@@ -140,7 +140,10 @@ def build_poison(table: Any) -> Poison | DataPoison:
 
 
 def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:
-    """Return the federation with attacked data, if data are attacked, and a note on who attacks."""
+    """Return the federation with a note in `about` on who attacks.
+
+    Its data are changed if the attack is on data; it is unchanged if nobody attacks.
+    """
     federation.refuse_many("choosing who lies")
     attackers = poison.malicious_clients(federation.clients)
     if not attackers:

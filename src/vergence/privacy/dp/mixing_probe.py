@@ -112,7 +112,7 @@ class MixingProbe:
         """
         self._outputs(batch)
         output, samples = self.output, rows_of(batch)
-        other = map_outputs(lambda rows: swapped(rows, samples), output)
+        other = map_outputs(lambda rows: with_second_as_first(rows, samples), output)
         loss = partial(self.task.loss, batch=batch)
         own = slopes(output, samples, lambda rows: loss_per_sample(self.task, rows, batch).sum())
         whole, bent = (slopes(made, samples, loss) for made in (output, other))
@@ -233,8 +233,11 @@ def by_sample(output: object, samples: int) -> list[Tensor]:
     return rows
 
 
-def swapped(rows: Tensor, samples: int) -> Tensor:
-    """Return the outputs of a batch with the second sample's rows in place of the first's."""
+def with_second_as_first(rows: Tensor, samples: int) -> Tensor:
+    """Return a copy of the outputs in which the second sample's row replaces the first's.
+
+    It is unchanged if there is not one row per sample.
+    """
     rows = rows.clone()
     if rows.dim() and len(rows) == samples:
         rows[0] = rows[1]

@@ -18,7 +18,10 @@ Node = tuple[int, int]
 
 
 def nodes(rounds: int, restart: int = 0) -> list[Node]:
-    """Return the nodes that add up to `rounds` rounds; a tree has `restart` rounds, or 0: all."""
+    """Return the nodes that add up to `rounds` rounds.
+
+    A new tree begins every `restart` rounds; with 0, one tree has all rounds.
+    """
     parts, start, end = list[Node](), 0, rounds
     while start < end:
         remaining = min(end - start, restart - start % restart if restart else end)

@@ -186,7 +186,7 @@ class BitProducts:
 
 @dataclass(frozen=True)
 class ComparisonMask:
-    """Masks for m comparisons with 0, whose results multiply the compared numbers.
+    """Masks for comparing m numbers with 0, and multiplying each by its result, as ReLU does.
 
     Attributes:
         mask: r `[1, m]`.

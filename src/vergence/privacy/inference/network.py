@@ -45,7 +45,8 @@ class NetworkParts:
         layers: the layers, in order.
         arrays: parameters by name, float32, in torch's own order; for a pruned dense layer, the
             kept weights `[outputs, kept]` alone.
-        columns: for each pruned dense layer, the input of each kept weight, which all parties know.
+        columns: for each pruned dense layer, the index of the input that each kept weight
+            multiplies. These indices are public to all parties.
     """
 
     layers: tuple[Layer, ...]

@@ -210,7 +210,11 @@ def _verdict(
     like: Mapping[str, Params],
     left_out: Mapping[str, str],
 ) -> Verdict:
-    """Shape a decision like a weighted sum: `mean` gives its row, and weights count clients."""
+    """Return a decision as a weighted sum, with the clients left out.
+
+    The sum's weight is the number of clients behind the row, and its total divided by this weight
+    is the row.
+    """
     rows = split(decision.row, like)
     if isinstance(decision.weight, np.ndarray):
         weights = split(decision.weight, like)

@@ -159,7 +159,10 @@ class UsedContributions:
             raise Refused(f"spent: another row of words was given to '{terms.contribution}' before")
 
     def gave(self, contribution: str) -> bool:
-        """Return whether a row of words was given, or was about to be, as a contribution."""
+        """Return whether this client's row of words was sent for this contribution.
+
+        A row that was recorded in order to be sent counts too.
+        """
         return ROW.format(contribution) in self.opened
 
     def begin(self, terms: SessionParams) -> None:

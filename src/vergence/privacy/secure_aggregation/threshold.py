@@ -63,7 +63,10 @@ def blind(seed: bytes, n: int, salt: bytes) -> Counts:
 
 
 def hidden_table(seed: bytes, n: int, bits: int, salt: bytes) -> Table:
-    """Return a party's share of tables `[n]`; bit c of an entry is for count c."""
+    """Return the share of the n tables that a party derives from its seed.
+
+    It has one integer per entry, whose bit c is read if the opened sum count + rho is c.
+    """
     kind = np.dtype(_kind(bits)).newbyteorder("<")
     return np.frombuffer(stream(derived(seed, salt, "gate tables"), n * kind.itemsize), kind)
 

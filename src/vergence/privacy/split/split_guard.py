@@ -152,7 +152,8 @@ class SplitGuardTest:
 
     Attributes:
         plan: options of the test.
-        draws: secret of the client; a server that could foresee them would answer lies honestly.
+        draws: the client's secret random numbers. A server that could predict which batches have
+            false labels would behave honestly on those alone.
         verdict: `open` until there is evidence. After `trusted` a new test begins, as a server may
             become malicious later; `accused` is final.
         batches: number of observed answers.

@@ -161,7 +161,11 @@ def _looks(rng: Generator) -> Looks:
 
 
 def _habits(own: Generator, common: Generator, preset: Preset, index: int) -> Habits:
-    """Draw everything from every stream, so that a trait keeps its value between presets."""
+    """Draw a person's habits.
+
+    Own gaze traits are drawn even where a preset replaces them by the mean, so that this does not
+    change later draws.
+    """
     rest = np.array(CENTRE) + own.normal(0, 1, 2) * preset.rest_sd
     gaze = {
         "spread": np.array([own.uniform(0.08, 0.13), own.uniform(0.07, 0.11)]),

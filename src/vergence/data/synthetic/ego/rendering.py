@@ -32,7 +32,11 @@ TIP = 4
 
 @dataclass(frozen=True)
 class WearerView:
-    """Frames to draw: `index` chooses them from the scene, `head` is the plane point amid each."""
+    """Frames to draw.
+
+    `index` has their numbers in the scene, and `head` the point of the scene's plane at the centre
+    of each frame.
+    """
 
     index: NDArray
     head: NDArray

@@ -51,7 +51,10 @@ class Variety:
 
 @dataclass(frozen=True)
 class Identity:
-    """One person; lengths in mm, angles in radians, `traits` as the fields of `Eyes`."""
+    """One person; lengths in mm, angles in radians.
+
+    `traits` has a value for each of some fields of `Eyes`, by the field's name.
+    """
 
     traits: dict[str, float]
     lid_gain: float
@@ -175,7 +178,10 @@ def glances(
 
 
 def _day_values(rng: Generator, variety: Variety, days: int, day: NDArray) -> Callable:
-    """Return a source of standard normal numbers, part of which is common to a person's day."""
+    """Return a function that draws standard normal numbers.
+
+    `variety.day_share` of their variance is common to all glances of a day.
+    """
     share = variety.day_share
 
     def draw(columns: int) -> NDArray:
