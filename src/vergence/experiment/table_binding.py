@@ -67,8 +67,11 @@ def record_from_table(record: type[T], table: Any, where: str, **arguments: Any)
             values[key] = fitting(hints[key], value)
         except ConfigError as error:
             raise ConfigError(f"{where}: {key} {error}") from None
-    needed = [f for f in fields(record) if f.default is MISSING and f.default_factory is MISSING]
-    missing = [f.name for f in needed if f.name not in values]
+    missing = [
+        f.name
+        for f in fields(record)
+        if f.name not in values and f.default is MISSING and f.default_factory is MISSING
+    ]
     if missing:
         raise ConfigError(f"{where}: '{missing[0]}' must be given")
     made = record(**values)
