@@ -39,8 +39,11 @@ DURATIONS = Path(__file__).with_name("durations.json")
 SECONDS: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
 MEASURED: Counter[str] = Counter()
 SHARED: dict[str, float] = {}
+"""Seconds of shared fixtures, for which whichever test comes first waits, by name."""
+WAITED: list[float] = []
+"""Of those, what the test at hand waited for."""
 FIXTURES: dict[str, float] = {}
-"""Seconds of shared fixtures, by name, and of those that a function uses: the first test waits."""
+"""Seconds of the shared fixtures that a function uses."""
 # Seconds that a function's cases may take in `make test`, and in `make check`.
 QUICK, SLOW = 0.6, 12.0
 if os.environ.get("VERGENCE_MARKS") == "written":
@@ -99,19 +102,20 @@ def pytest_fixture_setup(fixturedef):
     """Measure what a fixture takes that several tests share."""
     began = time.perf_counter()
     value = yield
-    if fixturedef.scope != "function":
-        SHARED[fixturedef.argname] = time.perf_counter() - began
+    took = time.perf_counter() - began
+    # A test's own fixture may have the name of one that another file's tests shared.
+    SHARED[fixturedef.argname] = 0.0 if fixturedef.scope == "function" else took
+    WAITED.append(SHARED[fixturedef.argname])
     return value
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
     """Note what a test's shared fixtures took, and how much of that while this test waited."""
-    before = set(SHARED)
+    WAITED.clear()
     yield
-    own = {name: SHARED[name] for name in item.fixturenames if name in SHARED}
-    waited = sum(SHARED[name] for name in set(SHARED) - before)
-    item.user_properties.append(("shared", (sum(own.values()), waited)))
+    shared = sum(SHARED.get(name, 0.0) for name in item.fixturenames)
+    item.user_properties.append(("shared", (shared, sum(WAITED))))
 
 
 def pytest_runtest_logreport(report) -> None:
