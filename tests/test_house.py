@@ -15,6 +15,7 @@ LIMITS = {
     "pairs of packages that import each other": 0,
     "packages on circles of imports": 0,
     "modules that no user path reaches": 0,
+    "modules that name a false user": 0,
     "class names used twice": 0,
     "identifiers with forbidden words": 0,
     "names that are a bare participle": 1,
@@ -138,6 +139,24 @@ def test_a_module_that_no_path_of_a_user_reaches_is_found(tmp_path, monkeypatch)
     monkeypatch.setattr(house, "ROOT", tmp_path)
     monkeypatch.setattr(house, "PACKAGE", tmp_path / "src" / "pkg")
     assert house.unreached() == ["pkg.alone", "pkg.beside"]
+
+
+def test_a_module_that_names_a_false_user_is_found(tmp_path, monkeypatch):
+    """The users of a module are where it is imported, by whole names, and nowhere else."""
+    files = {
+        "__init__.py": "",
+        "a/one.py": '"""One.\n\nUsed by `b.two`,\n`b.three` and `b.tw`.\n\nSource: `b.x`.\n"""\n',
+        "a/two.py": '"""Two.\n\nUsed in `b` and `c`.\n"""\n',
+        "a/three.py": '"""Three. Used by `nobody`."""\n',
+        "b/two.py": "def lazy():\n    from pkg.a import one, two\n",
+        "b/three.py": "import pkg.a.two\n",
+        "c/four.py": "TABLE = {'name': 'pkg.a.two:name'}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "pkg" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pkg" / name).write_text(text)
+    monkeypatch.setattr(house, "PACKAGE", tmp_path / "pkg")
+    assert house.false_users() == ["pkg.a.one: pkg.b.three", "pkg.a.one: pkg.b.tw"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
+from tools.house import USERS
 from vergence.core.federation import Dataset
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -144,7 +145,8 @@ def options(key: str) -> str:
         linked = f"[Its page](../methods/{name}.md)." if kind == "methods" else ""
         parts.append(f"\n## {name}\n\n{_summary(record)} {linked}".rstrip())
         if kind == "data":  # a module of its own: what it reads, the files, licence and source
-            parts.append(f"\n{inspect.cleandoc(sys.modules[record.__module__].__doc__ or '')}")
+            about = inspect.cleandoc(sys.modules[record.__module__].__doc__ or "")
+            parts.append(f"\n{USERS.sub('', about)}")
         if rows := table(record, without):
             parts += ["", *rows]
     text = "\n".join(parts)

@@ -51,6 +51,8 @@ PARTICIPLES = frozenset(
 PRAGMA = re.compile(r"#\s*(type:|pyright|noqa|fmt:|pragma|ruff|!)")
 MOST_PARAMETERS = 8
 
+USERS = re.compile(r"\n\nUsed (?:by|in|throughout) (.+?)\.(?=\n\n|\Z)", re.DOTALL)
+"""Paragraph of a module's docstring that names the modules, or packages, which import it."""
 PUBLIC = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 """A name on a page of the API, by its module."""
 
@@ -388,6 +390,21 @@ def unreached() -> list[str]:
     return sorted(name for name in graph.keys() - seen if not name.startswith(copied))
 
 
+def false_users() -> list[str]:
+    """Modules whose docstring names a user that neither imports them nor names them in a string."""
+    graph, parsed_modules = imports(PACKAGE, lazy=True), trees(PACKAGE)
+    used = {a: graph[a] | named_modules(tree, graph.keys()) for a, tree in parsed_modules.items()}
+    places = []
+    for module, tree in parsed_modules.items():
+        paragraph = USERS.search((ast.get_docstring(tree) or "").rstrip())
+        for user in re.findall(r"`([^`]+)`", paragraph[1] if paragraph else ""):
+            user = f"{PACKAGE.name}.{user}"
+            inside = (name for name in used if name == user or name.startswith(f"{user}."))
+            if not any(module in used[name] for name in inside):
+                places.append(f"{module}: {user}")
+    return places
+
+
 def counts() -> dict[str, list[str]]:
     """What is counted, each with its places."""
     found, packages = modules(), package_imports(PACKAGE)
@@ -399,6 +416,7 @@ def counts() -> dict[str, list[str]]:
         "pairs of packages that import each other": two_way_pairs(packages),
         "packages on circles of imports": sorted(set().union(*circles(packages))),
         "modules that no user path reaches": unreached(),
+        "modules that name a false user": false_users(),
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
         "names that are a bare participle": participles(found),

@@ -1,4 +1,7 @@
-"""Console output of commands: terminal width, or 160 columns into a file or pipe; stderr notes."""
+"""Console output of commands: terminal width, or 160 columns into a file or pipe; stderr notes.
+
+Used in `cli`, `deployment`, `engine` and `experiment`.
+"""
 
 import sys
 

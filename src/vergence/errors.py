@@ -7,6 +7,8 @@ VergenceError (2)
 ├── StateError (2)       a run directory or checkpoint that does not fit this call
 ├── DataError (3)        a data file that is missing, truncated, of another version, or unusable
 └── PartialRun (5)       some of the work was done and kept, the rest was not
+
+Used in most packages.
 """
 
 import difflib

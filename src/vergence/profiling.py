@@ -3,6 +3,8 @@
 Exactly one phase runs at any moment: entering one stops the one around it, so the seconds of all
 phases add up to those of the command. Worker processes measure alike and hand over what they spent.
 Nothing here touches a random number or a result, and without a profile `phase` does nothing.
+
+Used in `cli`, `engine`, `experiment` and `video`.
 """
 
 from __future__ import annotations

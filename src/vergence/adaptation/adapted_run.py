@@ -2,6 +2,8 @@
 
 The directory is that of a run of no rounds, whose network starts from the adapted model. So every
 command that reads a run also reads an adapted model.
+
+Used by `api.finished_run` and `cli.runs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Choice of a way to adapt a model, by cross-validation on the person's own samples alone."""
+"""Choice of a way to adapt a model, by cross-validation on the person's own samples alone.
+
+Used by `adaptation.adapted_run` and `studies.calibration`.
+"""
 
 from __future__ import annotations
 

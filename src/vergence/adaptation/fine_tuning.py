@@ -2,6 +2,9 @@
 
 `vergence adapt` and `vergence study calibrate` both fit them here, so that a curve in a study is
 that of the command.
+
+Used by `adaptation.adapted_run`, `adaptation.choice`, `adaptation.own_data` and
+`studies.calibration`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Priors of corrections, fitted to the other people of a leave-one-out evaluation."""
+"""Priors of corrections, fitted to the other people of a leave-one-out evaluation.
+
+Used by `adaptation.adapted_run` and `studies.calibration`.
+"""
 
 from __future__ import annotations
 

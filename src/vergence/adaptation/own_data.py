@@ -1,4 +1,7 @@
-"""Labelled samples of one person for `vergence adapt`, from an npz file or by the run's reader."""
+"""Labelled samples of one person for `vergence adapt`, from an npz file or by the run's reader.
+
+Used by `adaptation.adapted_run` and `api.finished_run`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The same source has the same digest in all processes of one version of Python, as neither memory
 addresses nor the order of sets are part of it. Functions of libraries count by their names.
+
+Used by `api.from_objects` and `api.task_from`.
 """
 
 from __future__ import annotations

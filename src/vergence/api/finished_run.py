@@ -1,4 +1,7 @@
-"""A finished run: its numbers as data frames, and each person's model as a torch module."""
+"""A finished run: its numbers as data frames, and each person's model as a torch module.
+
+Used by `api.comparison`, `api.explanation`, `api.reopened` and `api.train`.
+"""
 
 from __future__ import annotations
 

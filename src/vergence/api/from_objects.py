@@ -4,6 +4,8 @@ If an experiment file can name every object (a class of this package with plain 
 experiment equals that of such a file, and any command can resume, verify and explain its run. If
 not (arrays, a function, a user's class), the run's config.toml names and describes the objects, and
 only a call in Python can resume it.
+
+Used by `api.explanation`, `api.reopened` and `api.train`.
 """
 
 from __future__ import annotations

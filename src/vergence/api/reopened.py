@@ -1,4 +1,7 @@
-"""Experiments of finished runs, rebuilt from their tables and the Python objects that made them."""
+"""Experiments of finished runs, rebuilt from their tables and the Python objects that made them.
+
+Used by `api.train`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasks made of the user's functions: a network's factory, a loss, and metrics of its outputs."""
+"""Tasks made of the user's functions: a network's factory, a loss, and metrics of its outputs.
+
+Used by `api.from_objects`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Training from Python, with the same runs, folders and bits as `vergence run`."""
+"""Training from Python, with the same runs, folders and bits as `vergence run`.
+
+Used by `cli.runs`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A defence does three things: it constrains the client's layers during training, it changes smashed
 data before they are sent, and it gives an attacker who knows it data of the same kind to train on.
+
+Used by `audit.smashed_data`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ in N. Counts also say whether somebody has samples of a class at all (`has_class
 
 Source of the question: Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of deep
 learning", IEEE S&P 2019 (a server that looks), for numbers beside the updates.
+
+Used by `audit.disclosed_statistics`.
 """
 
 from __future__ import annotations

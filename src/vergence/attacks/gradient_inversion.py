@@ -4,6 +4,8 @@ One sample's gradient determines the sample nearly completely. The attacker star
 image or from noise and optimises the pixels until their gradient has the largest cosine with the
 observed one, with a small penalty on the image's total variation.
 
+Used by `audit.updates`.
+
 Source: Geiping et al., "Inverting gradients: how easy is it to break privacy in federated
 learning?", NeurIPS 2020, equation 4: cosine and total variation, Adam on the sign of the gradient,
 a rate that falls by ten after 3/8, 5/8 and 7/8 of the steps, pixels kept in their range.

@@ -8,6 +8,8 @@ likeliest is named (`IdentifiedSamples`). Single frames of smashed data are name
 
 Source of the question: Steil et al., "Privacy-aware eye tracking using differential privacy", ETRA
 2019, for gaze; Wang et al., "Beyond inferring class representatives", INFOCOM 2019, for updates.
+
+Used by `audit.disclosed_statistics`, `audit.identity` and `audit.updates`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ stronger than in its source:
   trained on averages.
 * **Too little training cannot make it worse than the mean image**, where it starts.
 
+Used by `attacks.hijacking` and `audit.smashed_data`.
+
 Source: SplitFed thesis, section 3.4; He, Zhang and Lee, "Model inversion attacks against
 collaborative inference", ACSAC 2019.
 """

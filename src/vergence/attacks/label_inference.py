@@ -13,6 +13,8 @@ There are two attacks, without and with the gradient of the client's last layer:
   layers, so it knows W and b at the start of a round. It then repeats the client's steps: the
   gradients, D' t and the sum of D, follow from what it sees, and the optimiser is the plan's.
 
+Used by `audit.identity`.
+
 Source: Li et al., "Label leakage and protection in two-party split learning", ICLR 2022, for the
 question; the closed form for regression is written here.
 """

@@ -2,6 +2,8 @@
 
 The method's own conversation is intercepted, message by message, under any engine. Attacks thus run
 against the methods as they are, and see exactly what the method's server sees.
+
+Used by `audit.replay`.
 """
 
 from __future__ import annotations

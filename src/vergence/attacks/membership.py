@@ -4,6 +4,9 @@ Many shadow models are trained on random halves of a population. A sample's loss
 trained on it, and under the others, is fitted by two Gaussians; the likelihood ratio of its loss
 under the attacked model is the score. For a person, the log-likelihood ratios of their frames add.
 
+Used by `audit.forgotten_membership`, `audit.membership`, `audit.teacher_membership` and
+`unlearning.forget`.
+
 Source: Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022,
 Algorithm 1. Differs: gaze is regression, so the statistic is the logarithm of the loss in place of
 the logit of the confidence; membership is of a unit, which is a frame or a person.

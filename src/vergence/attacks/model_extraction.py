@@ -3,6 +3,8 @@
 The attacker may ask for a limited number of answers, which are probabilities, knows the
 architecture and the shape of its input, and has no data.
 
+Used by `audit.model_extraction`.
+
 Source: Tramer et al., "Stealing machine learning models via prediction APIs", USENIX Security 2016;
 agreement as the aim: Jagielski et al., "High accuracy and high fidelity extraction of neural
 networks", USENIX Security 2020.

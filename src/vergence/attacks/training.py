@@ -1,4 +1,8 @@
-"""Training loop of attackers' networks: Adam on shuffled batches with a cosine schedule."""
+"""Training loop of attackers' networks: Adam on shuffled batches with a cosine schedule.
+
+Used by `attacks.hijacking`, `attacks.inverse_network`, `attacks.label_inference`,
+`attacks.model_extraction` and `attacks.score`.
+"""
 
 from __future__ import annotations
 

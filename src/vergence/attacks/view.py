@@ -2,6 +2,9 @@
 
 An attack gets an `AttackerView` and `AttackerKnowledge` and nothing else, so that it cannot use
 data that a real attacker would not have. A defence is judged by the attacker who knows most.
+
+Used by `attacks.defended_clients`, `attacks.inverse_network`, `audit.replay`, `audit.smashed_data`
+and `audit.updates`.
 """
 
 from __future__ import annotations

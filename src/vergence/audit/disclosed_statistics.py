@@ -3,6 +3,8 @@
 No model is trained: the statistics follow from a person's data. The attacker has a copy of the
 named people's data, or other data of the same people (linkage), and has to name the owner of
 statistics of the training data: as the run sent them, and with noise that the run did not add.
+
+Used by `audit.run`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Findings of `vergence privacy audit`, which are printed and written below the run directory."""
+"""Findings of `vergence privacy audit`, which are printed and written below the run directory.
+
+Used by `audit.run`, `audit.smashed_data` and `reports.ethics.attack_findings`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The attacker knows everybody else's data and the plan: shadow runs repeat the experiment without
 this person, with other seeds. A model that fits the person's training samples better than the
 shadow models, which never saw them, was probably trained on them.
+
+Used by `audit.membership`, `audit.teacher_membership` and `unlearning.forget`.
 """
 
 from __future__ import annotations

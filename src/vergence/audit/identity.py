@@ -3,6 +3,9 @@
 The attacker knows everybody's training pictures by name, and has to name the owners of test
 pictures of other days. It sees what the run's server received: smashed data, and labels if the
 method sends them; if not, gaze is estimated from smashed data.
+
+Used by `audit.disclosed_statistics`, `audit.membership`, `audit.model_extraction`, `audit.run`,
+`audit.smashed_data` and `audit.updates`.
 """
 
 from __future__ import annotations

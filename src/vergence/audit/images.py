@@ -1,4 +1,7 @@
-"""Image helpers of `vergence privacy audit`: pixels, records of tables, a grid of pictures."""
+"""Image helpers of `vergence privacy audit`: pixels, records of tables, a grid of pictures.
+
+Used in `audit` and `reports`.
+"""
 
 from __future__ import annotations
 

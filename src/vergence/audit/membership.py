@@ -4,6 +4,8 @@ In the finished run everybody was a member, so there is nobody to tell members f
 is therefore repeated in shadow runs, on random halves of everybody's frames and on random halves of
 the people. Each shadow run is attacked in turn, and the others show how losses of members differ.
 
+Used by `audit.run` and `audit.teacher_membership`.
+
 Source: Carlini et al., Membership Inference Attacks From First Principles, S&P 2022.
 """
 

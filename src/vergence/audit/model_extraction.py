@@ -1,6 +1,8 @@
 """Model extraction audit: agreement between an owner's teacher and copies made from its answers.
 
 The attacker knows as much as the provider: the architecture and the input shape, and no data.
+
+Used by `audit.run`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A run directory does not contain updates. The same plan, initial model, data and seed give the same
 updates again, except for rounding, and for noise, which is drawn anew.
+
+Used by `audit.run` and `audit.updates`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The server sees smashed data of a split network (`smashed_data`), or model updat
 outsider has the model that unseen clients get, and infers from it whether a person or a picture was
 in the training data (`membership`). If owners keep teachers, these are attacked as well
 (`teacher_membership`), and copied (`model_extraction`).
+
+Used by `cli.privacy`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ inverse network maps smashed data of the run's own layers back to pictures: as t
 and behind defences that could have been added to the same layers. A run with a defence at its cut
 is attacked through that defence. A second table shows rates at which people are recognised, and
 the error of inferred gaze.
+
+Used by `audit.run`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Anybody who may ask the teacher sees its probabilities, and the provider has the student. Shadow
 runs on random halves of the owners' samples train both, and each shadow run is attacked in turn.
+
+Used by `audit.run`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The updates are those of the run's first rounds: single ones, or sums under secu
 picture is reconstructed from one person's first update, and, as the worst case, from an update that
 one picture made in one step. The attacker knows who sent the updates of one round, and names the
 senders in the next round, and in another session of the same people.
+
+Used by `audit.run`.
 """
 
 from __future__ import annotations

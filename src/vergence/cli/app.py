@@ -1,4 +1,7 @@
-"""The parser of command-line arguments, which imports a command's module when it is called."""
+"""The parser of command-line arguments, which imports a command's module when it is called.
+
+Used by `cli.main`.
+"""
 
 from __future__ import annotations
 

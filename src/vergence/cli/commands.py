@@ -3,6 +3,8 @@
 This module imports the standard library alone: the page is printed without the parser of arguments,
 and a command's module is imported when the command is called. A test compares the lines below with
 the commands themselves.
+
+Used by `cli.app`, `cli.main` and `cli.suggestions`.
 """
 
 from __future__ import annotations

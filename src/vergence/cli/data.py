@@ -1,4 +1,7 @@
-"""`vergence data`: data sets listed and checked, skew and partitions shown, eye patches cut."""
+"""`vergence data`: data sets listed and checked, skew and partitions shown, eye patches cut.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence data check`: runs the checks of a data set and prints what they find."""
+"""`vergence data check`: runs the checks of a data set and prints what they find.
+
+Used by `cli.data`.
+"""
 
 from __future__ import annotations
 

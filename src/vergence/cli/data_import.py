@@ -1,4 +1,7 @@
-"""`vergence data import`: recognises a folder of recordings and writes an experiment for it."""
+"""`vergence data import`: recognises a folder of recordings and writes an experiment for it.
+
+Used by `cli.data`.
+"""
 
 from __future__ import annotations
 

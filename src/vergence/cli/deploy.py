@@ -1,4 +1,7 @@
-"""The commands of `vergence deploy`: one experiment on many machines."""
+"""The commands of `vergence deploy`: one experiment on many machines.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Commands of other packages, which register them as entry points of `vergence.commands`."""
+"""Commands of other packages, which register them as entry points of `vergence.commands`.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence live`: a model on a camera."""
+"""`vergence live`: a model on a camera.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entry point of the `vergence` command: errors in one line, and exit codes."""
+"""Entry point of the `vergence` command: errors in one line, and exit codes.
+
+Used by `__main__`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence model`: pruning, costs of every cut of a network, and personal masks by layer."""
+"""`vergence model`: pruning, costs of every cut of a network, and personal masks by layer.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

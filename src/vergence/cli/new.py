@@ -1,4 +1,7 @@
-"""`vergence new`: a small folder to start from."""
+"""`vergence new`: a small folder to start from.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

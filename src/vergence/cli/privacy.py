@@ -1,4 +1,7 @@
-"""`vergence privacy`: attacks on a run, forgetting a person, the page for an ethics board."""
+"""`vergence privacy`: attacks on a run, forgetting a person, the page for an ethics board.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

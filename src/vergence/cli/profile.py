@@ -1,4 +1,7 @@
-"""The time profile of a command, printed at its end and written to the folder of its run."""
+"""The time profile of a command, printed at its end and written to the folder of its run.
+
+Used by `cli.runs`.
+"""
 
 from __future__ import annotations
 

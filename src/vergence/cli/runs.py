@@ -1,4 +1,7 @@
-"""The daily commands: run an experiment, watch it, compare methods, use the models."""
+"""The daily commands: run an experiment, watch it, compare methods, use the models.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

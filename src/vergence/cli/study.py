@@ -1,4 +1,7 @@
-"""`vergence study`: settings, protocols, calibration, other data sets, few labels, MLflow."""
+"""`vergence study`: settings, protocols, calibration, other data sets, few labels, MLflow.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

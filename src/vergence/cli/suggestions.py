@@ -1,4 +1,7 @@
-"""Suggestions, in one line, for commands and arguments that the parser does not know."""
+"""Suggestions, in one line, for commands and arguments that the parser does not know.
+
+Used by `cli.main`.
+"""
 
 from __future__ import annotations
 

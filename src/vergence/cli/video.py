@@ -1,4 +1,7 @@
-"""`vergence video`: videos made from videos."""
+"""`vergence video`: videos made from videos.
+
+Used by `cli.commands`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sums of sealed replies, and all that a server learns of them."""
+"""Sums of sealed replies, and all that a server learns of them.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Numbers that networks compute with become float32, whole numbers int64; bytes (images) stay uint8.
 Everything is copied: what happens to the arrays afterwards does not reach a run.
+
+Used by `api.finished_run` and `core.federation`.
 """
 
 from __future__ import annotations

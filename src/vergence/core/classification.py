@@ -1,4 +1,7 @@
-"""Tasks whose output is a score per class."""
+"""Tasks whose output is a score per class.
+
+Used by `tasks.gaze_zones`, `tasks.images` and `tasks.zero_shot`.
+"""
 
 from __future__ import annotations
 

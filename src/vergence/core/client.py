@@ -1,4 +1,7 @@
-"""The client context of one turn: the client's own data, the task, and its randomness."""
+"""The client context of one turn: the client's own data, the task, and its randomness.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 `aggregate` and `collect` ask clients, `fit` and `compute` ask for work on parameters and data.
 Split learning adds `attend`, `ask`, `forward` and `step`: a server's part serves clients batch by
 batch. Whoever drives the generator (`drive`) answers: the simulator, a network, a test.
+
+Used in most packages.
 """
 
 from __future__ import annotations

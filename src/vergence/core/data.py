@@ -1,4 +1,7 @@
-"""Samples of one client: columns, rows that many samples share, and the three parts of a split."""
+"""Samples of one client: columns, rows that many samples share, and the three parts of a split.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 `dir(vergence.methods)` is therefore instant, and `vergence.methods.FedPer` imports one module. A
 package with a `KIND`, such as "Method", lists only classes of this kind, which experiments can
 name; other classes of its modules can be imported but are not listed.
+
+Used in most packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Federations: people and their data, in memory, made on demand, or read by a data set."""
+"""Federations: people and their data, in memory, made on demand, or read by a data set.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

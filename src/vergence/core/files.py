@@ -1,6 +1,8 @@
 """Atomic, durable file writes that follow no links, one-line errors of a full disk, CSV, JSON.
 
 A folder may come from somebody else; a link in it could lead our writes to another file.
+
+Used in most packages.
 """
 
 from __future__ import annotations

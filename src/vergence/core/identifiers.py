@@ -1,4 +1,7 @@
-"""Ids of people: names that stay distinct on a screen, in a table and as files."""
+"""Ids of people: names that stay distinct on a screen, in a table and as files.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

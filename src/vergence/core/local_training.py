@@ -1,4 +1,7 @@
-"""Settings of a client's local training between two messages, and its optimiser's state."""
+"""Settings of a client's local training between two messages, and its optimiser's state.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Element masks: which parameters are personal."""
+"""Element masks: which parameters are personal.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

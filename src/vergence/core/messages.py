@@ -3,6 +3,8 @@
 At the boundary a reply becomes `(weight * update, weight)` per tree. Entries of weight 0 are
 erased there, before any transport or aggregation can see them, and are not sent: a masked tree
 travels as its shared entries alone, with the mask only in rounds in which it changed.
+
+Used in most packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A federated method: frozen options, a server half and a client half, joined by conversations."""
+"""A federated method: frozen options, a server half and a client half, joined by conversations.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names of methods, tasks, networks and data sets in experiments, and nouns after numbers."""
+"""Names of methods, tasks, networks and data sets in experiments, and nouns after numbers.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Training objectives other than the task's own loss, and losses sample by sample."""
+"""Training objectives other than the task's own loss, and losses sample by sample.
+
+Used in `audit`, `core`, `methods` and `privacy`.
+"""
 
 from __future__ import annotations
 

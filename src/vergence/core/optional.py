@@ -1,4 +1,8 @@
-"""Imports of optional libraries: each comes with an extra, and is loaded where it is used."""
+"""Imports of optional libraries: each comes with an extra, and is loaded where it is used.
+
+Used by `data.io.hdf5_files`, `data.zero_shot.semantics`, `model_tools.onnx_export` and
+`privacy.dp.accounting`.
+"""
 
 from __future__ import annotations
 

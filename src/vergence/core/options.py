@@ -1,4 +1,7 @@
-"""Range checks of option records, by the annotations of their fields."""
+"""Range checks of option records, by the annotations of their fields.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parameters: one flat vector, a layout that names its parts, and arithmetic on the vector."""
+"""Parameters: one flat vector, a layout that names its parts, and arithmetic on the vector.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

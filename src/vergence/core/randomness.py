@@ -1,4 +1,7 @@
-"""Randomness keyed by purpose: the same key gives the same numbers, in every process and order."""
+"""Randomness keyed by purpose: the same key gives the same numbers, in every process and order.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

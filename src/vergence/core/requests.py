@@ -1,4 +1,7 @@
-"""Records of a method's requests and their answers; the primitives are in `conversation`."""
+"""Records of a method's requests and their answers; the primitives are in `conversation`.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A state is a frozen dataclass whose leaves are Params, Mask, tensors, bytes, numbers, strings,
 None, or mappings and tuples of these. Arrays and bytes go into the safetensors body (masks eight
 entries to a byte), everything else into one JSON text in its header.
+
+Used in most packages.
 """
 
 from __future__ import annotations

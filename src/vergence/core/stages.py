@@ -1,4 +1,7 @@
-"""Networks as sequences of stages, and the pieces into which split learning cuts them."""
+"""Networks as sequences of stages, and the pieces into which split learning cuts them.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Checkpoints, messages, signed terms and marks of noise contain names of records. The literal name is
 written once at the class, so that the class itself can be renamed.
+
+Used in most packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tasks and models: the learning problem, and the network that solves it."""
+"""Tasks and models: the learning problem, and the network that solves it.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Few training samples: a repeatable, nested draw from each person's training part."""
+"""Few training samples: a repeatable, nested draw from each person's training part.
+
+Used by `experiment.schema` and `studies.skew`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Detection of the format of gaze recordings in a folder, by its files and their columns."""
+"""Detection of the format of gaze recordings in a folder, by its files and their columns.
+
+Used by `cli.data_import`.
+"""
 
 from __future__ import annotations
 

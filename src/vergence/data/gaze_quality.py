@@ -1,4 +1,7 @@
-"""Quality of people's gaze recordings: minutes, samples, share of valid gaze, gaps."""
+"""Quality of people's gaze recordings: minutes, samples, share of valid gaze, gaps.
+
+Used by `cli.data_import`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Noisy clients: Gaussian noise on the training inputs of a share of the people.
 
+Used by `api.from_objects`, `experiment.privacy.schema`, `experiment.schema` and `studies.skew`.
+
 Source: adaptive-FL paper, section 3.4 and Fig. 4 (deviation 0.5, after Mills et al. 2021).
 """
 

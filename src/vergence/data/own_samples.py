@@ -3,6 +3,9 @@
 Layout of `root`: `own_samples.npz`. An array is a column with a row per sample, under its name in
 the task (`image`, `gaze`, `pose`); an array of rows that many samples share is named `NAME@COLUMN`,
 where COLUMN holds their row numbers (`frames@frame_ids`). The samples for training come first.
+
+Used by `adaptation.adapted_run`, `adaptation.own_data`, `deployment.private_inference.client`,
+`experiment.run` and `video.predict_angles`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Labelled features of one owner, and the classes that its teacher sees in training."""
+"""Labelled features of one owner, and the classes that its teacher sees in training.
+
+Used throughout `data`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dealing of samples, days or images to training, validation and test."""
+"""Dealing of samples, days or images to training, validation and test.
+
+Used throughout `data`.
+"""
 
 from __future__ import annotations
 

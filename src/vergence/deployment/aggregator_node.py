@@ -1,4 +1,7 @@
-"""Aggregator node: adds shares of replies, and sees neither replies nor models."""
+"""Aggregator node: adds shares of replies, and sees neither replies nor models.
+
+Used by `deployment.server_run`.
+"""
 
 from __future__ import annotations
 

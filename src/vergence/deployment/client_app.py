@@ -1,4 +1,7 @@
-"""Client application: a node with a person's data, its own key, and its states on its own disk."""
+"""Client application: a node with a person's data, its own key, and its states on its own disk.
+
+Used by `deployment.flower_app`, `deployment.main_server_node` and `deployment.server_run`.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A server's request says how far the run is, which points to measure, and which o
 states to start from. A client has the plan too: it computes the first two from the message's round,
 and keeps a ledger of the third on its own disk. Secure sums hide a single reply among many; a
 server that lied to one client about any of the three could make that client's reply stand out.
+
+Used by `deployment.client_node`.
 """
 
 from __future__ import annotations

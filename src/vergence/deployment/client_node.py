@@ -3,6 +3,8 @@
 All that a client remembers is on its disk, so that every request may be answered by a new process.
 Its state is staged: a request names the file to start from, a turn writes a new file, and the next
 request names the one that counted. The same request sent again gets the stored answer.
+
+Used by `deployment.client_app`.
 """
 
 from __future__ import annotations

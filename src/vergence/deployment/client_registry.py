@@ -2,6 +2,9 @@
 
 A node names its client in its first answer, and signs every answer together with the request: so a
 node cannot answer for another client, and an old answer fits no new request.
+
+Used by `deployment.flower_app`, `deployment.joined_node`, `deployment.server_run`,
+`deployment.teacher_quota` and `deployment.transport.flower`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Connection diagnostics of a deployment: one line that says why a node cannot connect."""
+"""Connection diagnostics of a deployment: one line that says why a node cannot connect.
+
+Used in `cli` and `deployment`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 No part of Flower is replaced, and nothing is added: there is no admission control, no signature,
 and no run that clients were given beforehand. Flower's SuperLink decides who is a client.
 Protections that need more are refused (`engine/compatibility.py`, "a stock Flower app").
+
+Used by `cli.deploy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Creation of a deployment's folders, and of the keys of a node that makes its own."""
+"""Creation of a deployment's folders, and of the keys of a node that makes its own.
+
+Used by `cli.deploy` and `deployment.flower_app`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Nothing here imports torch before `facts` is called, so that a process that only watches others
 stays small.
+
+Used in `cli`, `deployment`, `monitoring` and `unlearning`.
 """
 
 from __future__ import annotations

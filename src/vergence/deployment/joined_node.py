@@ -1,4 +1,8 @@
-"""Base class of all nodes that join a server: reads an experiment, and signs its answers."""
+"""Base class of all nodes that join a server: reads an experiment, and signs its answers.
+
+Used by `deployment.client_app`, `deployment.flower_app`, `deployment.folder_setup`,
+`deployment.resident_node` and `deployment.server_run`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Certificates and keys of a deployment: signatures of answers, and encryption for one node."""
+"""Certificates and keys of a deployment: signatures of answers, and encryption for one node.
+
+Used throughout `deployment`.
+"""
 
 from __future__ import annotations
 

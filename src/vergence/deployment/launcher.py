@@ -1,4 +1,7 @@
-"""`vergence deploy`: folders of a server and its clients, and the processes that run in them."""
+"""`vergence deploy`: folders of a server and its clients, and the processes that run in them.
+
+Used by `cli.deploy` and `deployment.folder_setup`.
+"""
 
 from __future__ import annotations
 

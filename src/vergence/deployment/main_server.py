@@ -5,6 +5,8 @@ layers. The aggregator runs the rounds and averages the clients' layers, and see
 it relays encrypted requests and answers between the other two, and attaches to the requests the
 layers that only it has.
 
+Used by `deployment.main_server_node` and `deployment.server_run`.
+
 Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022, section
 3.1 (main server and fed server).
 """

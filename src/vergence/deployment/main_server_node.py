@@ -1,4 +1,7 @@
-"""Main server node: runs sessions with clients, by way of the aggregator."""
+"""Main server node: runs sessions with clients, by way of the aggregator.
+
+Used by `deployment.server_run`.
+"""
 
 from __future__ import annotations
 

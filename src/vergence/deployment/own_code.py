@@ -3,6 +3,9 @@
 Whoever makes a deployment runs their own files anyway. The operator of every other machine is shown
 the path and the SHA-256 of each file, accepts exactly these bytes by an option of a command, and
 runs them and no others.
+
+Used by `cli.deploy`, `deployment.folder_setup`, `deployment.joined_node`, `deployment.launcher`
+and `deployment.server_run`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Requests and answers between server and clients, and checks of their form.
 
 Neither side trusts the other: what is not of this form is refused before it is used.
+
+Used throughout `deployment`.
 """
 
 from __future__ import annotations

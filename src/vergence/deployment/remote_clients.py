@@ -1,6 +1,9 @@
 """Worker pool of remote clients: sends every task as bytes to a client node (`client_node.py`).
 
 A `Transport` carries the bytes; nothing here depends on how.
+
+Used by `cli.deploy`, `deployment.client_registry`, `deployment.main_server`,
+`deployment.main_server_node`, `deployment.server_run` and `deployment.transport.flower`.
 """
 
 from __future__ import annotations

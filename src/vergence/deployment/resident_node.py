@@ -1,4 +1,7 @@
-"""Node whose process stays between tasks, since its state is in memory."""
+"""Node whose process stays between tasks, since its state is in memory.
+
+Used by `deployment.aggregator_node`, `deployment.main_server_node` and `deployment.server_run`.
+"""
 
 from __future__ import annotations
 

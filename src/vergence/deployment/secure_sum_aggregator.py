@@ -2,6 +2,8 @@
 
 An attempt under way is in memory alone. An aggregator that is restarted has lost it, and in another
 attempt it takes part only if that is the very same sum, by `sum.spent` on its disk.
+
+Used by `deployment.aggregator_node`.
 """
 
 from __future__ import annotations

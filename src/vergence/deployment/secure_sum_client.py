@@ -3,6 +3,8 @@
 `sum.row` holds the client's contribution to the sum of its last turn, `sum.attempt` the secrets of
 an attempt under way, `sum.spent` the contributions that were opened, each with its sum; in sums on
 shares, the row that was contributed. Nobody else may read these files.
+
+Used by `deployment.client_node` and `deployment.secure_sum_aggregator`.
 """
 
 from __future__ import annotations

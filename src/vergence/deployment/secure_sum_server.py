@@ -1,4 +1,7 @@
-"""Server's side of secure sums of remote clients: sends the protocol's messages as requests."""
+"""Server's side of secure sums of remote clients: sends the protocol's messages as requests.
+
+Used by `deployment.remote_clients`.
+"""
 
 from __future__ import annotations
 

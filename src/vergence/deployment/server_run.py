@@ -1,4 +1,7 @@
-"""Apps that Flower looks up by name: the run of a server's folder, and a client's node."""
+"""Apps that Flower looks up by name: the run of a server's folder, and a client's node.
+
+Used by `deployment.flower_app`, `deployment.launcher` and `deployment.transport.flower_processes`.
+"""
 
 # Flower is an extra.
 # pyright: reportMissingImports=false

@@ -2,6 +2,8 @@
 
 The count is a file in the client's folder that only grows, and not part of the client's state: a
 server decides which state a turn starts from, and could otherwise reset the count.
+
+Used by `deployment.client_app`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Rules for what a round waits for: `virtual_clock` decides by them which replies are late.
 
 A round waits for all replies, a number of them or a time, or takes whichever is next.
+
+Used by `engine.compatibility`, `engine.plan`, `engine.virtual_clock`, `experiment.record_tables`,
+`experiment.schema` and `studies.comparability`.
 """
 
 from __future__ import annotations

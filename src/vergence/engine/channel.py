@@ -1,4 +1,8 @@
-"""Channels between a server and clients in the same process: direct, or through bytes."""
+"""Channels between a server and clients in the same process: direct, or through bytes.
+
+Used by `deployment.remote_clients`, `engine.client_runner`, `engine.split_session` and
+`engine.workers.pools`.
+"""
 
 from __future__ import annotations
 

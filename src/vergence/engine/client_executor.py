@@ -1,4 +1,7 @@
-"""Execution of clients' turns: the method's client half, local training, sealed replies."""
+"""Execution of clients' turns: the method's client half, local training, sealed replies.
+
+Used in `adaptation`, `deployment`, `engine` and `experiment`.
+"""
 
 from __future__ import annotations
 

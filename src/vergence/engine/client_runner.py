@@ -1,4 +1,7 @@
-"""Runner of clients' tasks: takes turns, checks replies, files states, adds replies up."""
+"""Runner of clients' tasks: takes turns, checks replies, files states, adds replies up.
+
+Used in `deployment` and `engine`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Digest of this package's source code."""
+"""Digest of this package's source code.
+
+Used by `deployment.folders`, `engine.workers.ray_transfer` and `experiment.provenance`.
+"""
 
 from __future__ import annotations
 

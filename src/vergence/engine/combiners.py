@@ -1,4 +1,7 @@
-"""Combiners: turn the replies to one request into the answer that the method gets."""
+"""Combiners: turn the replies to one request into the answer that the method gets.
+
+Used by `engine.exchange`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A row names two things that do not go together, and says why. Below the rows, `SETTINGS` says when a
 plan has such a thing; `METHODS` in `compatibility_check` says it for methods.
+
+Used by `deployment.flower_app`, `engine.compatibility_check`, `engine.plan` and
+`reports.compatibility_matrix`.
 """
 
 from __future__ import annotations

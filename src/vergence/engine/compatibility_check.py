@@ -1,6 +1,8 @@
 """Check of a method against the table of incompatibilities, before anything runs.
 
 What depends on the number of people is checked once it is known: `check_privacy`.
+
+Used by `audit.updates`, `deployment.flower_app`, `engine.round_loop` and `experiment.schema`.
 """
 
 from __future__ import annotations

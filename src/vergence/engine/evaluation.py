@@ -1,4 +1,8 @@
-"""Evaluation of models: on a person's own test samples, and on everybody's together."""
+"""Evaluation of models: on a person's own test samples, and on everybody's together.
+
+Used by `deployment.remote_clients`, `engine.client_executor`, `experiment.trained_run`,
+`experiment.user_code_errors` and `experiment.validation`.
+"""
 
 from __future__ import annotations
 

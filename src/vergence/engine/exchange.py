@@ -1,4 +1,7 @@
-"""Exchange with clients: distributes turns over workers, aggregates replies, counts costs."""
+"""Exchange with clients: distributes turns over workers, aggregates replies, counts costs.
+
+Used by `deployment.main_server` and `engine.round_loop`.
+"""
 
 from __future__ import annotations
 

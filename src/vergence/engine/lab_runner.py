@@ -1,4 +1,7 @@
-"""Runner of labs: each person in a lab takes a turn, and the lab sends the sum of their replies."""
+"""Runner of labs: each person in a lab takes a turn, and the lab sends the sum of their replies.
+
+Used by `engine.round_loop`.
+"""
 
 from __future__ import annotations
 

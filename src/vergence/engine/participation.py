@@ -1,4 +1,7 @@
-"""Participation of clients: availability, charging rules, losses in a round, final departures."""
+"""Participation of clients: availability, charging rules, losses in a round, final departures.
+
+Used in `api`, `cli`, `engine`, `experiment` and `studies`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plan of a run: rounds, seeds, evaluation, checkpoints, and all other settings."""
+"""Plan of a run: rounds, seeds, evaluation, checkpoints, and all other settings.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

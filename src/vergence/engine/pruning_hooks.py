@@ -1,4 +1,7 @@
-"""Hooks for pruning during training: models that are trained or predict keep their zeros."""
+"""Hooks for pruning during training: models that are trained or predict keep their zeros.
+
+Used by `engine.protections.setup`.
+"""
 
 from __future__ import annotations
 

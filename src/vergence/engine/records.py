@@ -1,4 +1,7 @@
-"""Records of one turn of a client: its task, its state, its result; batches and groups of them."""
+"""Records of one turn of a client: its task, its state, its result; batches and groups of them.
+
+Used in `adaptation`, `deployment`, `engine`, `experiment` and `video`.
+"""
 
 from __future__ import annotations
 

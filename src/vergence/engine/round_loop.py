@@ -1,6 +1,8 @@
 """The loop over rounds of one seed: setup, rounds, finish.
 
 A round draws a cohort, holds the method's conversation with it, evaluates, and writes a checkpoint.
+
+Used in most packages.
 """
 
 from __future__ import annotations

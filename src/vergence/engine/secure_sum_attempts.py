@@ -1,4 +1,7 @@
-"""Attempts at a secure sum: runs of a protocol, however its messages travel."""
+"""Attempts at a secure sum: runs of a protocol, however its messages travel.
+
+Used in `deployment` and `engine`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A client encodes its reply as a row of words (`reply_layout.py`), which workers add up like any
 other tree. In a simulation rows are simply added; in a deployment a protocol adds them
 (`secure_sum_attempts.py`). Both give the same bits, in whatever order.
+
+Used in `deployment`, `engine` and `reports`.
 """
 
 from __future__ import annotations

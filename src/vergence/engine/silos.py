@@ -1,4 +1,8 @@
-"""Labs: clients with many people inside, and what follows for the number of clients."""
+"""Labs: clients with many people inside, and what follows for the number of clients.
+
+Used by `engine.compatibility`, `engine.lab_runner`, `engine.plan`, `engine.protections.user_level`
+and `experiment.schema`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Selection of a run's device, precision and solver (clients trained one by one or in stacks)."""
+"""Selection of a run's device, precision and solver (clients trained one by one or in stacks).
+
+Used by `engine.round_loop` and `experiment.validation`.
+"""
 
 from __future__ import annotations
 

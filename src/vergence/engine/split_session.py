@@ -1,4 +1,8 @@
-"""Session of split learning: one copy of a server's part serves its clients, message by message."""
+"""Session of split learning: one copy of a server's part serves its clients, message by message.
+
+Used by `deployment.main_server`, `deployment.remote_clients`, `engine.client_runner` and
+`engine.exchange`.
+"""
 
 # A session has one owner of state and of failures; see docs/explanation/decisions/sessions.md.
 

@@ -2,6 +2,8 @@
 
 It simulates clients at work, arrivals of replies and staleness. `asynchronous_aggregation` holds
 the rules.
+
+Used by `engine.combiners`, `engine.exchange` and `engine.round_loop`.
 """
 
 from __future__ import annotations

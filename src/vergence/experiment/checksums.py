@@ -1,6 +1,8 @@
 """SHA256SUMS of a finished run directory: one flipped byte in any of its files is found.
 
 The format is that of coreutils: `sha256sum -c SHA256SUMS` checks a directory without vergence.
+
+Used in most packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Accuracy of every class at the end of a run, for tasks that score class by class."""
+"""Accuracy of every class at the end of a run, for tasks that score class by class.
+
+Used by `experiment.run` and `reports.plots.class_accuracy`.
+"""
 
 from __future__ import annotations
 

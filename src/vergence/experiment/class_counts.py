@@ -1,4 +1,7 @@
-"""Class counts: numbers of everybody's training samples of each class, in classes.csv."""
+"""Class counts: numbers of everybody's training samples of each class, in classes.csv.
+
+Used by `experiment.run` and `studies.class_partition`.
+"""
 
 from __future__ import annotations
 

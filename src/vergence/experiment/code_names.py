@@ -2,6 +2,8 @@
 
 This module parses names and finds files. It imports nothing, not even a parent package, since an
 import runs code: whether code may run is decided in `vergence.experiment.trust`.
+
+Used in `deployment`, `experiment` and `monitoring`.
 """
 
 from __future__ import annotations

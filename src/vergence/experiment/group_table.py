@@ -1,4 +1,7 @@
-"""Groups of people at the end of a run, for methods that keep a model per group."""
+"""Groups of people at the end of a run, for methods that keep a model per group.
+
+Used by `experiment.run` and `reports.plots.groups`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Unseen clients: people on whom a finished run did not train, and the runs without them."""
+"""Unseen clients: people on whom a finished run did not train, and the runs without them.
+
+Used in `adaptation`, `model_tools`, `studies` and `unlearning`.
+"""
 
 from __future__ import annotations
 

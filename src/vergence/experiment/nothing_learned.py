@@ -1,4 +1,7 @@
-"""Detection of runs in which nothing was learned, as no reply counted in any round."""
+"""Detection of runs in which nothing was learned, as no reply counted in any round.
+
+Used by `deployment.server_run` and `experiment.run`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Experiments that come with the package, and are found by name."""
+"""Experiments that come with the package, and are found by name.
+
+Used by `cli.deploy` and `experiment.schema`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Digests of what a run's bits depend on: its config, code and data."""
+"""Digests of what a run's bits depend on: its config, code and data.
+
+Used in `deployment`, `experiment`, `monitoring` and `studies`.
+"""
 
 from __future__ import annotations
 

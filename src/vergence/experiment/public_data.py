@@ -1,4 +1,7 @@
-"""Public samples of a run's server: another data set, or samples that people release."""
+"""Public samples of a run's server: another data set, or samples that people release.
+
+Used by `deployment.joined_node` and `experiment.schema`.
+"""
 
 from __future__ import annotations
 

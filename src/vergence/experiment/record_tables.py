@@ -1,4 +1,7 @@
-"""Option records written as tables of an experiment file: the inverse of `record_from_table`."""
+"""Option records written as tables of an experiment file: the inverse of `record_from_table`.
+
+Used by `adaptation.adapted_run`, `api.from_objects` and `api.reopened`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Registry of the classes that experiments name: own modules, users' files, and packages."""
+"""Registry of the classes that experiments name: own modules, users' files, and packages.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

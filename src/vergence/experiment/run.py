@@ -1,4 +1,7 @@
-"""Running an experiment: data once, then every method and seed, then tables and the report."""
+"""Running an experiment: data once, then every method and seed, then tables and the report.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

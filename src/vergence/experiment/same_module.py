@@ -3,6 +3,8 @@
 Python keeps neither the text nor the time of an import. So the text runs again under another name,
 and both modules are compared: functions by their code, classes by all their attributes, plain
 values by their value. Objects that cannot be compared in this way count as different.
+
+Used by `experiment.registry`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A few fixed test samples with predicted heat maps, for pictures in reports."""
+"""A few fixed test samples with predicted heat maps, for pictures in reports.
+
+Used by `experiment.run`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 It is written for methods and for each person's own baseline without learning. A block is a picture,
 or the scene of a video's window, under the data set's own number, which is the same in every split.
 Samples without such a number are cut into up to 20 runs of neighbours.
+
+Used by `experiment.run`.
 """
 
 from __future__ import annotations

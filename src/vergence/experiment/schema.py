@@ -3,6 +3,8 @@
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
 `few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
 `privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`, `study`; `--set a.b=c` wins over all.
+
+Used in most packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Search spaces of a sweep: settings of each method, and equally many points for all."""
+"""Search spaces of a sweep: settings of each method, and equally many points for all.
+
+Used by `experiment.schema`, `studies.sweep`, `studies.sweep_figure` and `studies.trials`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The model is read from that run's final state. A run that started from it has a copy, so that it can
 be read, verified and resumed without the other run. Docs: docs/reference/runs.md.
+
+Used in most packages.
 """
 
 from __future__ import annotations

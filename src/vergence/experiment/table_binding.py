@@ -1,6 +1,8 @@
 """Records made from the tables of an experiment file, whose keys and values are checked.
 
 A misspelt key, and a value that does not fit its field, are answered here.
+
+Used in `api`, `cli`, `experiment` and `studies`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finished runs read from disk: their experiment, states and data, and the models that result."""
+"""Finished runs read from disk: their experiment, states and data, and the models that result.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

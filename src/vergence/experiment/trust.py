@@ -5,6 +5,8 @@ starts the experiment; the config of a run folder, or of a deployment, may be so
 its code runs only where the user says `--trust-code`. Nothing may run where no command said so.
 
 Code is known here by its place, `my.py` or `package.module`, whichever of its classes is meant.
+
+Used in most packages.
 """
 
 from __future__ import annotations

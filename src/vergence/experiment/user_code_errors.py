@@ -1,4 +1,7 @@
-"""Errors in the user's own code during a run, reported in one line that names file and line."""
+"""Errors in the user's own code during a run, reported in one line that names file and line.
+
+Used by `experiment.run` and `experiment.validation`.
+"""
 
 from __future__ import annotations
 

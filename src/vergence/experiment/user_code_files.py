@@ -1,4 +1,7 @@
-"""Errors in the user's Python files as they are read, reported in one line with file and line."""
+"""Errors in the user's Python files as they are read, reported in one line with file and line.
+
+Used by `experiment.registry` and `experiment.user_code_errors`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Validation of an experiment with its data: once, before anything is written or trained."""
+"""Validation of an experiment with its data: once, before anything is written or trained.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The file has the columns of the task `gaze_angle`: labelled samples of one person, for `vergence
 adapt`.
+
+Used by `live.command`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`vergence live`: connects an exported model, a camera, a window and a recording."""
+"""`vergence live`: connects an exported model, a camera, a window and a recording.
+
+Used by `cli.live`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Eye patches from frames of a camera that shows a face, or one eye at close range."""
+"""Eye patches from frames of a camera that shows a face, or one eye at close range.
+
+Used by `live.calibration`, `live.command` and `live.views`.
+"""
 
 from __future__ import annotations
 

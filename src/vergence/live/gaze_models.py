@@ -1,4 +1,7 @@
-"""Exported gaze models in onnxruntime: streams of frames, windows of frames, and eyes."""
+"""Exported gaze models in onnxruntime: streams of frames, windows of frames, and eyes.
+
+Used by `live.command` and `live.views`.
+"""
 
 from __future__ import annotations
 

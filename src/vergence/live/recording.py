@@ -1,4 +1,7 @@
-"""Recording of a live session: pictures with gaze as mp4, and a CSV of the same name."""
+"""Recording of a live session: pictures with gaze as mp4, and a CSV of the same name.
+
+Used by `live.command` and `live.session`.
+"""
 
 from __future__ import annotations
 

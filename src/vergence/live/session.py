@@ -1,4 +1,7 @@
-"""Session of `vergence live`: frames of a camera are predicted on, shown and recorded."""
+"""Session of `vergence live`: frames of a camera are predicted on, shown and recorded.
+
+Used by `live.command`.
+"""
 
 from __future__ import annotations
 

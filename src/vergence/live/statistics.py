@@ -1,4 +1,7 @@
-"""Statistics of a live session: frames a second, latency, dropped frames and memory."""
+"""Statistics of a live session: frames a second, latency, dropped frames and memory.
+
+Used by `live.session`.
+"""
 
 from __future__ import annotations
 

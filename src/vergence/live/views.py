@@ -1,4 +1,7 @@
-"""Views of a live session: draw the predicted map or direction on a frame."""
+"""Views of a live session: draw the predicted map or direction on a frame.
+
+Used by `live.command` and `live.session`.
+"""
 
 from __future__ import annotations
 

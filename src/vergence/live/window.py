@@ -1,4 +1,7 @@
-"""Window for `vergence live` by tkinter, which comes with Python on most systems."""
+"""Window for `vergence live` by tkinter, which comes with Python on most systems.
+
+Used by `live.command` and `live.session`.
+"""
 
 from __future__ import annotations
 

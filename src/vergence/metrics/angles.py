@@ -2,6 +2,8 @@
 
 Positive pitch looks up, positive yaw looks to the image left; vectors have x to the right, y down
 and z away from the camera, so a gaze straight at the camera is (0, 0, -1).
+
+Used in most packages.
 """
 
 import torch

@@ -1,4 +1,8 @@
-"""Correction of predicted gaze angles for one person, from a few samples with known gaze."""
+"""Correction of predicted gaze angles for one person, from a few samples with known gaze.
+
+Used by `adaptation.adapted_run`, `adaptation.fine_tuning`, `adaptation.other_people`,
+`studies.calibration` and `tasks.gaze_angle`.
+"""
 
 from __future__ import annotations
 

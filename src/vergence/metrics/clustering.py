@@ -1,4 +1,7 @@
-"""Clustering: K-means, separation of groups, and agreement of two groupings."""
+"""Clustering: K-means, separation of groups, and agreement of two groupings.
+
+Used by `methods.clustered.cfedvs` and `methods.clustered.fedgroup`.
+"""
 
 from __future__ import annotations
 

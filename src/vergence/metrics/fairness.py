@@ -1,4 +1,7 @@
-"""Fairness of a method to people: its best and worst person, the spread, and whom it harms."""
+"""Fairness of a method to people: its best and worst person, the spread, and whom it harms.
+
+Used in `metrics`, `reports`, `results` and `studies`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Points are [..., fixations, 2]: x, y in [0, 1] from the top-left corner, NaN where there is none. A
 point belongs to the pixel that contains it, floor(x W), floor(y H); the right and lower border
 belong to the last pixel.
+
+Used in `experiment`, `metrics`, `models` and `tasks`.
 """
 
 import torch

@@ -1,4 +1,7 @@
-"""Harm to one person: a loss against the best of several references that test samples can show."""
+"""Harm to one person: a loss against the best of several references that test samples can show.
+
+Used by `results.harm` and `studies.comparison_tables`.
+"""
 
 from __future__ import annotations
 

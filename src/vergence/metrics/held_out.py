@@ -1,4 +1,7 @@
-"""Choice between candidates on held-out data; in doubt the first, simplest one is chosen."""
+"""Choice between candidates on held-out data; in doubt the first, simplest one is chosen.
+
+Used by `adaptation.choice`, `methods.interpolation` and `metrics.personal_priors`.
+"""
 
 from __future__ import annotations
 

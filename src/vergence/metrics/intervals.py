@@ -1,4 +1,7 @@
-"""Confidence intervals over people: the unit is the person, never the sample or the seed."""
+"""Confidence intervals over people: the unit is the person, never the sample or the seed.
+
+Used in `engine`, `model_tools`, `results`, `studies` and `unlearning`.
+"""
 
 from __future__ import annotations
 

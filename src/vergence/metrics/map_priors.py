@@ -1,4 +1,7 @@
-"""Baseline gaze maps without learning: uniform, centre, priors, motion, and others' gaze."""
+"""Baseline gaze maps without learning: uniform, centre, priors, motion, and others' gaze.
+
+Used by `models.glc.reference_map` and `tasks.gaze_map`.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

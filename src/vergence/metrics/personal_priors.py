@@ -2,6 +2,8 @@
 
 A prior is a bank of maps beside a person's samples. Training samples are given a map that was made
 without them, so that a network does not learn to trust a map that knows the answer.
+
+Used in `adaptation`, `metrics`, `model_tools`, `tasks` and `video`.
 """
 
 from __future__ import annotations

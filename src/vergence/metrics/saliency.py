@@ -5,6 +5,8 @@
 has at least one point. A map without any structure (all pixels equal) has defined scores: NSS and
 CC 0, both AUCs 0.5.
 
+Used by `tasks.gaze_map` and `video.predict_maps`.
+
 Source: Bylinskii et al. 2019, "What do different evaluation metrics tell us about saliency
 models?", unless a function says otherwise.
 """

@@ -3,6 +3,8 @@
 All of them read M = (P - min) / (max - min + 1e-6) per frame and the label's region
 B = [L > 0.064 max L], a disc of 4.3 % of a 64 x 64 map. The threshold grid is part of the number:
 the label map itself scores 0.83 on the official grid and 1.0 on the full one.
+
+Used by `tasks.gaze_map`.
 """
 
 from typing import NamedTuple

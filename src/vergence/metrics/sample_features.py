@@ -1,6 +1,8 @@
 """Comparable features of samples: small grey pictures, other inputs, and labels in a unit.
 
 What the skew measures (`vergence.metrics.skew`) need of any federation, without a network.
+
+Used by `metrics.skew` and `studies.skew`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Four compare distributions, P(x), P(y), P(x|y) and P(y|x), by the energy coefficient; the others are
 the dependence of a client's samples on each other and the amount of data. docs/how-to/skew.md gives
 the formulas, and says which skews cannot be told apart.
+Used by `studies.skew`.
+
 Source: taxonomy of the adaptive-FL paper, section 3.1; energy coefficient of Szekely and Rizzo,
 "Energy statistics", Journal of Statistical Planning and Inference 143(8), 2013.
 """

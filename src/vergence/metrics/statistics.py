@@ -3,6 +3,9 @@
 Differences below the rounding of a mean of float64 are no differences: numbers are rounded to
 `DECIMALS` before they are ranked, so that what is equal counts as a tie. What each number means:
 docs/explanation/statistics.md.
+
+Used by `metrics.harm`, `metrics.sample_size`, `results.significance` and
+`studies.comparison_tables`.
 """
 
 from __future__ import annotations

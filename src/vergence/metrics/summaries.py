@@ -4,6 +4,8 @@ The protocol of SumMe and TVSum. Scores are given at sampled frames (picks) and 
 frames; a shot is worth the mean score of its frames; the most valuable shots that fit into 15 % of
 the frames are the summary. F depends mostly on how long the shots are: print a random row on the
 same shots beside it, and rank agreement before it.
+
+Used by `tasks.summary` and `video.summarise`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Zero-shot scores over seen and unseen classes, every class counting once; and ESZSL."""
+"""Zero-shot scores over seen and unseen classes, every class counting once; and ESZSL.
+
+Used by `tasks.zero_shot`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Latency of calls, measured in turn so that a busy moment affects all of them equally."""
+"""Latency of calls, measured in turn so that a busy moment affects all of them equally.
+
+Used by `model_tools.onnx_export` and `model_tools.pruning_study`.
+"""
 
 from __future__ import annotations
 

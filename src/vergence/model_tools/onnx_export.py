@@ -1,4 +1,7 @@
-"""`vergence export`: the model a person predicts with as one ONNX file, checked and timed."""
+"""`vergence export`: the model a person predicts with as one ONNX file, checked and timed.
+
+Used by `cli.runs`, `deployment.private_inference.sharing` and `live.command`.
+"""
 
 from __future__ import annotations
 

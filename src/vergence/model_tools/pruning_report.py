@@ -1,4 +1,7 @@
-"""Report on the pruning of a run's models: the table, notes on it, and the figure."""
+"""Report on the pruning of a run's models: the table, notes on it, and the figure.
+
+Used by `model_tools.pruning_study`.
+"""
 
 from __future__ import annotations
 

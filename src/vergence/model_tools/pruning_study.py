@@ -1,4 +1,7 @@
-"""`vergence model prune`: error, size and speed of a finished run's models after pruning."""
+"""`vergence model prune`: error, size and speed of a finished run's models after pruning.
+
+Used by `cli.model`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Networks run on tensors of the device "meta", which have shapes and types and no data: costs of
 large networks are found in moments and without memory.
+
+Used by `model_tools.split_pace`, `model_tools.split_plan` and `reports.traffic`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Duration of a round of split learning, by the speeds of device, server and network."""
+"""Duration of a round of split learning, by the speeds of device, server and network.
+
+Used by `cli.model` and `model_tools.split_plan`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence model split-plan`: cost of every cut of a network, before training."""
+"""`vergence model split-plan`: cost of every cut of a network, before training.
+
+Used by `cli.model`.
+"""
 
 from __future__ import annotations
 

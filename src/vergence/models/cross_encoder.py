@@ -1,4 +1,7 @@
-"""The Cross-Encoder, which turns an eye image into an eye code and a gaze code, and back."""
+"""The Cross-Encoder, which turns an eye image into an eye code and a gaze code, and back.
+
+Used by `models.siamese`, `studies.few_shot`, `tasks.auto_encoder` and `tasks.cross_encoder`.
+"""
 
 from __future__ import annotations
 

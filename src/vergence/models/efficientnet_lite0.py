@@ -1,4 +1,7 @@
-"""EfficientNet-Lite0 with its ImageNet weights: the network whose features are frozen."""
+"""EfficientNet-Lite0 with its ImageNet weights: the network whose features are frozen.
+
+Used by `models.pretrained`.
+"""
 
 from __future__ import annotations
 

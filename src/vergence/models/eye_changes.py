@@ -1,4 +1,7 @@
-"""Random changes of eye crops in training that leave the gaze as it is: place, light and shade."""
+"""Random changes of eye crops in training that leave the gaze as it is: place, light and shade.
+
+Used by `tasks.gaze_angle`.
+"""
 
 from __future__ import annotations
 

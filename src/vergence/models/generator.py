@@ -1,4 +1,7 @@
-"""A small conditional generator, which turns a class and noise into a row of numbers."""
+"""A small conditional generator, which turns a class and noise into a row of numbers.
+
+Used by `methods.fedgen`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LeNet for 36 x 60 eye patches, head pose at the last linear layer."""
+"""LeNet for 36 x 60 eye patches, head pose at the last linear layer.
+
+Used by `deployment.private_inference.client`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Causal: a frame's motion depends on it and on earlier frames of its sample alone. A movement of the
 whole picture, as of a camera on a head, is found by phase correlation and taken out first.
+
+Used by `model_tools.onnx_export`, `models.glc.base`, `tasks.gaze_map` and `video.streaming`.
 """
 
 from __future__ import annotations

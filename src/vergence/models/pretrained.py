@@ -1,4 +1,7 @@
-"""Frozen EfficientNet-Lite0 features of frames, computed once and cached on disk."""
+"""Frozen EfficientNet-Lite0 features of frames, computed once and cached on disk.
+
+Used in `model_tools`, `models` and `video`.
+"""
 
 from __future__ import annotations
 

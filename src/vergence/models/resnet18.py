@@ -1,4 +1,7 @@
-"""ResNet-18 for eye patches, head pose at the last layer."""
+"""ResNet-18 for eye patches, head pose at the last layer.
+
+Used by `models.cross_encoder`.
+"""
 
 from __future__ import annotations
 

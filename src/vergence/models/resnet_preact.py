@@ -1,4 +1,7 @@
-"""ResNet-preact-8 for eye patches: three pre-activation blocks, head pose at the last layer."""
+"""ResNet-preact-8 for eye patches: three pre-activation blocks, head pose at the last layer.
+
+Used by `models.resnet18`.
+"""
 
 from __future__ import annotations
 

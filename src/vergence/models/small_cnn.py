@@ -1,4 +1,7 @@
-"""A small convolutional network for image classification, to be cut anywhere."""
+"""A small convolutional network for image classification, to be cut anywhere.
+
+Used by `models.apfl_cnn` and `models.lenet`.
+"""
 
 from __future__ import annotations
 

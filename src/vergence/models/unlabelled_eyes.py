@@ -1,4 +1,7 @@
-"""Rows of unlabelled eye images as a camera sees them, and the people whose eyes they are."""
+"""Rows of unlabelled eye images as a camera sees them, and the people whose eyes they are.
+
+Used by `models.cross_encoder`, `models.siamese` and `studies.few_shot`.
+"""
 
 from __future__ import annotations
 

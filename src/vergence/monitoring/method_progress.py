@@ -1,4 +1,8 @@
-"""Progress of one method's run: rounds, curves, cost, people, and turns that did not count."""
+"""Progress of one method's run: rounds, curves, cost, people, and turns that did not count.
+
+Used by `monitoring.mlflow_export`, `monitoring.page`, `monitoring.status` and
+`monitoring.terminal`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 There is one MLflow run per method and seed, identified by a digest of experiment, code, data and
 seed: a run that is sent again, from any folder, adds only what is new.
+
+Used by `cli.study`.
 """
 
 # MLflow is an extra.

@@ -1,4 +1,7 @@
-"""Status page of a run, read-only: a file, or served to this machine alone."""
+"""Status page of a run, read-only: a file, or served to this machine alone.
+
+Used by `cli.runs`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Status of a run, read from its folder alone: no process is asked, nothing locked or written."""
+"""Status of a run, read from its folder alone: no process is asked, nothing locked or written.
+
+Used by `cli.runs`, `monitoring.mlflow_export`, `monitoring.page`, `monitoring.terminal` and
+`monitoring.unfinished`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Status of a run, printed in a terminal or as JSON."""
+"""Status of a run, printed in a terminal or as JSON.
+
+Used by `cli.runs` and `monitoring.page`.
+"""
 
 from __future__ import annotations
 

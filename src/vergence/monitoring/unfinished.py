@@ -1,4 +1,7 @@
-"""Unfinished studies in one line, as a warning next to tables that lack some of the methods."""
+"""Unfinished studies in one line, as a warning next to tables that lack some of the methods.
+
+Used by `api.comparison`, `cli.runs`, `reports.html` and `studies.compare`.
+"""
 
 from __future__ import annotations
 

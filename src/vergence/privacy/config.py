@@ -1,4 +1,7 @@
-"""Options of the table `privacy`: protections of people that a run adds to its method."""
+"""Options of the table `privacy`: protections of people that a run adds to its method.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Base of protections: their hooks on clients and on the server, and their promises for a run."""
+"""Base of protections: their hooks on clients and on the server, and their promises for a run.
+
+Used in `engine`, `experiment`, `privacy` and `reports`.
+"""
 
 from __future__ import annotations
 

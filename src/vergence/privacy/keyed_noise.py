@@ -4,6 +4,8 @@ A run's secret is 32 bytes of the system's randomness. Each draw depends on it a
 (round, client, ...), so that a turn that is repeated after a resume draws the same noise: fresh
 noise for the same release could be averaged away. Training seeds, which are published, play no
 part.
+
+Used in `attacks`, `audit`, `engine` and `privacy`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A client's state may be rolled back, by a resume or by a server that chooses which state counts; the
 log never is. A release that is repeated with the same noise (a turn that is taken again) stays one
 line.
+
+Used in most packages.
 """
 
 from __future__ import annotations

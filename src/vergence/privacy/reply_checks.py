@@ -1,4 +1,7 @@
-"""Checks on every reply before it is counted; a bad one is quarantined with a named reason."""
+"""Checks on every reply before it is counted; a bad one is quarantined with a named reason.
+
+Used in `deployment` and `engine`.
+"""
 
 import sys
 from collections.abc import Callable, Mapping

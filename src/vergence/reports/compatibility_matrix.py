@@ -2,6 +2,8 @@
 
 This module holds no rules of its own: for every cell an experiment is built and checked exactly as
 an experiment file is.
+
+Used by `cli.privacy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Downloads of clients: what `explain` and the page for an ethics board say about them."""
+"""Downloads of clients: what `explain` and the page for an ethics board say about them.
+
+Used by `reports.ethics.facts`, `reports.ethics.visibility`, `reports.explain` and
+`reports.traffic`.
+"""
 
 from __future__ import annotations
 

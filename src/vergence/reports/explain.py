@@ -1,4 +1,7 @@
-"""`vergence explain`: who learns what, derived from a method's exposure table and its states."""
+"""`vergence explain`: who learns what, derived from a method's exposure table and its states.
+
+Used by `api.explanation`, `cli.runs` and `reports.ethics.facts`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The report: one self-contained HTML page per study with tables, figures and how to repeat it."""
+"""The report: one self-contained HTML page per study with tables, figures and how to repeat it.
+
+Used by `api.comparison`, `api.finished_run` and `cli.runs`.
+"""
 
 import html
 import math

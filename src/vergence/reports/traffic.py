@@ -1,4 +1,7 @@
-"""Traffic of one turn between a client and the server: what is sent, its bytes, who sees it."""
+"""Traffic of one turn between a client and the server: what is sent, its bytes, who sees it.
+
+Used by `reports.ethics.facts`, `reports.ethics.visibility` and `reports.explain`.
+"""
 
 from __future__ import annotations
 

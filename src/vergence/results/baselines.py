@@ -1,4 +1,8 @@
-"""Baselines without learning, described in words."""
+"""Baselines without learning, described in words.
+
+Used by `deployment.server_run`, `reports.ethics.facts`, `reports.html`, `results.verdict_rules`,
+`studies.compare` and `studies.comparison_tables`.
+"""
 
 from __future__ import annotations
 

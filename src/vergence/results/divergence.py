@@ -1,4 +1,7 @@
-"""Notes on people without a number, or for whom training diverged."""
+"""Notes on people without a number, or for whom training diverged.
+
+Used by `api.comparison`, `api.finished_run`, `cli.runs` and `studies.trials`.
+"""
 
 from __future__ import annotations
 

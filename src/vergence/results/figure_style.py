@@ -1,4 +1,7 @@
-"""Common style of figures: colours, names, and saving as a file or into a page."""
+"""Common style of figures: colours, names, and saving as a file or into a page.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

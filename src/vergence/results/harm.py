@@ -1,6 +1,9 @@
 """Negative transfer in a study: people harmed by a method, whom a simpler one serves better.
 
 The references are training alone, FedAvg, and the baseline from a person's own training data.
+
+Used by `experiment.sample_scores`, `studies.compare`, `studies.comparison_tables`,
+`studies.merge_splits` and `studies.protocols`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Layout of results: columns of a run's tables, display names, and formats of numbers."""
+"""Layout of results: columns of a run's tables, display names, and formats of numbers.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Personal masks of a finished run: each person's personal entries, and how far people agree."""
+"""Personal masks of a finished run: each person's personal entries, and how far people agree.
+
+Used by `reports.plots.masks`, `results.read` and `studies.mask_anatomy`.
+"""
 
 from __future__ import annotations
 

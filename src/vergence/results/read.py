@@ -1,4 +1,7 @@
-"""Reading of run directories and their index, for every figure, table and report."""
+"""Reading of run directories and their index, for every figure, table and report.
+
+Used in most packages.
+"""
 
 import csv
 import json

@@ -2,6 +2,8 @@
 
 Only regular files of a bounded size are read, and JSON is checked for the shape that the package
 relies on. Anything else is an error of one line that names the file.
+
+Used in most packages.
 """
 
 from __future__ import annotations

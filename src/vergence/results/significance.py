@@ -1,4 +1,7 @@
-"""Significance tests over a study: differences between methods, ranks, and people harmed."""
+"""Significance tests over a study: differences between methods, ranks, and people harmed.
+
+Used by `api.comparison`, `reports.html`, `studies.compare` and `studies.comparison_tables`.
+"""
 
 from __future__ import annotations
 

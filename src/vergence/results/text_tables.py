@@ -1,4 +1,7 @@
-"""Text tables, printed three ways: on a console of any width, in Markdown, in CSV."""
+"""Text tables, printed three ways: on a console of any width, in Markdown, in CSV.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

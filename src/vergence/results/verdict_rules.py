@@ -2,6 +2,8 @@
 
 `vergence compare`, the report and `vergence reproduce` use them. `tools/examiner.py` computes the
 same from committed numbers, with formulas of its own.
+
+Used by `results.significance` and `studies.comparison_tables`.
 """
 
 from __future__ import annotations

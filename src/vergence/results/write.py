@@ -1,4 +1,7 @@
-"""Writers of a run's results, provenance, masks and baselines without learning."""
+"""Writers of a run's results, provenance, masks and baselines without learning.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Gains of new people by `vergence adapt`, the people harmed, and a figure of both."""
+"""Gains of new people by `vergence adapt`, the people harmed, and a figure of both.
+
+Used by `studies.calibration`.
+"""
 
 from __future__ import annotations
 

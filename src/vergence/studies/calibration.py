@@ -1,4 +1,7 @@
-"""`vergence study calibrate`: gaze error by the number k of a person's calibration samples."""
+"""`vergence study calibrate`: gaze error by the number k of a person's calibration samples.
+
+Used by `cli.study`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence data partition`: numbers of images by person and class, as a table and a picture."""
+"""`vergence data partition`: numbers of images by person and class, as a table and a picture.
+
+Used by `cli.data` and `reports.html`.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Runs are comparable if everything that a method does not choose is equal: data, 
 seeds, budget, tuning, wire, precision, and the point of measuring. A method's own choices (its
 options, extra steps of fine-tuning) may differ; their cost is shown as gradient steps.
 Docs: docs/explanation/statistics.md.
+
+Used by `studies.compare` and `studies.cross_dataset`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Comparison tables: baselines and methods as rows, then fairness, ranks and paired tests."""
+"""Comparison tables: baselines and methods as rows, then fairness, ranks and paired tests.
+
+Used by `api.comparison`, `cli.runs`, `reports.html` and `reports.plots.results`.
+"""
 
 import math
 import shlex

@@ -1,6 +1,8 @@
 """Fairness, paired tests and ranks of a study as tables.
 
 docs/explanation/statistics.md explains every number.
+
+Used by `reports.html`, `studies.compare` and `studies.merge_splits`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Cross-dataset tests: every run's model on all people of every run's data."""
+"""Cross-dataset tests: every run's model on all people of every run's data.
+
+Used by `cli.study`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Curves of an error over some number (of samples, of people), printed, written and drawn."""
+"""Curves of an error over some number (of samples, of people), printed, written and drawn.
+
+Used by `studies.adaptation_curves`, `studies.calibration` and `studies.protocols`.
+"""
 
 from __future__ import annotations
 

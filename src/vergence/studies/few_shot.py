@@ -1,4 +1,7 @@
-"""Few-shot gaze estimation for unseen clients, from codes learned without labels."""
+"""Few-shot gaze estimation for unseen clients, from codes learned without labels.
+
+Used by `cli.study` and `studies.swaps`.
+"""
 
 from __future__ import annotations
 

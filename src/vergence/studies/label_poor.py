@@ -1,6 +1,8 @@
 """Label-poor people of a federation, compared with the others as a group of their own.
 
 `few_data.label_poor` names the people with few labelled samples. Docs: docs/reference/runs.md.
+
+Used by `studies.compare`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Anatomy of personal masks: by layer, over seeds and between people, against chance."""
+"""Anatomy of personal masks: by layer, over seeds and between people, against chance.
+
+Used by `cli.model` and `studies.compare`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Measures on finished runs: the train x test matrix, and errors by recorded conditions."""
+"""Measures on finished runs: the train x test matrix, and errors by recorded conditions.
+
+Used by `studies.protocols`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Folds of a protocol merged into one run directory per method, which `vergence compare` reads."""
+"""Folds of a protocol merged into one run directory per method, which `vergence compare` reads.
+
+Used by `studies.merge_splits` and `studies.protocols`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A person counts once, with the mean over splits. The seeds of a generator make different people, who
 are all in the merged run. Docs: docs/how-to/protocols.md.
+
+Used by `studies.protocols` and `studies.split_runs`.
 """
 
 from __future__ import annotations

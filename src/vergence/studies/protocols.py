@@ -2,6 +2,8 @@
 
 Every protocol has a folder in OUT: `within`, `leave-one-out`, `late` and `people` contain runs,
 measurements on them (`matrix`, `conditions`) lie next to these. Docs: docs/how-to/protocols.md.
+
+Used by `cli.study` and `unlearning.folds`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`vergence data skew`: skew between people's data, as a table and a picture."""
+"""`vergence data skew`: skew between people's data, as a table and a picture.
+
+Used by `cli.data` and `studies.class_partition`.
+"""
 
 from __future__ import annotations
 

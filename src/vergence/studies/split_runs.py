@@ -2,6 +2,8 @@
 
 Every seed of a generator makes other people, who are all in the merged run, as `p01@2`.
 Docs: docs/reference/runs.md.
+
+Used by `api.train` and `studies.protocols`.
 """
 
 from __future__ import annotations

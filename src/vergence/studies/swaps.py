@@ -1,4 +1,7 @@
-"""Figure of learning without labels: eyes reconstructed with codes of other eyes."""
+"""Figure of learning without labels: eyes reconstructed with codes of other eyes.
+
+Used by `cli.study`.
+"""
 
 from __future__ import annotations
 

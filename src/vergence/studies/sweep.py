@@ -1,4 +1,7 @@
-"""`vergence study sweep`: a search with an equal budget per method, on validation data only."""
+"""`vergence study sweep`: a search with an equal budget per method, on validation data only.
+
+Used by `cli.runs` and `cli.study`.
+"""
 
 from __future__ import annotations
 

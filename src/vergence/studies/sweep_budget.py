@@ -1,6 +1,8 @@
 """Privacy budget that the trials of a sweep, or folds, spend, one by one and all together.
 
 Each of them trains on the same people again, with its own noise, so that their spending adds up.
+
+Used by `studies.merge_folds` and `studies.sweep`.
 """
 
 from __future__ import annotations

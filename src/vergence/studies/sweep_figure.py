@@ -1,4 +1,7 @@
-"""Figure of a sweep: the result of every trial against each of its settings."""
+"""Figure of a sweep: the result of every trial against each of its settings.
+
+Used by `studies.sweep`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Trials of a sweep, which are trained and scored without test data, and their log."""
+"""Trials of a sweep, which are trained and scored without test data, and their log.
+
+Used by `studies.sweep` and `studies.sweep_figure`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Files as systems open, protect and settle them: flags, rights of others, words on the disk."""
+"""Files as systems open, protect and settle them: flags, rights of others, words on the disk.
+
+Used by `core.files`, `data.gaze_video.clip_cache`, `deployment.keys`,
+`deployment.private_inference.party_seed` and `privacy.release_log`.
+"""
 
 from __future__ import annotations
 

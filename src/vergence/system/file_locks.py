@@ -2,6 +2,8 @@
 
 POSIX locks where there are some. Elsewhere (Windows) the `filelock` library locks the first byte of
 a file: others can read what follows it, and there are no shared locks.
+
+Used in `data`, `deployment`, `experiment` and `monitoring`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Sockets between processes of one machine that have a name and no file: Linux alone has them."""
+"""Sockets between processes of one machine that have a name and no file: Linux alone has them.
+
+Used by `deployment.launcher`, `deployment.resident_node`, `deployment.server_run`,
+`deployment.transport.flower_processes` and `deployment.transport.wakeups`.
+"""
 
 from __future__ import annotations
 

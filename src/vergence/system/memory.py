@@ -1,4 +1,8 @@
-"""Memory of the machine and of this process, and the limit on open files."""
+"""Memory of the machine and of this process, and the limit on open files.
+
+Used by `deployment.transport.tls`, `engine.workers.pools`, `engine.workers.ray_actors`,
+`engine.workers.shared_memory`, `live.statistics` and `results.write`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Processes: number of cores, forks, workers that end with their parent, groups of children."""
+"""Processes: number of cores, forks, workers that end with their parent, groups of children.
+
+Used in `deployment` and `engine`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Base of tasks whose outputs may depend on each person's own prior."""
+"""Base of tasks whose outputs may depend on each person's own prior.
+
+Used by `tasks.gaze_angle` and `tasks.gaze_map`.
+"""
 
 from __future__ import annotations
 

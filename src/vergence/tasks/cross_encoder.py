@@ -1,4 +1,7 @@
-"""Learning gaze without labels: reconstructing an eye with part of another picture's code."""
+"""Learning gaze without labels: reconstructing an eye with part of another picture's code.
+
+Used by `studies.few_shot`, `studies.swaps`, `tasks.auto_encoder` and `tasks.siamese`.
+"""
 
 from __future__ import annotations
 

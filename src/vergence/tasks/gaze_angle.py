@@ -1,4 +1,7 @@
-"""Gaze angles: the direction in which an eye looks, from its image and the head's pose."""
+"""Gaze angles: the direction in which an eye looks, from its image and the head's pose.
+
+Used in `adaptation`, `deployment`, `model_tools`, `studies` and `video`.
+"""
 
 from __future__ import annotations
 

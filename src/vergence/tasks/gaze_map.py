@@ -1,4 +1,8 @@
-"""Gaze maps: where in each frame of a clip, or in an image, a person looks."""
+"""Gaze maps: where in each frame of a clip, or in an image, a person looks.
+
+Used by `adaptation.fine_tuning`, `experiment.sample_maps`, `model_tools.onnx_export`,
+`video.predict`, `video.predict_maps` and `video.streaming`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Image classification: which of several classes a picture shows."""
+"""Image classification: which of several classes a picture shows.
+
+Used by `model_tools.onnx_export`.
+"""
 
 from __future__ import annotations
 

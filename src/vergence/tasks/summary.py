@@ -1,4 +1,7 @@
-"""Video summaries: how important people find each frame of a clip."""
+"""Video summaries: how important people find each frame of a clip.
+
+Used by `video.shot_scores`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Zero-shot classification of features, with seen and with unseen classes."""
+"""Zero-shot classification of features, with seen and with unseen classes.
+
+Used by `tasks.gaze_zones`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Curves for TensorBoard, made from rounds.csv alone and written next to it."""
+"""Curves for TensorBoard, made from rounds.csv alone and written next to it.
+
+Used by `experiment.run`.
+"""
 
 # Protobuf makes its classes when they are imported.
 # pyright: reportAttributeAccessIssue=false

@@ -1,4 +1,7 @@
-"""Batches of several clients at once, gathered into resident memory."""
+"""Batches of several clients at once, gathered into resident memory.
+
+Used by `training.stacked`.
+"""
 
 from __future__ import annotations
 

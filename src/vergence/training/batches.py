@@ -1,4 +1,7 @@
-"""The batches of a local training, and episodes of a few samples."""
+"""The batches of a local training, and episodes of a few samples.
+
+Used in `methods`, `model_tools` and `training`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Products and convolutions read half the bytes and use a processor's bfloat16 instructions. Steps
 are often smaller than bfloat16's 8 bits can represent, so they are added up in float32 ("master"
 parameters), which are rounded for every step.
+Used by `engine.solver_selection`, `training.sequential` and `training.stacked`.
+
 Source: Micikevicius et al., "Mixed Precision Training", 2018, section 3.1.
 """
 

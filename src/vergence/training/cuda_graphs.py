@@ -6,6 +6,9 @@ them together, but runs on fixed memory: parameters, optimiser, the client's dat
 its samples live in static tensors that are filled before the first replay, and a batch's rows of a
 bank (a person's video frames, say) in tensors that are filled before each. Nothing is read back
 before the end. On a CPU the same code runs without the recording.
+
+Used by `engine.client_executor`, `engine.solver_selection`, `training.solver_trial` and
+`training.stacked`.
 """
 
 from __future__ import annotations

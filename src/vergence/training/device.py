@@ -1,4 +1,8 @@
-"""Choice of the device for training, and the move of data to it, once."""
+"""Choice of the device for training, and the move of data to it, once.
+
+Used by `api.from_objects`, `engine.client_executor`, `engine.solver_selection`,
+`experiment.schema` and `training.cuda_graphs`.
+"""
 
 from __future__ import annotations
 

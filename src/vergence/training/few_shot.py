@@ -1,4 +1,7 @@
-"""Few-shot gaze estimators on a frozen code: the small network, and ridge regression."""
+"""Few-shot gaze estimators on a frozen code: the small network, and ridge regression.
+
+Used by `studies.few_shot`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""SGD, Adam and AdamW as one fused kernel per step, over lists of tensors."""
+"""SGD, Adam and AdamW as one fused kernel per step, over lists of tensors.
+
+Used by `training.cuda_graphs`, `training.few_shot`, `training.sequential`, `training.stacked` and
+`training.steps`.
+"""
 
 # torch.optim is built on these kernels; they have no public names.
 

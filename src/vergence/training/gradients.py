@@ -1,4 +1,8 @@
-"""Gradients of a training step: the loss, and changes to its gradients before the step."""
+"""Gradients of a training step: the loss, and changes to its gradients before the step.
+
+Used by `training.bf16_weights`, `training.cuda_graphs`, `training.sequential`, `training.stacked`
+and `training.steps`.
+"""
 
 # torch.optim is built on these kernels; they have no public names.
 # pyright: reportPrivateImportUsage=false

@@ -1,4 +1,7 @@
-"""Recorder of work on a GPU as a CUDA graph, which is started again as a whole."""
+"""Recorder of work on a GPU as a CUDA graph, which is started again as a whole.
+
+Used by `training.cuda_graphs`.
+"""
 
 from __future__ import annotations
 

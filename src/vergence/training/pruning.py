@@ -1,4 +1,7 @@
-"""Pruning: choosing weights to remove, taking whole filters out, and storing sparse weights."""
+"""Pruning: choosing weights to remove, taking whole filters out, and storing sparse weights.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

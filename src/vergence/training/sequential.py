@@ -3,6 +3,8 @@
 It keeps one resident network whose parameters are views into one flat vector, so that starting a
 client is one copy. Gradients are autograd's own tensors, the optimiser's buffers are resident and
 set to zero, and one fused kernel takes the step.
+
+Used in `api`, `audit`, `engine`, `privacy` and `training`.
 """
 
 from __future__ import annotations

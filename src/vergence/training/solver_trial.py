@@ -1,4 +1,7 @@
-"""Solver trial: a short measurement, before the first round, of the faster solver here."""
+"""Solver trial: a short measurement, before the first round, of the faster solver here.
+
+Used by `engine.solver_selection`.
+"""
 
 from __future__ import annotations
 

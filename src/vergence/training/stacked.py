@@ -5,6 +5,8 @@ the clients turns a linear layer into one batched matrix product and calls it on
 Only the forward pass is mapped; backward is autograd's ordinary one, and the optimiser's fused
 kernel runs over the blocks. The arithmetic is that of `sequential.Solver` in another order of
 additions, so results agree within rounding, not bit for bit.
+
+Used by `engine.client_executor` and `training.solver_trial`.
 """
 
 # torch.optim is built on these kernels; they have no public names.

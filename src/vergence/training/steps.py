@@ -2,6 +2,9 @@
 
 A `Fit` trains on data on this machine; here every batch arrives from another machine, and the
 gradient by the batch goes back.
+
+Used by `attacks.label_inference`, `engine.client_executor`, `engine.protections.output_range`,
+`engine.protections.split_defense`, `privacy.dp.mixing_probe` and `privacy.dp.private_step`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Data of one person in a run directory, and their removal: states, masks, rows, pictures."""
+"""Data of one person in a run directory, and their removal: states, masks, rows, pictures.
+
+Used by `unlearning.forget`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence privacy forget` for leave-one-out evaluations; deployments are refused."""
+"""`vergence privacy forget` for leave-one-out evaluations; deployments are refused.
+
+Used by `unlearning.forget`.
+"""
 
 from __future__ import annotations
 

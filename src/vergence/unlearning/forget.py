@@ -4,6 +4,8 @@ Retraining repeats the experiment on the data of all others, which gives the mod
 been. A patch lets the others train some more rounds from the end of the run, without the states
 kept under the person's name: what the models learned from the person fades, and the audit measures
 how far.
+
+Used by `cli.privacy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Encoder of pictures and sound as H.264 and AAC in an mp4 file, with the original times."""
+"""Encoder of pictures and sound as H.264 and AAC in an mp4 file, with the original times.
+
+Used by `live.recording`, `video.overlay` and `video.summarise`.
+"""
 
 from __future__ import annotations
 

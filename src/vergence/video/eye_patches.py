@@ -1,4 +1,7 @@
-"""`vergence data patches`: cuts eye patches out of pictures or a video of one person."""
+"""`vergence data patches`: cuts eye patches out of pictures or a video of one person.
+
+Used by `cli.data`, `video.predict`, `video.predict_angles` and `video.predict_maps`.
+"""
 
 from __future__ import annotations
 

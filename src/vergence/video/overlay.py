@@ -1,4 +1,8 @@
-"""Overlays of gaze on video: heat map, predicted point, true gaze; mp4, CSV and contact sheet."""
+"""Overlays of gaze on video: heat map, predicted point, true gaze; mp4, CSV and contact sheet.
+
+Used by `cli.runs`, `live.views`, `reports.plots.gaze_maps`, `video.predict` and
+`video.predict_maps`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence predict`: gaze maps on a video or pictures, or gaze angles of eye images."""
+"""`vergence predict`: gaze maps on a video or pictures, or gaze angles of eye images.
+
+Used by `cli.runs`.
+"""
 
 from __future__ import annotations
 

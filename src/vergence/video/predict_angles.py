@@ -1,4 +1,7 @@
-"""Gaze angles of eye images, predicted by a finished run: a table with a row per image."""
+"""Gaze angles of eye images, predicted by a finished run: a table with a row per image.
+
+Used by `video.predict`.
+"""
 
 from __future__ import annotations
 

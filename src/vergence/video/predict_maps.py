@@ -1,4 +1,7 @@
-"""Gaze maps on a video or pictures, predicted by a finished run: overlays, tables, arrays."""
+"""Gaze maps on a video or pictures, predicted by a finished run: overlays, tables, arrays.
+
+Used by `video.predict` and `video.predict_angles`.
+"""
 
 from __future__ import annotations
 

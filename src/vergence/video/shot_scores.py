@@ -1,4 +1,7 @@
-"""Shot scores by a trained model, for `vergence video summarise --model`."""
+"""Shot scores by a trained model, for `vergence video summarise --model`.
+
+Used by `cli.video` and `video.summarise`.
+"""
 
 from __future__ import annotations
 

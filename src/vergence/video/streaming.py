@@ -1,4 +1,7 @@
-"""Streaming models: take one frame and a state, return the frame's gaze map and a new state."""
+"""Streaming models: take one frame and a state, return the frame's gaze map and a new state.
+
+Used by `model_tools.onnx_export` and `video.predict_maps`.
+"""
 
 from __future__ import annotations
 

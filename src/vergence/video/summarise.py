@@ -1,4 +1,7 @@
-"""`vergence video summarise`: cuts a video to its best shots within a budget, on this machine."""
+"""`vergence video summarise`: cuts a video to its best shots within a budget, on this machine.
+
+Used by `cli.video`.
+"""
 
 from __future__ import annotations
 

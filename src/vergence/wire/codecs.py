@@ -3,6 +3,8 @@
 The values are the entries of an update whose weight is not zero, so every method can be compressed.
 A codec turns them into arrays and back; `Compression` picks one and adds error feedback. All of it
 is deterministic and works on finite values; bytes are exactly the sizes of the arrays.
+
+Used in `engine`, `experiment`, `studies` and `wire`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Sealed replies as bytes and back: only shared entries, masks as bitmaps or index lists."""
+"""Sealed replies as bytes and back: only shared entries, masks as bitmaps or index lists.
+
+Used by `deployment.client_node`, `deployment.main_server`, `deployment.remote_clients` and
+`engine.channel`.
+"""
 
 from __future__ import annotations
 

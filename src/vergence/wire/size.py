@@ -1,4 +1,7 @@
-"""Bytes of a reply on the wire, counted without encoding it."""
+"""Bytes of a reply on the wire, counted without encoding it.
+
+Used in `deployment`, `engine` and `reports`.
+"""
 
 from __future__ import annotations
 

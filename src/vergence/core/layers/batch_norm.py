@@ -1,4 +1,8 @@
-"""Batch normalisation whose statistics are not averaged: fixed ones, or each client's own."""
+"""Batch normalisation whose statistics are not averaged: fixed ones, or each client's own.
+
+Used by `core.task`, `privacy.dp.per_sample_gradients`, `training.bf16_weights`,
+`training.sequential` and `training.stacked`.
+"""
 
 from __future__ import annotations
 

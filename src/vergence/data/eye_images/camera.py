@@ -2,6 +2,9 @@
 
 Camera frame: mm, x right, y down, z away from the camera. Pixels count as in OpenCV, the middle of
 the first pixel is (0, 0), so a matrix and coefficients calibrated there are used as they are.
+
+Used by `data.eye_images.face_patches`, `data.eye_images.face_pictures`,
+`data.eye_images.normalization`, `live.eye_sources` and `video.eye_patches`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Patches of single eyes, as networks see them: their size, and their histogram equalised."""
+"""Patches of single eyes, as networks see them: their size, and their histogram equalised.
+
+Used in `data` and `live`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 The canonical eye has its nose at the left edge of the patch: a person's left eye as a camera sees
 it, or a right eye mirrored, with the signs of both yaws flipped.
+
+Used by `data.eye_images.columbia`, `data.eye_images.face_pictures`, `data.eye_images.gazecapture`
+and `data.eye_images.mpiifacegaze`.
 """
 
 from __future__ import annotations

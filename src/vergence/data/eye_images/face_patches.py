@@ -1,4 +1,7 @@
-"""Normalised eye patches of pictures of faces, and the arrays they are stored as."""
+"""Normalised eye patches of pictures of faces, and the arrays they are stored as.
+
+Used by `data.eye_images.face_pictures` and `video.eye_patches`.
+"""
 
 from __future__ import annotations
 

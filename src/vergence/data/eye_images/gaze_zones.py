@@ -2,6 +2,8 @@
 
 The zones form a 3 x 3 grid. A zone is described by its direction, which its name holds (semantics
 `directions`). Pictures are those of `vergence.data.synthetic.eyes.eye_synthetic`.
+
+Used by `tasks.gaze_zones`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The model file is the user's: MediaPipe ships none. Every picture is looked at by itself; tracking
 from frame to frame would make a landmark depend on the frames before.
+
+Used by `data.eye_images.face_patches`, `data.eye_images.face_pictures`, `live.command`,
+`live.eye_sources` and `video.eye_patches`.
 """
 
 from __future__ import annotations

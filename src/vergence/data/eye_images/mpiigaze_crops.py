@@ -6,6 +6,9 @@ right eyes, mirrored, yaw signs flipped to match.
 
 Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "Appearance-based
 gaze estimation in the wild", CVPR 2015; "MPIIGaze", TPAMI 41(1), 2019.
+
+Used by `data.eye_images.eye_patches`, `data.eye_images.mpiifacegaze` and
+`data.eye_images.mpiigaze`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Screen frame: mm, the top left corner is the origin, x to the right and y down as the person in
 front of it sees them, z into the screen; its surface is z = 0. Everything else is in the camera
 frame of `vergence.data.eye_images.camera`. Source: eyeimages design note, 3.5 step 6 and 6.1.
+
+Used by `live.calibration`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ folder below `root` is the person. Three tiny clips are packaged, for prediction
 17 frames in all they are no benchmark.
 
 Licence: the packaged clips Apache-2.0, other recordings their own.
+
+Used by `data.gaze_video.gaze_table` and `video.predict_maps`.
 """
 
 from __future__ import annotations

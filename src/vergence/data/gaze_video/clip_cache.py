@@ -10,6 +10,8 @@ interruption the next process continues behind the last intact block. The one pr
 entry holds `KEY.lock`. A process that has an entry mapped holds a shared lock on it (`flock`, which
 ends with the mapping, whatever ends the process), so that only unused entries are removed to make
 room.
+
+Used by `data.gaze_video.gaze_table`, `data.gaze_video.recording` and `data.saliency.stimuli`.
 """
 
 from __future__ import annotations

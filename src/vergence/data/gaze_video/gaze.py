@@ -1,4 +1,7 @@
-"""The gaze record of every importer: where a person looked, when, and how certain that is."""
+"""The gaze record of every importer: where a person looked, when, and how certain that is.
+
+Used throughout `data`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Faults name file, row, column and value. Nothing is repaired silently: samples that repeat an
 earlier time are dropped and counted, and a clock that goes back is refused unless an option asks
 for sorting.
+
+Used by `data.format_detection`, `data.gaze_video.gaze_files`, `data.gaze_video.gaze_presets`,
+`data.gaze_video.gaze_table`, `data.saliency.eyelink_asc` and `data.saliency.stimuli`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The data sets `gaze_table` and `stimuli` and the command `vergence data import` share these rules.
 Tables are recognised by their endings and columns and not by their folder: pictures may lie there
 too.
+
+Used by `data.eye_images.face_pictures`, `data.format_detection`, `data.gaze_video.gaze_table` and
+`data.saliency.stimuli`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Where a maker has changed its names there are several sets of columns, and the f
 has is used. Exports of more than one table (scene video, frame times, camera) have a data set of
 their own, named in `reader`. Names were taken from the pages in `source`; no original
 files of Tobii Pro Lab, EyeLink, SMI and Tobii Pro Glasses 3 were at hand.
+
+Used by `data.format_detection`, `data.gaze_video.gaze_table` and `data.saliency.stimuli`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ one of the table's name. Presets of glasses whose exports are several files (`pu
 read them; formats and sources: `gaze_presets`.
 
 Licence: that of the recordings.
+
+Used by `cli.data_import` and `data.format_detection`.
 """
 
 from __future__ import annotations

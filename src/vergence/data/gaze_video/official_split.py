@@ -1,4 +1,7 @@
-"""Splits by published lists of clips, and people dealt to a few clients as in a paper."""
+"""Splits by published lists of clips, and people dealt to a few clients as in a paper.
+
+Used by `data.gaze_video.ego4d` and `data.gaze_video.egtea`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Clip counts in the FedCPF paper, next to those of the official lists.
 
+Used by `data.gaze_video.ego4d` and `data.gaze_video.egtea`.
+
 Source: FedCPF, section 3.1 (6,456 + 8,140 clips for training, 1,404 + 2,035 for testing).
 """
 

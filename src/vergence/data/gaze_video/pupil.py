@@ -7,6 +7,8 @@ top-left, UTC nanoseconds, several parts). The scene video lies beside them as m
 below `root` is the person. Clocks may jump back: samples are put in time order.
 
 Licence: that of the recordings.
+
+Used by `data.gaze_video.gaze_table`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Recordings (video and gaze on one clock), and the windows of them that become samples."""
+"""Recordings (video and gaze on one clock), and the windows of them that become samples.
+
+Used in `data` and `video`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Temporal splits inside one person: train, then validation, then test, with gaps between."""
+"""Temporal splits inside one person: train, then validation, then test, with gaps between.
+
+Used by `data.gaze_video.ego4d`, `data.gaze_video.egtea`, `data.gaze_video.official_split` and
+`data.gaze_video.recording`.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ not found. The first folder below `root` is the person.
 
 Licence: that of the recordings.
 
+Used by `data.gaze_video.gaze_table`.
+
 Source: github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide, no original file of Glasses 3
 was at hand; `vts`: tobiipro.com, "How can I synchronize the video and the gaze data from Tobii Pro
 Glasses 2?"; public readers of both glasses (dcnieho/glassesTools) compare gaze with presentation

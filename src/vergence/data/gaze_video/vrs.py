@@ -3,6 +3,8 @@
 MPS gives gaze as angles in the central pupil frame (CPF): x to the left, y up, z forward, metres.
 Three Gen1 schemas and one Gen2 schema are in circulation; all become points in CPF here, as
 projectaria-tools 2.3.0 makes them (`get_eyegaze_point_at_depth`, `get_gaze_vergence_point`).
+
+Used by `data.gaze_video.aria`, `data.gaze_video.gaze_table` and `data.gaze_video.recording`.
 """
 
 from __future__ import annotations

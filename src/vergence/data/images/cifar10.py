@@ -11,6 +11,8 @@ JPEG is lossy: scores on it are not quite those on the originals.
 
 Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
 tiny images", technical report, University of Toronto, 2009.
+
+Used by `data.images.cifar10_unseen`.
 """
 
 from __future__ import annotations

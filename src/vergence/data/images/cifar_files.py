@@ -1,4 +1,7 @@
-"""The published layouts of CIFAR: binary records, and pickles of which arrays alone are read."""
+"""The published layouts of CIFAR: binary records, and pickles of which arrays alone are read.
+
+Used by `data.images.cifar10` and `data.images.cifar100`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""IDX files, the layout of MNIST and of the sets that took its place: images and labels."""
+"""IDX files, the layout of MNIST and of the sets that took its place: images and labels.
+
+Used by `data.images.emnist` and `data.images.fashion_mnist`.
+"""
 
 from __future__ import annotations
 

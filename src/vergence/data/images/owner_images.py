@@ -2,6 +2,8 @@
 
 The network's `prepare` does it (`vergence.models.pretrained.in_place_of_images`): a data set reads
 files, and knows no networks.
+
+Used by `data.images.cifar10_unseen` and `data.images.image_folder`.
 """
 
 from __future__ import annotations

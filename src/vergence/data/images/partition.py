@@ -1,4 +1,7 @@
-"""Partitions of labelled images among made-up people: options, and an owner for each image."""
+"""Partitions of labelled images among made-up people: options, and an owner for each image.
+
+Used throughout `data`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of local data files, and reading helpers whose failures are one clear line."""
+"""Checks of local data files, and reading helpers whose failures are one clear line.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 This is the one place in which text of others is read: encoding, sign between cells, decimal sign,
 comments above the header, empty cells and damaged bytes are the same for every reader.
+
+Used in `data`, `engine` and `video`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check for NaN and infinite numbers in a data set, before anybody trains on them."""
+"""Check for NaN and infinite numbers in a data set, before anybody trains on them.
+
+Used by `adaptation.own_data`, `cli.data_check` and `experiment.schema`.
+"""
 
 from __future__ import annotations
 

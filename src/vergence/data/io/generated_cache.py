@@ -1,4 +1,8 @@
-"""Cache of computed arrays: generated data, patches, frozen features."""
+"""Cache of computed arrays: generated data, patches, frozen features.
+
+Used by `data.eye_images.mpiifacegaze`, `data.gaze_video.clip_cache`, `data.images.cifar10`,
+`data.synthetic.ego.ego_synthetic`, `data.synthetic.eyes.eye_synthetic` and `models.pretrained`.
+"""
 
 from __future__ import annotations
 

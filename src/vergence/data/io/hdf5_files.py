@@ -3,6 +3,9 @@
 The format lets an array's bytes lie in any file of the disk that it names (external storage,
 virtual data sets), lets a link lead into another file, and lets some kB claim an array of
 terabytes. Source: "HDF5 User Guide", The HDF Group, sections on links, storage and filters.
+
+Used by `data.eye_images.mpiifacegaze`, `data.video_summaries.annotations` and
+`data.video_summaries.h5_files`.
 """
 
 from __future__ import annotations

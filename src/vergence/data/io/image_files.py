@@ -1,4 +1,7 @@
-"""Safe reading of other people's image files: a few formats only, every fault one clear line."""
+"""Safe reading of other people's image files: a few formats only, every fault one clear line.
+
+Used in `data` and `video`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 SciPy finds the type of an element's numbers in a table by the number in its tag, without checking
 that number against the table's length: an invalid one becomes a pointer to any memory. SciPy also
 reads past a matrix that has too few elements. So the types and counts of elements are checked here.
+Used by `data.io.checks`.
+
 Source: "MAT-File Format", MathWorks, chapter 1 (version 5).
 """
 

@@ -1,4 +1,7 @@
-"""Safe reading of npz archives: an array's claimed size is checked before memory is allocated."""
+"""Safe reading of npz archives: an array's claimed size is checked before memory is allocated.
+
+Used by `data.io.checks`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files below a folder, and patterns of their paths, such as `{person}/day_*/{recording}.csv`."""
+"""Files below a folder, and patterns of their paths, such as `{person}/day_*/{recording}.csv`.
+
+Used throughout `data`.
+"""
 
 from __future__ import annotations
 

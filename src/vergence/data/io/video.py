@@ -3,6 +3,8 @@
 Frames are timed from the first one. Containers may begin later: mkv and webm of recorders, files
 that were cut, mpeg-ts (usually at 1.4 s). A reader whose gaze is timed by the container's own clock
 adds `start_s`.
+
+Used in `data`, `live` and `video`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from that moment on, until the trial's next one, `!V CLEAR`, `!V DRAW_LIST`, the
 (`TRIAL_RESULT`) or of recording (`END`); `!V TRIAL_VAR NAME VALUE` may name it at the trial's end,
 `GAZE_COORDS left top right bottom` is the screen.
 
+Used by `data.saliency.stimuli`.
+
 Source: EyeLink 1000 Plus user manual, 4.9 (The ASC File Format); messages:
 https://www.sr-research.com/support/thread-168.html. The parser is ours: pymovements 0.28 reads
 samples and messages as well and brings polars, pyarrow, scikit-learn and eight more packages

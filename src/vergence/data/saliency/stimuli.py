@@ -7,6 +7,8 @@ names in the column `stimulus`, with or without their extension. Where the pictu
 is in the file (a picture's own coordinates, or its place row by row), or is said by `place`.
 
 Licence: that of the recordings.
+
+Used by `cli.data_import` and `data.gaze_quality`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A clip's features are sines of one speed, with random phases and noise; the first feature has a mean
 of its own. A community sets speed, length and mean. Clips of a fourth community serve as proxies
 with which people are compared. A community finds one direction in the other features important.
+
+Used by `tasks.summary`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Linear toy data of made-up people who weigh the same inputs differently."""
+"""Linear toy data of made-up people who weigh the same inputs differently.
+
+Used by `data.synthetic.crowd`.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ and nobody is better in the mean than who answers the likeliest class.
 Without root: 16 made-up things, named by a size, a colour and a shape, four of them unseen; their
 attributes are their words (semantics `words`). With root: the real classes, attributes and index
 lists of an att_splits.mat (`zero_shot.splits`); its images get classes in equal shares.
+
+Used by `tasks.zero_shot`.
 """
 
 from __future__ import annotations

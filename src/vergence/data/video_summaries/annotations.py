@@ -9,6 +9,8 @@ Layouts, by what a path is:
                    [people, frames]
 
 Licence: research only, not packaged. Source: Gygli et al., ECCV 2014; Song et al., CVPR 2015.
+
+Used by `data.video_summaries.h5_files`.
 """
 
 from __future__ import annotations

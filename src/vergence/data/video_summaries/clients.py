@@ -1,5 +1,7 @@
 """Rated videos cut into fragments and dealt to artificial people with few classes each.
 
+Used by `data.video_summaries.summe` and `data.video_summaries.tvsum`.
+
 Source: the Durham thesis, section 4.4.1 (ball and urn, then the pathological split of Zhao et al.,
 "Federated learning with non-iid data", arXiv:1806.00582, 2018).
 """

@@ -2,6 +2,9 @@
 
 A clip has a feature vector, a target and people's ratings at every sampled frame (step), shots, and
 the frames that people chose. Of choices only counts are kept, which is all that F needs.
+
+Used by `data.synthetic.clip_synthetic`, `data.video_summaries.clients`,
+`data.video_summaries.tvsum` and `video.shot_scores`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,9 @@ neither features nor shots. A file of splits is a JSON list of `{"train_keys": [
 video once.
 
 Licence: SumMe's annotations are for research only, TVSum's videos are CC BY 3.0; none is packaged.
+Used by `data.video_summaries.clients`, `data.video_summaries.summe`, `data.video_summaries.tvsum`
+and `tasks.summary`.
+
 Source: Gygli et al., "Creating summaries from user videos", ECCV 2014; Song et al., "TVSum:
 summarizing web videos using titles", CVPR 2015; layout of Zhang et al., ECCV 2016.
 """

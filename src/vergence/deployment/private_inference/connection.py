@@ -1,4 +1,7 @@
-"""TLS connections of a private prediction, whose frames are refused before they are read."""
+"""TLS connections of a private prediction, whose frames are refused before they are read.
+
+Used by `deployment.private_inference.client` and `deployment.private_inference.party`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Party of a private prediction: has shares of a network, and computes on shares of images."""
+"""Party of a private prediction: has shares of a network, and computes on shares of images.
+
+Used by `cli.privacy` and `deployment.private_inference.client`.
+"""
 
 from __future__ import annotations
 

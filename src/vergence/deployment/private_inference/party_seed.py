@@ -1,4 +1,7 @@
-"""A party's seed, which changes with every image, so that used randomness cannot come again."""
+"""A party's seed, which changes with every image, so that used randomness cannot come again.
+
+Used by `deployment.private_inference.party` and `deployment.private_inference.sharing`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Owner's side of a private prediction: makes shares of a network, correlations, keys, folders."""
+"""Owner's side of a private prediction: makes shares of a network, correlations, keys, folders.
+
+Used by `cli.privacy`.
+"""
 
 from __future__ import annotations
 

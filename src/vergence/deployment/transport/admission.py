@@ -1,6 +1,9 @@
 """Admission control before Flower's server: who may speak to which part of it.
 
 Every refusal has a line that says why, for whoever asked and for the operator.
+
+Used by `deployment.transport.flower_processes`, `deployment.transport.long_polling` and
+`deployment.transport.tls`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Transport of requests by Flower: its apps, and bytes sent over its grid.
 
 This file and `flower_processes.py` are the only ones that import Flower, where a process needs it.
+
+Used by `deployment.flower_app`, `deployment.server_run` and
+`deployment.transport.flower_processes`.
 """
 
 # Flower is an extra.

@@ -3,6 +3,8 @@
 A deployment's link and nodes are Flower's own programs with a few parts replaced: the gate before
 the link, the limits of its connections, the check of the code that a node takes. Flower promises
 none of these names, so that they hold for one minor version.
+
+Used by `deployment.launcher` and `deployment.transport.flower_processes`.
 """
 
 # Flower is an extra.

@@ -4,6 +4,8 @@ There are three kinds: the link (Flower's SuperLink) next to the server; a node 
 to each client; and next to each of these a task process, which has the libraries and the data in
 memory and forks for every task of its link or node. Flower itself starts a new interpreter for each
 task, as is done here on systems that cannot fork.
+
+Used by `deployment.diagnostics`, `deployment.launcher` and `deployment.server_run`.
 """
 
 # Flower is an extra.

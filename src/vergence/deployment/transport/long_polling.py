@@ -4,6 +4,8 @@ Flower answers at once that there is none, so that a node has to ask often or wa
 answer is held back until there is a message for the node. Then the node asks again by a new
 request, which is admitted or refused like any other: a message never goes out as the answer to a
 request that waited, whose key may have been revoked meanwhile.
+
+Used by `deployment.transport.flower_processes`.
 """
 
 # Flower is an extra.

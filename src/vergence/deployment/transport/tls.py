@@ -2,6 +2,8 @@
 
 Without them Flower's server waits a minute for a TLS handshake and for ever for a request, and
 buffers an unfinished header of any length: anybody could use up its connections or its memory.
+
+Used by `deployment.transport.flower_processes`.
 """
 
 from __future__ import annotations

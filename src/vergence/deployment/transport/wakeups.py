@@ -4,6 +4,9 @@ Flower's programs poll each other. A notice tells a program when polling is wort
 can poll rarely. A notice carries no message: a program that gets none polls after a while all the
 same, so that a lost notice costs seconds, and nothing else. On a system without such sockets there
 are no notices, and all programs poll often.
+
+Used by `deployment.server_run`, `deployment.transport.flower`,
+`deployment.transport.flower_processes` and `deployment.transport.long_polling`.
 """
 
 from __future__ import annotations

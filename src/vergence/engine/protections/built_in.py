@@ -1,4 +1,7 @@
-"""Base classes of built-in protections, with a privacy budget or without."""
+"""Base classes of built-in protections, with a privacy budget or without.
+
+Used in `engine` and `studies`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DP-SGD in a run: its solver takes the place of others; a budget is forecast, checked and kept."""
+"""DP-SGD in a run: its solver takes the place of others; a budget is forecast, checked and kept.
+
+Used by `deployment.joined_node`, `engine.protections.setup` and `engine.solver_selection`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DP-SGD of a cut network: both halves take private steps, on randomly drawn batches."""
+"""DP-SGD of a cut network: both halves take private steps, on randomly drawn batches.
+
+Used by `engine.protections.dp_sgd` and `engine.protections.dry_run`.
+"""
 
 # A step of a client and its server is one release, of both halves' gradients of the same batch.
 # Each half cuts a sample's gradient to clip / sqrt(2), so that both together are at most `clip`

@@ -1,4 +1,8 @@
-"""Dry run of clients' turns: finds out which trainings a run asks for, without training."""
+"""Dry run of clients' turns: finds out which trainings a run asks for, without training.
+
+Used by `audit.updates`, `engine.compatibility_check`, `engine.protections.dp_sgd` and
+`engine.solver_selection`.
+"""
 
 from __future__ import annotations
 

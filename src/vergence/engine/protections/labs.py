@@ -1,4 +1,7 @@
-"""Labs in reports: who sees what of the people inside, and who is trusted with it."""
+"""Labs in reports: who sees what of the people inside, and who is trusted with it.
+
+Used by `engine.protections.setup`.
+"""
 
 from __future__ import annotations
 

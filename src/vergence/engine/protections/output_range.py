@@ -1,4 +1,7 @@
-"""Range check of smashed data against those that a trusted person's pictures give."""
+"""Range check of smashed data against those that a trusted person's pictures give.
+
+Used by `engine.protections.setup`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Private choice of masks in a run: a forecast of how its budget is spread over the choices."""
+"""Private choice of masks in a run: a forecast of how its budget is spread over the choices.
+
+Used by `engine.protections.setup`.
+"""
 
 from __future__ import annotations
 

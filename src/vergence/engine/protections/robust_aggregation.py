@@ -1,4 +1,7 @@
-"""Robust aggregation in a run, and malicious clients that an experiment simulates."""
+"""Robust aggregation in a run, and malicious clients that an experiment simulates.
+
+Used by `engine.protections.setup`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Secure sums in a run: a check of the number of people, and who learns what of their replies."""
+"""Secure sums in a run: a check of the number of people, and who learns what of their replies.
+
+Used by `engine.protections.setup`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Setup of a run's protections: the hooks and checks that its table `privacy` asks for."""
+"""Setup of a run's protections: the hooks and checks that its table `privacy` asks for.
+
+Used in `deployment`, `engine`, `experiment`, `reports` and `studies`.
+"""
 
 from __future__ import annotations
 

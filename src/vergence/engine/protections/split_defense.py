@@ -1,4 +1,8 @@
-"""Defence at the cut of split learning: a client's layers train with it, and outputs get noise."""
+"""Defence at the cut of split learning: a client's layers train with it, and outputs get noise.
+
+Used by `audit.smashed_data`, `engine.compatibility_check`, `engine.protections.dp_split`,
+`engine.protections.output_range`, `engine.protections.setup` and `experiment.trained_run`.
+"""
 
 from __future__ import annotations
 

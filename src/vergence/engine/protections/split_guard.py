@@ -1,4 +1,7 @@
-"""SplitGuard in a run: clients of split learning send false labels to test their server."""
+"""SplitGuard in a run: clients of split learning send false labels to test their server.
+
+Used by `engine.protections.setup` and `experiment.privacy.spent`.
+"""
 
 from __future__ import annotations
 

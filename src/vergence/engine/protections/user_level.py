@@ -1,4 +1,8 @@
-"""User-level privacy in a run: random cohorts, noise on every sum, and the epsilon spent."""
+"""User-level privacy in a run: random cohorts, noise on every sum, and the epsilon spent.
+
+Used by `deployment.client_node`, `engine.protections.setup`, `engine.secure_sums` and
+`experiment.nothing_learned`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Validation of a checkpoint's manifest and states, whoever wrote them."""
+"""Validation of a checkpoint's manifest and states, whoever wrote them.
+
+Used in `deployment` and `engine`.
+"""
 
 # A digest tells that bytes are those that were written. But whoever can write a file can write its
 # digest, too: so values are checked as well, before a file is cut, removed or computed with.

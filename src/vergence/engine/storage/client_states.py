@@ -1,4 +1,7 @@
-"""Clients' states on disk: one file for each client that took part, none for the others."""
+"""Clients' states on disk: one file for each client that took part, none for the others.
+
+Used in `deployment`, `engine` and `experiment`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 From a checkpoint a run goes on with the same bits. On resume, tables must be what the manifest
 `checkpoint.json` says, and are cut back to the lengths in it.
+
+Used in most packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A run's tables: files that grow by whole rows, and the SHA-256 of what was written to them."""
+"""A run's tables: files that grow by whole rows, and the SHA-256 of what was written to them.
+
+Used by `engine.storage.run_directory`, `experiment.checksums`, `results.layout` and
+`unlearning.data_footprint`.
+"""
 
 # Rows are digested as they are written, and a file is read again only on resume. So a digit that
 # changed in the middle, or zeros that a power cut left, are noticed before they are used.

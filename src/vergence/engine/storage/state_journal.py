@@ -1,4 +1,7 @@
-"""Journal of the files of clients' states: each checkpoint appends the lines that changed."""
+"""Journal of the files of clients' states: each checkpoint appends the lines that changed.
+
+Used in `deployment`, `engine` and `unlearning`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Worker pools: this process, this process through bytes, forked processes, or Ray."""
+"""Worker pools: this process, this process through bytes, forked processes, or Ray.
+
+Used by `engine.exchange` and `engine.round_loop`.
+"""
 
 # All give the same bits: the result of a group of tasks does not depend on the worker, and groups
 # are added up in their order.

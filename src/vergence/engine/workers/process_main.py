@@ -1,4 +1,7 @@
-"""One forked worker process: carries out groups of a batch until none is left, and reports each."""
+"""One forked worker process: carries out groups of a batch until none is left, and reports each.
+
+Used by `engine.workers.pools`.
+"""
 
 from __future__ import annotations
 

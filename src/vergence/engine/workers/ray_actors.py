@@ -3,6 +3,8 @@
 The machines need not share a disk. The driver keeps the store: the bytes of a state travel with the
 task and come back with the result. Data and messages are put into Ray's object store once; every
 machine fetches them once, and its actors read that one copy.
+
+Used by `engine.solver_selection` and `engine.workers.pools`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Data sent to a Ray actor and back: the recipe of its worker, clients' states, results."""
+"""Data sent to a Ray actor and back: the recipe of its worker, clients' states, results.
+
+Used by `engine.workers.ray_actors`.
+"""
 
 # Ray pickles all of it, within one cluster whose machines trust each other. Nothing from a client
 # of a deployment comes this way (docs/explanation/decisions/no-pickle.md).

@@ -1,4 +1,7 @@
-"""Memory that forked processes share, so that arrays need not be copied through pipes."""
+"""Memory that forked processes share, so that arrays need not be copied through pipes.
+
+Used by `engine.workers.pools` and `engine.workers.process_main`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The tables `privacy` and `poison` of experiment files."""
+"""The tables `privacy` and `poison` of experiment files.
+
+Used by `api.from_objects` and `experiment.schema`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Privacy costs: the forecast of `explain`, and what results.json and the screen say afterwards."""
+"""Privacy costs: the forecast of `explain`, and what results.json and the screen say afterwards.
+
+Used in most packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The table `study` of an experiment: answers for an ethics board that follow from no setting."""
+"""The table `study` of an experiment: answers for an ethics board that follow from no setting.
+
+Used by `cli.privacy`, `experiment.schema` and `reports.ethics.page`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Models of several groups in one tree: some layers are common, the others exist per group.
 
 A group's layer is called `name@group`, a common one by its own name, in the network's order.
+
+Used by `methods.clustered.cfedvs`, `methods.clustered.fedgroup` and `methods.clustered.ifca`.
 """
 
 from __future__ import annotations

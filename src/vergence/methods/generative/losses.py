@@ -2,6 +2,9 @@
 
 The owner has data and a teacher; the provider a generator and a student, and no data. Every piece
 here is one network with one loss, trained step by step.
+
+Used by `methods.generative.provider`, `methods.generative.sg_zsl` and
+`methods.generative.teacher`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The provider is the server. The methods define what an owner answers, and what of its data that has:
 `vergence.methods.generative.pe_zsl`, `vergence.methods.generative.sg_zsl`.
+
+Used by `audit.model_extraction`, `audit.teacher_membership` and `methods.generative.teacher`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """A generator of made-up samples, trained so that classifiers recognise their class.
 
 No data of people is used: classifiers judge how well a made-up sample shows its class.
+
+Used by `audit.model_extraction`, `methods.generative.ap_fl`, `methods.generative.losses`,
+`methods.generative.provider` and `methods.generative.teacher`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The owner of PE-ZSL and SG-ZSL: a teacher, and answers to questions about made-up samples."""
+"""The owner of PE-ZSL and SG-ZSL: a teacher, and answers to questions about made-up samples.
+
+Used by `audit.run`, `methods.generative.pe_zsl` and `methods.generative.sg_zsl`.
+"""
 
 from __future__ import annotations
 

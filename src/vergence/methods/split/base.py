@@ -3,6 +3,8 @@
 A client sends its layers' output for a batch (smashed data) and the batch's labels, gets the
 gradient of that output, and steps. When the gradient arrives the client computes its layers again:
 so no graph has to outlive a message, and a turn can be taken in a new process.
+
+Used in `audit`, `engine`, `methods`, `model_tools` and `reports`.
 """
 
 from __future__ import annotations

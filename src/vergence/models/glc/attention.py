@@ -1,4 +1,7 @@
-"""Global-local correlation (GLC) attention in O(N), and the transformer block around it."""
+"""Global-local correlation (GLC) attention in O(N), and the transformer block around it.
+
+Used by `models.glc.base` and `models.glc.glc_vit`.
+"""
 
 from __future__ import annotations
 

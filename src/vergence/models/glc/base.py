@@ -1,4 +1,7 @@
-"""Options and layers of networks on frozen EfficientNet-Lite0 features."""
+"""Options and layers of networks on frozen EfficientNet-Lite0 features.
+
+Used by `models.glc.glc_causal` and `models.glc.glc_features`.
+"""
 
 from __future__ import annotations
 

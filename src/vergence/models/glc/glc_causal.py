@@ -1,4 +1,7 @@
-"""Streaming gaze maps: a map for each frame, from the frame and the network's last estimates."""
+"""Streaming gaze maps: a map for each frame, from the frame and the network's last estimates.
+
+Used by `model_tools.onnx_export`, `video.predict_maps` and `video.streaming`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Global-local correlation blocks and a small decoder on frozen EfficientNet-Lite0 features."""
+"""Global-local correlation blocks and a small decoder on frozen EfficientNet-Lite0 features.
+
+Used by `model_tools.onnx_export`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A map without learning inside a network, multiplied by the network's own (product of experts)."""
+"""A map without learning inside a network, multiplied by the network's own (product of experts).
+
+Used by `models.glc.base`.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Two independent libraries of the extra `dp` do the accounting: Opacus's PRV accountant, the default,
 and the PLD accountant of dp-accounting as its check. Where everybody takes part in every step a
 closed form needs neither.
+
+Used in `engine`, `experiment`, `privacy` and `studies`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Privacy budgets and the noise that follows from them: common to the tables of `privacy`."""
+"""Privacy budgets and the noise that follows from them: common to the tables of `privacy`.
+
+Used by `privacy.config`, `privacy.dp.mask_budget`, `privacy.release_log` and
+`privacy.split.defense`.
+"""
 
 from __future__ import annotations
 

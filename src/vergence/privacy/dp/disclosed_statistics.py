@@ -3,6 +3,8 @@
 Nothing bounds a distance or a count by itself, so they are cut first, to bounds that must be known
 before anybody's data are seen.
 
+Used by `audit.disclosed_statistics`.
+
 Source: Dwork, McSherry, Nissim and Smith, "Calibrating noise to sensitivity in private data
 analysis", TCC 2006.
 """

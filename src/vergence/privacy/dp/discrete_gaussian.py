@@ -4,6 +4,8 @@ P(x) is proportional to exp(-x^2 / (2 variance)), exactly: floating point only d
 that are clear, and one in a billion goes on with rational numbers and as many random bits as it
 takes. Noise that is exact on integers leaves no trace of an update in its last bits.
 
+Used by `privacy.dp.user_level`.
+
 Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020,
 Algorithms 2 and 3.
 """

@@ -1,5 +1,7 @@
 """DP-SGD for single samples: batches drawn by chance, clipped gradients, noise on their sum.
 
+Used by `engine.protections.dp_split`, `privacy.dp.dp_sgd_solver` and `privacy.dp.private_step`.
+
 Source: Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1. Differs: the
 sum is divided by the expected size of a batch, not by its own, which would tell who is in it;
 batches and noise come from a secret.

@@ -1,4 +1,7 @@
-"""A solver that trains by DP-SGD and logs the privacy budget that every client spends."""
+"""A solver that trains by DP-SGD and logs the privacy budget that every client spends.
+
+Used in `audit`, `engine` and `privacy`.
+"""
 
 from __future__ import annotations
 

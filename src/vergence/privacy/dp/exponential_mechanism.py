@@ -7,6 +7,8 @@ k draws of the exponential mechanism, each of eps0, without putting back. Scores
 With k in the thousands eps0 is so small that the choice is nearly blind: `private_top` is for tens
 of layers or filters, not for 90 000 weights.
 
+Used by `privacy.dp.mask_budget`.
+
 Source: Durfee and Rogers, "Practical differentially private top-k selection with pay-what-you-get
 composition", NeurIPS 2019, Section 3; composition: Dong, Durfee and Rogers, "Optimal differential
 privacy composition for exponential mechanisms", ICML 2020, and Cesar and Rogers, 2021 (a draw of

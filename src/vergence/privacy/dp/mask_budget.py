@@ -1,4 +1,8 @@
-"""Privacy budget for masks: groups of entries that become personal, and what each choice spends."""
+"""Privacy budget for masks: groups of entries that become personal, and what each choice spends.
+
+Used by `engine.protections.private_masks`, `experiment.privacy.schema`, `privacy.config` and
+`privacy.dp.private_selection`.
+"""
 
 from __future__ import annotations
 

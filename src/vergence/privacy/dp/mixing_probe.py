@@ -5,6 +5,8 @@ on it. Layers that mix samples are known by their class, functions between layer
 (`h - h.mean(0)`) are not. So one sample after the other is replaced, and one left out: what the
 network gives for the others must stay, and the lengths of their gradients too. This finds mistakes.
 A network that mixes only from its hundredth batch on, or for one value in particular, passes.
+
+Used by `engine.protections.dp_sgd`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ network is compared with autograd's over all parameters. Where they differ, or a
 of samples, every sample is passed through the network alone from then on: slower, and right
 whatever the network is made of.
 
+Used by `engine.protections.dry_run`, `privacy.dp.dp_sgd_solver`, `privacy.dp.mixing_probe` and
+`privacy.dp.private_step`.
+
 Source: Goodfellow, "Efficient per-example gradient computations", 2015; ghost clipping: Li et al.,
 "Large language models can be strong differentially private learners", ICLR 2022; convolutions: Bu
 et al., "Scalable and efficient training of large convolutional neural networks with differential

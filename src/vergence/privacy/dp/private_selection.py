@@ -4,6 +4,8 @@ A choice is identified by facts that the server knows: the turn, the number of e
 are candidates. It is not identified by the scores: if noise or cost depended on them, a server that
 asks twice could tell whether they are the same. So a turn chooses once; asked again, with whatever
 model, the client answers with the same mask.
+
+Used by `engine.protections.private_masks`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Private gradient of one batch of a piece of a cut network, for an optimiser's step."""
+"""Private gradient of one batch of a piece of a cut network, for an optimiser's step.
+
+Used by `engine.protections.dp_split`, `privacy.dp.dp_sgd_solver` and `privacy.dp.mixing_probe`.
+"""
 
 from __future__ import annotations
 

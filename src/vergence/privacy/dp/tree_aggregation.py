@@ -4,6 +4,8 @@ The sum of all rounds so far is made of few nodes: rounds 1 to 6 are 1 to 4 and 
 has its own noise, and the sum up to a round has that of its nodes, however many rounds it is of.
 No draw of people is assumed: what counts is in how many rounds one person may be.
 
+Used by `engine.protections.user_level` and `privacy.config`.
+
 Source: Kairouz et al., "Practical and private (deep) learning without sampling or shuffling", ICML
 2021, Algorithm 1, and Appendix D for many participations; trees: Dwork et al., "Differential
 privacy under continual observation", STOC 2010. Differs: no variance reduction (Honaker).

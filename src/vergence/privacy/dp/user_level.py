@@ -6,6 +6,8 @@ Gaussian noise of `noise` * `clip`: drawn by whoever adds up, or in shares by th
 nobody ever sees the sum without noise. The server divides by the number of people it expected,
 which is public, not by those who came.
 
+Used by `engine.protections.user_level`, `engine.secure_sums` and `privacy.config`.
+
 Source: McMahan et al., "Learning differentially private recurrent language models", ICLR 2018;
 integers: Kairouz, Liu and Steinke, "The distributed discrete Gaussian mechanism for federated
 learning with secure aggregation", ICML 2021. Differs: values are rounded towards zero, which never

@@ -5,6 +5,9 @@ the shares of all parties and so knows the secrets, and on a party, who has its 
 values come from each party's seed. Values that depend on them come from the seeds of all parties
 but the first, who gets the remainder as a correction.
 
+Used by `deployment.private_inference.party`, `deployment.private_inference.party_seed`,
+`deployment.private_inference.sharing` and `privacy.inference.shared_network`.
+
 Source: Beaver 1991 (one-time masks and products); Boyle, Gilboa, Ishai 2019 (a linear layer costs
 one opened mask where its weights are fixed); Escudero, Ghosh, Keller, Rachuri, Scholl 2020
 (truncation with the wrap-around taken out, bits of masks).

@@ -1,4 +1,7 @@
-"""Conversion of a torch network for private inference: a sequence of layers, and their arrays."""
+"""Conversion of a torch network for private inference: a sequence of layers, and their arrays.
+
+Used by `deployment.private_inference.sharing` and `privacy.inference.shared_network`.
+"""
 
 from __future__ import annotations
 

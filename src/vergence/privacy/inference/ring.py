@@ -1,4 +1,9 @@
-"""Fixed-point numbers as integers modulo 2^64, and shares and bits of them."""
+"""Fixed-point numbers as integers modulo 2^64, and shares and bits of them.
+
+Used by `deployment.private_inference.agreement`, `deployment.private_inference.client`,
+`deployment.private_inference.party`, `deployment.private_inference.sharing`,
+`privacy.inference.correlations` and `privacy.inference.shared_network`.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ over all parties is to be opened, and is sent the result. The caller decides whe
 in one process, or on machines of their own. Every opened value is hidden by a mask that is used
 once. Security is semi-honest: a party that sends something else is not noticed, and spoils the
 answer.
+
+Used by `deployment.private_inference.agreement`, `deployment.private_inference.client`,
+`deployment.private_inference.party` and `deployment.private_inference.sharing`.
 """
 
 from __future__ import annotations

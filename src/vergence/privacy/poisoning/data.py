@@ -3,6 +3,8 @@
 Validation and test data stay as they are, so that the tables measure the harm done to others.
 Noisy pictures are those of `vergence.data.noise`, for these people alone:
 `change_clients(federation, liars, Noise(share=1.0, std=0.5).apply)`.
+
+Used by `experiment.privacy.schema`, `experiment.schema` and `reports.explain`.
 """
 
 from __future__ import annotations

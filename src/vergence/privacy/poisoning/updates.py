@@ -3,6 +3,9 @@
 An attack sees the replies of the clients it controls, and, if it `knows` them, everybody's: the
 strongest attacker of the papers. It changes values alone: weights, masks and metrics stay, so that
 the checks on replies find nothing wrong. Attacks on data are in `vergence.privacy.poisoning.data`.
+
+Used by `engine.compatibility`, `engine.plan`, `engine.protections.robust_aggregation`,
+`experiment.privacy.schema`, `experiment.schema` and `privacy.poisoning.data`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Base of robust rules: replies in, one `Aggregate` out, and reasons for clients left out."""
+"""Base of robust rules: replies in, one `Aggregate` out, and reasons for clients left out.
+
+Used in `engine`, `experiment` and `privacy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Krum scores: distances of every update to its nearest neighbours."""
+"""Krum scores: distances of every update to its nearest neighbours.
+
+Used by `privacy.robust.dnc`, `privacy.robust.krum` and `privacy.robust.multi_krum`.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Clients are dealt into groups of at least k, each group's replies are added up u
 aggregation, and the rule takes every sum for one reply. The server learns one sum per group instead
 of one in all: nobody hides among fewer than k. One liar spoils the sum of a group, so that a rule
 that stands f attackers among n needs more than 2 f groups, however large they are.
+
+Used by `engine.protections.robust_aggregation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Means of the middle values of every entry: what median and trimmed mean have in common."""
+"""Means of the middle values of every entry: what median and trimmed mean have in common.
+
+Used by `privacy.robust.median` and `privacy.robust.trimmed_mean`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Matrix of single replies, one row each: the input of robust rules and of attacks on updates."""
+"""Matrix of single replies, one row each: the input of robust rules and of attacks on updates.
+
+Used in `engine` and `privacy`.
+"""
 
 from __future__ import annotations
 

@@ -21,6 +21,9 @@ opened that only one person shares. Replies stay hidden as long as one aggregato
 with the others; counts below the threshold as long as no party colludes with the dealer. The
 coordinator is not trusted: an aggregator begins an attempt once, every signature covers the
 messages before it, and each aggregator compares those with what it saw itself.
+
+Used by `deployment.secure_sum_aggregator`, `deployment.secure_sum_client`,
+`engine.secure_sum_attempts` and `privacy.secure_aggregation.relay`.
 """
 
 from __future__ import annotations

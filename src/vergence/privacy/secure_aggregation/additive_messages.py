@@ -1,4 +1,7 @@
-"""Messages of a secure sum by additive shares (`additive.py`)."""
+"""Messages of a secure sum by additive shares (`additive.py`).
+
+Used in `deployment`, `engine` and `privacy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checkpoint of a client between two messages of a sum under pairwise pads; it is secret."""
+"""Checkpoint of a client between two messages of a sum under pairwise pads; it is secret.
+
+Used by `deployment.secure_sum_client`.
+"""
 
 from __future__ import annotations
 

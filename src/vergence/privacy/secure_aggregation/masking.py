@@ -3,6 +3,8 @@
 A seed gives one pad, by the cipher that the terms of the sum name. Its key is derived for that
 cipher alone, so that no key serves two ciphers. A key makes one key stream: its counter runs over
 all words of the pad and never returns to a value.
+
+Used in `deployment`, `engine` and `privacy`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ each), their weight, and the value, as two's complement in all bits above:
 The fields of a sum are the sums of the fields, since each is wide enough for `people` of its
 largest entry. The contributors lie lowest so that an additive share of a word, cut to these bits,
 is a share of their number: a threshold on them needs no carry (`threshold.py`).
+
+Used in `deployment`, `engine` and `privacy`.
 """
 
 from __future__ import annotations

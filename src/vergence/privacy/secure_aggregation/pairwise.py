@@ -16,6 +16,9 @@ pads of those who vanished; never both of one client.
 `PairwiseClient` and `PairwiseServer` hold one attempt each. Keys live no longer; a new attempt
 has new ones.
 
+Used by `deployment.secure_sum_client`, `engine.protections.secure_aggregation`,
+`engine.secure_sum_attempts` and `privacy.secure_aggregation.client_checkpoint`.
+
 Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning",
 CCS 2017, Figure 4 with the steps for an active adversary.
 Differs: signatures also cover the attempt, the keys and the senders of shares that a client was

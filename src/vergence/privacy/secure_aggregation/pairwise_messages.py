@@ -1,4 +1,9 @@
-"""Messages of a secure sum by pairwise pads (`pairwise.py`), and checks that everybody makes."""
+"""Messages of a secure sum by pairwise pads (`pairwise.py`), and checks that everybody makes.
+
+Used by `deployment.secure_sum_client`, `deployment.secure_sum_server`,
+`engine.secure_sum_attempts`, `engine.secure_sums`, `privacy.secure_aggregation.client_checkpoint`
+and `privacy.secure_aggregation.pairwise`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Coordinator of a secure sum by additive shares (`additive.py`); it learns only the sum."""
+"""Coordinator of a secure sum by additive shares (`additive.py`); it learns only the sum.
+
+Used by `engine.secure_sum_attempts`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Layout of a reply as one row of words, and of the sum of such rows as an aggregate."""
+"""Layout of a reply as one row of words, and of the sum of such rows as an aggregate.
+
+Used in `deployment`, `engine` and `privacy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sessions of a secure sum: agreed terms, signed statements, refusals and aborts."""
+"""Sessions of a secure sum: agreed terms, signed statements, refusals and aborts.
+
+Used in `deployment`, `engine` and `privacy`.
+"""
 
 from __future__ import annotations
 

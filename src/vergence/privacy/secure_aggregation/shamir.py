@@ -1,4 +1,7 @@
-"""Shamir shares of 32-byte secrets: `threshold` shares recover one, fewer reveal nothing."""
+"""Shamir shares of 32-byte secrets: `threshold` shares recover one, fewer reveal nothing.
+
+Used by `privacy.secure_aggregation.pairwise`.
+"""
 
 from __future__ import annotations
 

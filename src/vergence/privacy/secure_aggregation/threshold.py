@@ -10,6 +10,9 @@ This is secure if parties and dealer follow the protocol and the dealer reveals 
 party could simulate everything it sees from the bits that are opened. A dealer that has a share of
 the counts itself turns the tables by it.
 
+Used by `engine.secure_sums`, `privacy.secure_aggregation.additive` and
+`privacy.secure_aggregation.additive_messages`.
+
 Source: one-time truth tables, Ishai et al., "On the power of correlated randomness in secure
 computation", TCC 2013, section 3.
 """

@@ -9,6 +9,9 @@ Noise is bound to the image and to the layers that made its vector. While those 
 same image is sent with the same noise, and however often it is sent this is one release. When they
 change, the noise is new and the release counts again (`releases`): old noise on a new vector would
 show the difference of the two without any.
+
+Used by `attacks.defended_clients`, `audit.smashed_data`, `engine.protections.output_range`,
+`engine.protections.split_defense` and `privacy.split.defense`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ constrains the layers' weights, bounds their outputs, adds a term to their loss,
 what leaves the client. Noise is drawn once per picture and state of the layers: the same vector is
 always sent with the same noise, and never with that of another vector
 (`privacy/split/bottleneck.py`).
+
+Used in `attacks`, `audit`, `engine`, `experiment` and `privacy`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """NoPeek: training that makes smashed data depend less on the images they were made from.
 
+Used by `privacy.split.defense`.
+
 Source: Vepakomma et al., "NoPeek: information leakage reduction to share activations in distributed
 deep learning", ICDM workshops 2020; distance correlation: Szekely, Rizzo and Bakirov, "Measuring
 and testing dependence by correlation of distances", Annals of Statistics 2007, Definition 5.

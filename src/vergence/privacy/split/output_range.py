@@ -4,6 +4,8 @@ Smashed data are one tensor `[samples, ...]`. A server that holds no honest upda
 still knows what its tail was trained on: each value and the length of each sample lie in a range. A
 client outside is quarantined by name and reason, as by the guards.
 
+Used by `engine.protections.output_range`, `experiment.privacy.schema` and `privacy.config`.
+
 Source: the idea that outputs far outside the realistic range betray a liar: SplitFed thesis,
 chapter 5.1, "Robustness to model poisoning attacks".
 """

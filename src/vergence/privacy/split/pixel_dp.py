@@ -5,6 +5,9 @@ Delta L: noise of scale Delta l hides it with epsilon = L / l (Laplace). Delta i
 operator, padding, stride and dilation included; a norm of the kernel's numbers is another number,
 and mostly too small. This hides single pixels. It is no promise about an image (see `promise`).
 
+Used by `attacks.defended_clients`, `audit.smashed_data`, `engine.protections.split_defense` and
+`privacy.split.defense`.
+
 Source: Lecuyer et al., "Certified robustness to adversarial examples with differential privacy",
 IEEE S&P 2019, Section IV. The norm is computed here, not bounded.
 """

@@ -1,4 +1,7 @@
-"""Append-only log of the pictures that a client sent, and of the state of its layers then."""
+"""Append-only log of the pictures that a client sent, and of the state of its layers then.
+
+Used by `engine.protections.split_defense`.
+"""
 
 from __future__ import annotations
 

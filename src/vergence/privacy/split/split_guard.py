@@ -23,6 +23,9 @@ at most with probability `accused`, however long it is watched: after `trusted` 
 and the k-th
 has the share 6 / (pi k)^2 of `accused`; over all k the shares add up to 1.
 
+Used by `engine.protections.split_guard`, `experiment.privacy.schema`, `privacy.config` and
+`privacy.split.split_guard_client`.
+
 Source: Erdogan, Küpçü and Cicek, "SplitGuard: detecting and mitigating training-hijacking attacks
 in split learning", WPES 2022, Sections 3 and 4: the falsified batches and what they show. Bounds:
 Wald, "Sequential tests of statistical hypotheses", 1945, and Ville's inequality.

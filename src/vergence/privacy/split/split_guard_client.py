@@ -6,6 +6,8 @@ evidence adds up over rounds. A round's answers lie in a file next to it, as a t
 by another process, or repeated. In a block that is left unfinished, or whose answers change or do
 not fit, the lie counts as not found. A block that is repeated never counts in the server's favour:
 the step that the client left out the first time may have shown where the lie is.
+
+Used by `engine.protections.split_guard` and `unlearning.data_footprint`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Attack findings of `vergence privacy audit`, as facts on a page for an ethics board."""
+"""Attack findings of `vergence privacy audit`, as facts on a page for an ethics board.
+
+Used by `reports.ethics.facts`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The facts on a page for an ethics board: everything it prints, as plain data."""
+"""The facts on a page for an ethics board: everything it prints, as plain data.
+
+Used by `reports.ethics.page`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`vergence privacy ethics`: an offline page in plain words, its facts as JSON, and cards."""
+"""`vergence privacy ethics`: an offline page in plain words, its facts as JSON, and cards.
+
+Used by `cli.privacy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Words for what is recorded and learned, by task, on the page for an ethics board."""
+"""Words for what is recorded and learned, by task, on the page for an ethics board.
+
+Used by `reports.ethics.facts`, `reports.ethics.wording` and `reports.explain`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Visibility on the page for an ethics board: what each party of a plan sees."""
+"""Visibility on the page for an ethics board: what each party of a plan sees.
+
+Used by `reports.ethics.facts`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Every sentence follows from the plan; none says that something is hidden unless a mechanism of the
 plan hides it.
+
+Used by `reports.ethics.attack_findings`, `reports.ethics.facts`, `reports.ethics.visibility` and
+`reports.explain`.
 """
 
 from __future__ import annotations

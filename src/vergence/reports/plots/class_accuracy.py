@@ -1,4 +1,7 @@
-"""Accuracies by method and class, drawn from per_class.csv."""
+"""Accuracies by method and class, drawn from per_class.csv.
+
+Used by `reports.html`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Figures of gaze: the strip of heat maps, and how a clip becomes tokens (FedCPF Fig. 1)."""
+"""Figures of gaze: the strip of heat maps, and how a clip becomes tokens (FedCPF Fig. 1).
+
+Used by `reports.html`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The groups of a run, drawn from groups.csv (after the Durham thesis, Fig. 4.1)."""
+"""The groups of a run, drawn from groups.csv (after the Durham thesis, Fig. 4.1).
+
+Used by `reports.html`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Figures of personal masks: by layer, overlap between people, overview (FedCPF Fig. 2)."""
+"""Figures of personal masks: by layer, overlap between people, overview (FedCPF Fig. 2).
+
+Used by `reports.html`.
+"""
 
 from __future__ import annotations
 

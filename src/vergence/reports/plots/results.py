@@ -1,4 +1,7 @@
-"""Figures of results: people, slopes against local-only, convergence, bytes, mask growth."""
+"""Figures of results: people, slopes against local-only, convergence, bytes, mask growth.
+
+Used by `reports.html`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Gaze of a synthetic wearer: choice of targets, saccades, pursuit, head movement, tracker.
 
+Used by `data.synthetic.ego.ego_synthetic`.
+
 Source: egovideo design note, 6.2, with the head-follow row of 6.3 that matches recorded people.
 """
 

@@ -1,5 +1,8 @@
 """Synthetic wearers: their rooms, cameras and hands, and their habits of looking.
 
+Used by `data.synthetic.ego.ego_synthetic`, `data.synthetic.ego.gaze_behavior`,
+`data.synthetic.ego.rendering` and `data.synthetic.ego.scene`.
+
 Source: egovideo note 6.1, 6.2 and the presets of 6.4 (published numbers of EGTEA and GTEA Gaze+ and
 the recordings of its section 4 fix the spreads).
 """

@@ -2,6 +2,8 @@
 
 Frames are rasterised at 1.5 times their size as `[3, frames, height, width]` float32 and averaged
 down. Objects and hands are looked up in small templates, so no loop runs over pixels.
+Used by `data.synthetic.ego.ego_synthetic`.
+
 Source: egovideo design note, 6.1.
 """
 

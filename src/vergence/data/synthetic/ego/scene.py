@@ -2,6 +2,9 @@
 
 Positions are in frame widths on a plane; the frame shows [0, 1] x [0, 1] of it while the head is
 at its starting place and the lens is a 90 degree one without distortion. Source: egovideo note 6.1.
+
+Used by `data.synthetic.ego.ego_synthetic`, `data.synthetic.ego.gaze_behavior` and
+`data.synthetic.ego.rendering`.
 """
 
 from __future__ import annotations

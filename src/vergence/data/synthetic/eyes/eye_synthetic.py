@@ -1,5 +1,7 @@
 """Synthetic eye patches with gaze and head pose: people, recording days, both eyes of a head.
 
+Used by `data.eye_images.gaze_zones` and `data.synthetic.eyes.eye_glances`.
+
 Source: this project; a parametric generator, matched to LeNet errors on MPIIGaze.
 """
 

@@ -1,5 +1,7 @@
 """Synthetic people before a screen: what their eyes look like, and each glance of each day.
 
+Used by `data.synthetic.eyes.eye_synthetic`.
+
 Source: eyeimages note 5.1 (distributions) and 5.3 (days, both eyes from one head, heterogeneity).
 """
 

@@ -3,6 +3,8 @@
 Lengths are mm in the normalised camera (f = 960 px at 600 mm: 1 mm = 1.6 px); x right, y down,
 z away from the camera; angles are (pitch, yaw) in radians, as in data.md. Every patch is drawn as
 a left eye, nose at the left; right eyes are mirrored before they come here.
+Used by `data.synthetic.eyes.eye_synthetic` and `data.synthetic.eyes.people`.
+
 Source: eyeimages design note, 5.1 (geometry, appearance and capture, with their distributions).
 """
 
