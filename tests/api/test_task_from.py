@@ -14,6 +14,7 @@ import vergence as vg
 from tests.experiment.made_up import arrays, network, regression, trained
 from vergence.api.behaviour import qualified_name
 from vergence.api.task_from import is_importable
+from vergence.engine.workers import pools
 
 OUTPUTS, TARGETS = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 4.0, 1.0])
 
@@ -291,20 +292,20 @@ def test_what_can_be_imported_by_name():
     assert qualified_name(network) == "tests.experiment.made_up.network"
 
 
-def test_a_lambda_trains_in_one_process():
-    processes = set()
+def test_a_lambda_trains_in_several_processes_with_the_same_bits(tmp_path):
+    """Each worker leaves a file of its own; no lambda can be imported."""
 
-    def factory():
-        processes.add(os.getpid())
-        return network()
+    def loss(output, target):
+        (tmp_path / str(os.getpid())).touch()
+        return mse_loss(output, target)
 
-    local = vg.task_from(factory, mse_loss)
-    run = trained(task=local, workers=None)
-    assert processes == {os.getpid()}
-    assert run.fingerprint == trained().fingerprint
+    local = vg.task_from(lambda: network(), loss)
+    one, two = trained(task=local, workers=1), trained(task=local, workers=2)
+    assert one.fingerprint == two.fingerprint
+    processes = {int(path.name) for path in tmp_path.iterdir()}
+    assert len(processes - {os.getpid()}) == 2
 
 
-@pytest.mark.parametrize("options", [{"workers": 2}, {"plan": vg.Plan(engine="ray")}])
 @pytest.mark.parametrize(
     ("task", "what"),
     [
@@ -316,15 +317,33 @@ def test_a_lambda_trains_in_one_process():
         ),
     ],
 )
-def test_with_more_processes_it_is_refused_with_the_mend(task, what, options):
+def test_ray_refuses_what_it_cannot_import_with_the_mend(task, what):
     with pytest.raises(vg.ConfigError) as refused:
-        trained(task=task, **{"workers": None, **options})
-    asked = "Ray" if "plan" in options else "2 workers"
+        trained(task=task, plan=vg.Plan(engine="ray"), workers=None)
     assert what in str(refused.value)
-    assert f"cannot be imported by name, and {asked} would have to: put it into a module" in str(
+    assert "cannot be imported by name, and Ray would have to: put it into a module" in str(
         refused.value
     )
     assert "\n" not in str(refused.value)
+
+
+def test_without_forks_a_lambda_trains_in_one_process(monkeypatch, capsys):
+    pools.note_one_process.cache_clear()
+    monkeypatch.setattr(pools, "can_fork", lambda: False)
+    local = vg.task_from(lambda: network(), mse_loss)
+    assert trained(task=local, workers=2).fingerprint == trained().fingerprint
+    assert "this system cannot fork processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_while_training_names_the_line(workers, tmp_path):
+    def loss(output, target):
+        if output.requires_grad:
+            output = output.reshape(7, 7)
+        return mse_loss(output, target)
+
+    with pytest.raises(vg.VergenceError, match=r"test_task_from\.py:\d+, loss"):
+        trained(tmp_path / "run", task=vg.task_from(network, loss), workers=workers)
 
 
 def test_a_function_of_a_module_trains_in_two_processes():

@@ -98,7 +98,7 @@ def experiment_from(
     table, python = _describe_parts(method, task, people, plan, label, root)
     if not python:
         return replace(check(table), origin=FROM_PYTHON)
-    plan = one_process(plan, objects_in(method, task))
+    refuse_ray(plan, objects_in(method, task))
     choose_device(plan.device)
     built = replace(task, seed=plan.seeds[0])
     model = task.network
@@ -319,24 +319,23 @@ def objects_in(method: Method, task: Task) -> Iterator[tuple[str, Any]]:
         yield from ((f"the {name}", function) for name, function in task.functions().items())
 
 
-def one_process(plan: Plan, objects: Iterator[tuple[str, Any]]) -> Plan:
-    """Return the plan, with one process if an object cannot be imported by name.
+def refuse_ray(plan: Plan, objects: Iterator[tuple[str, Any]]) -> None:
+    """Refuse Ray if one of its workers could not import an object by its name.
 
     Raises:
-        ConfigError: the plan asks for several processes, or Ray.
+        ConfigError: names the object, and what to do.
     """
-    # A worker process imports an object by its name, which a lambda does not have.
-    lone = next(((what, thing) for what, thing in objects if not is_importable(thing)), None)
-    if lone is None:
-        return plan
-    if plan.workers > 1 or plan.engine == "ray":
-        asked = "Ray" if plan.engine == "ray" else f"{plan.workers} workers"
-        raise ConfigError(
-            f"{lone[0]}, {qualified_name(lone[1])}, cannot be imported by name, and {asked} would "
-            "have to: put it into a module of its own, as def ... in mine.py, and import it from "
-            "there; or train in one process, workers=1"
-        )
-    return replace(plan, workers=1)
+    # A forked process has every object of its parent. Ray's workers are started anew, and import an
+    # object by its name, which a lambda does not have.
+    if plan.engine != "ray":
+        return
+    for what, thing in objects:
+        if not is_importable(thing):
+            raise ConfigError(
+                f"{what}, {qualified_name(thing)}, cannot be imported by name, and Ray would have "
+                "to: put it into a module of its own, as def ... in mine.py, and import it from "
+                "there; or train in processes of this machine, engine='simulator'"
+            )
 
 
 def plan_from(plan: Plan | None, **options: Any) -> Plan:

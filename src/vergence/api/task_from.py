@@ -55,8 +55,8 @@ def task_from(
 
     Args:
         module_factory: function that builds a new network at every call, as `lambda: nn.Linear(4,
-            1)`, or a class without arguments. One that cannot be imported by name, such as a
-            lambda, trains in one process.
+            1)`, or a class without arguments. Worker processes are copies of this one, so that a
+            lambda is as good as an imported function; Ray's workers have to import it by name.
         loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
         metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
             first is the headline. Default: the loss itself, as "test_loss".
