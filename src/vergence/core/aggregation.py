@@ -1,4 +1,4 @@
-"""Sums of sealed replies, and all that a server learns of them.
+"""Sums of clients' replies, and the record of what a server learns from them.
 
 Used in most packages.
 """
@@ -19,7 +19,14 @@ from vergence.core.params import Params
 
 @dataclass(frozen=True)
 class Aggregate:
-    """All that a server learns of an aggregate request: weighted sums over the cohort."""
+    """All that a server learns from a request to a cohort: sums over the clients' replies.
+
+    Attributes:
+        totals: sum over the clients of weight * update, by tree (named set of parameters).
+        weights: sum over the clients of the weights, by tree: one number, or one per entry.
+        count: number of replies.
+        metrics: mean of every metric over the replies that have it.
+    """
 
     totals: Mapping[str, Params]
     weights: Mapping[str, float | Params]
@@ -27,7 +34,7 @@ class Aggregate:
     metrics: Mapping[str, float]
 
     def mean(self, tree: str) -> Params:
-        """Return the weighted mean of a tree, zero where nobody contributed.
+        """Return the weighted mean of a tree over the clients; 0 where the weights sum to 0.
 
         Raises:
             KeyError: nobody sent this tree, although somebody replied.
@@ -40,14 +47,15 @@ class Aggregate:
         return total.like(total.flat / nobody.add_(weight.flat))
 
     def contributors(self, tree: str) -> Params | float:
-        """Return the sum of a tree's weights: one number, or one for each entry."""
+        """Return the sum of the clients' weights of a tree: one number, or one per entry."""
         return self.weights[tree]
 
 
 class Sum:
-    """Running sum of sealed replies: totals and weights of every tree, added in the order of `add`.
+    """Running sum of clients' replies: the total and the weight of every tree.
 
-    `new(n, dtype)` makes a buffer: ordinary memory, or memory that processes share.
+    Replies are added in the order of the calls of `add`. `new(n, dtype)` allocates a vector of `n`
+    entries, in ordinary memory or in memory that processes share.
     """
 
     def __init__(self, new: Callable[[int, torch.dtype], Tensor] | None = None) -> None:
@@ -57,7 +65,7 @@ class Sum:
         self.count = 0
 
     def add(self, sealed: SealedReply) -> None:
-        """Add one reply."""
+        """Add one client's reply to the sum."""
         self.count += 1
         for name, tree in sealed.trees.items():
             weight = tree.weight
@@ -96,7 +104,10 @@ class Sum:
     def aggregate(
         self, layouts: Mapping[str, Params], metrics: Mapping[str, Sequence[float]]
     ) -> Aggregate:
-        """Return what a server learns; `layouts` gives the shapes of trees that nobody sent."""
+        """Return the sums; a tree of `layouts` that nobody sent becomes zeros with weight 0.
+
+        `metrics` holds the values of every metric, one per reply; the record holds their means.
+        """
         totals, weights = dict(self.totals), dict(self.weights)
         for name, params in layouts.items():
             if name not in totals:
@@ -106,7 +117,10 @@ class Sum:
 
 
 def add_up(replies: Iterable[SealedReply], layouts: Mapping[str, Params]) -> Aggregate:
-    """Sum sealed replies in the order given."""
+    """Sum clients' replies in the order given; return all that the server learns from them.
+
+    A tree of `layouts` that nobody sent becomes zeros with weight 0.
+    """
     whole, metrics = Sum(), {}
     for sealed in replies:
         whole.add(sealed)

@@ -1,7 +1,7 @@
 """Arrays, torch data sets and data frames as columns of samples per person, checked and split.
 
-Numbers that networks compute with become float32, whole numbers int64; bytes (images) stay uint8.
-Everything is copied: what happens to the arrays afterwards does not reach a run.
+Floating-point numbers become float32, integers int64; bytes (images) stay uint8. All data are
+copied: later changes of the arrays do not change a run.
 
 Used by `api.finished_run` and `core.federation`.
 """
@@ -24,22 +24,22 @@ from vergence.errors import ConfigError, DataError, first_line
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.2, 0.2)
 FEWEST = 3
-"""Samples that a person needs: one for each part."""
+"""Smallest number of samples per person: one each for training, validation and test."""
 Columns = dict[str, Tensor]
 T = TypeVar("T")
 
 
 def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
-    """Turn one person's samples into columns of tensors.
+    """Return one person's samples as tensors `[samples, ...]`, by column name.
 
     Args:
         samples: a mapping of arrays, a torch data set, a data frame, or arrays in the order of
             `names`.
         who: the person's name, for error messages.
-        names: names of the columns, where `samples` has none.
+        names: names of the columns; used if `samples` has no names.
 
     Raises:
-        DataError: the samples are not arrays of numbers with a row per sample.
+        DataError: the samples are not arrays of numbers with one row per sample.
     """
     if isinstance(samples, TorchDataset):
         samples = _items(samples, who, names)
@@ -64,10 +64,10 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
 
 
 def as_text(names: Iterable[T], what: str) -> dict[str, T]:
-    """Map the text of every name to the name itself.
+    """Return a dictionary from the text of every name to the name itself.
 
     Raises:
-        DataError: two names have the same text, as 1 and "1"; the message has both.
+        DataError: two names have the same text, such as 1 and "1"; the message shows both.
     """
     by_text: dict[str, T] = {}
     for name in names:
@@ -81,7 +81,7 @@ def as_text(names: Iterable[T], what: str) -> dict[str, T]:
 
 
 def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Tensor]:
-    """Stack the items of a torch data set into columns."""
+    """Stack the items of a torch data set into one tensor per column name."""
     # Its tensors are columns already, and need not be taken apart and stacked again.
     if isinstance(dataset, TensorDataset):
         return dict(zip(_names(len(dataset.tensors), who, names), dataset.tensors, strict=True))
@@ -115,7 +115,7 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
 
 
 def _check_parts(rows: Sequence[Sized], whose: str) -> None:
-    """Refuse items whose parts differ in number or name from those of the first item."""
+    """Refuse items that do not have the same number or names of entries as the first item."""
     wanted = _parts(rows[0])
     for number, row in enumerate(rows):
         if _parts(row) != wanted:
@@ -178,9 +178,10 @@ def _uneven(where: str, reason: str) -> DataError:
 
 
 def _plain(array: np.ndarray, where: str) -> np.ndarray:
-    """Turn an array of objects into numbers; return it unchanged if one of them is not a number.
+    """Convert an array of Python objects to floats, if all objects are numbers or number arrays.
 
-    A string of digits is not a number. A data frame's column with missing values is such an array.
+    Otherwise the array is returned unchanged; a string of digits is no number. A data frame's
+    column with missing values can be an array of objects.
 
     Raises:
         DataError: the objects are arrays of different shapes.
@@ -214,16 +215,16 @@ def _kind(array: np.ndarray) -> str:
 def check_numbers(
     columns: Mapping[str, Tensor], who: str, missing: Collection[str], rows: Sequence[object] = ()
 ) -> None:
-    """Check that columns hold finite numbers; those that `missing` names may hold NaN.
+    """Check that columns hold finite numbers; only columns named in `missing` may hold NaN.
 
     Args:
         columns: the columns of one person.
         who: the person's name, for error messages.
-        missing: columns in which NaN says that nothing was recorded.
-        rows: labels of the rows, for error messages; default: their numbers.
+        missing: names of the columns in which NaN means that nothing was recorded.
+        rows: labels of the rows, for error messages; default: the row numbers.
 
     Raises:
-        DataError: names person, column and row.
+        DataError: a number is not finite; the message names the person, the column and the row.
     """
     for name, column in columns.items():
         if not column.is_floating_point() or not len(column):
@@ -246,7 +247,8 @@ def check_alike(people: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Check that all people have the same columns, of the same shapes and types.
 
     Raises:
-        DataError: names the first person who differs, and how.
+        DataError: a person's columns differ from the first person's; the message names both
+            people and the difference.
     """
     first = next(iter(people))
     wanted = {n: (tuple(c.shape[1:]), c.dtype) for n, c in people[first].items()}
@@ -271,10 +273,10 @@ def _shape_text(shape: tuple[tuple[int, ...], torch.dtype]) -> str:
 
 
 def check_shares(shares: Sequence[float]) -> None:
-    """Check that the shares are three positive numbers with sum 1.
+    """Check that the shares of a split are three positive numbers with sum 1.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: the shares are anything else.
     """
     numbers = isinstance(shares, tuple | list) and all(isinstance(s, int | float) for s in shares)
     whole = numbers and len(shares) == 3 and min(shares) > 0
@@ -290,12 +292,15 @@ def split_rows(
 ) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """Return the sample numbers of each person's training, validation and test part.
 
-    The parts follow each other in the order of the samples. With `shuffle`, a seed, each person's
-    samples are drawn at random, for samples without an order.
+    Args:
+        counts: each person's number of samples.
+        shares: fractions of the samples for the three parts.
+        shuffle: a seed: the samples of each part are chosen at random. None: the first samples
+            are for training, the next for validation, the last for test.
 
     Raises:
         ConfigError: the shares are not three positive numbers with sum 1.
-        DataError: people have too few samples to split; names them.
+        DataError: people have too few samples to split; the message names them.
     """
     check_shares(shares)
     # In the order of the recording: neighbouring samples are alike, so a test sample between two
@@ -332,18 +337,22 @@ def split_people(
     shuffle: int | None = None,
     missing: Collection[str] = (),
 ) -> tuple[dict[str, dict[str, Columns]], str]:
-    """Split each person's samples into parts; return their columns, and a line on the split.
+    """Split each person's samples into the parts "train", "val" and "test".
 
     Args:
-        people: person -> samples (see `columns_of`), or person -> {"train", "val", "test"} of them.
+        people: each person's samples (see `columns_of`), or each person's three parts by name,
+            which are not split again.
         names: names for columns that have none.
-        shares: shares of the three parts.
-        shuffle: a seed; None: in the order given.
-        missing: columns in which NaN says that nothing was recorded.
+        shares: fractions of the samples for the three parts.
+        shuffle: a seed for a random split; None: the parts follow the order of the samples.
+        missing: names of the columns in which NaN means that nothing was recorded.
+
+    Returns:
+        The columns by person and part, and one line of text that describes the split.
 
     Raises:
-        DataError: as in `columns_of`, `check_numbers`, `check_alike` and `split_rows`; or some
-            people come in parts and others do not.
+        DataError: as in `columns_of`, `check_numbers`, `check_alike` and `split_rows`; also if
+            only some people's samples are given in parts.
         ConfigError: the shares are not three positive numbers with sum 1.
     """
     if not isinstance(people, Mapping) or not people:
@@ -379,7 +388,7 @@ def refuse_empty(counts: Mapping[str, int]) -> None:
     """Refuse people without samples.
 
     Raises:
-        DataError: names these people.
+        DataError: people have no samples; the message names them.
     """
     # Before `check_alike`: columns without rows have no shape to compare with those of others.
     if empty := [who for who, count in counts.items() if not count]:
@@ -408,7 +417,7 @@ def _split(
 
 
 def rows_in(columns: Columns) -> int:
-    """Return the number of samples in columns."""
+    """Return the number of samples: the number of rows of the first column."""
     return len(next(iter(columns.values())))
 
 
@@ -419,14 +428,14 @@ def by_person(
 
     Args:
         frame: a pandas DataFrame.
-        person: the column that says whose a row is.
-        columns: maps each column of samples to a column of the frame, or to several to put side by
-            side; None: every other column under its own name.
-        missing: columns in which NaN says that nothing was recorded.
+        person: name of the frame's column that names each row's person.
+        columns: maps each column of samples to one column of the frame, or to several columns,
+            which become one tensor. None: every column except `person`, under its own name.
+        missing: names of the columns in which NaN means that nothing was recorded.
 
     Raises:
-        DataError: a column is not there, holds no number (names person, column and row), or a row
-            does not say whose it is.
+        DataError: the frame lacks a column, a row names no person, or an entry is no finite
+            number (the message names the person, the column and the row).
     """
     if not hasattr(frame, "iloc"):
         raise DataError(
@@ -471,7 +480,7 @@ def check_columns(frame: Any, names: Iterable[object]) -> None:
     """Check that a data frame has each of these columns once.
 
     Raises:
-        DataError: names a column that is missing or occurs twice.
+        DataError: a column is missing or occurs twice; the message names it.
     """
     known = list(frame.columns)
     for name in names:
@@ -483,7 +492,7 @@ def check_columns(frame: Any, names: Iterable[object]) -> None:
 
 
 def _are_several(columns: object, frame: Any) -> TypeGuard[Iterable[object]]:
-    """Return whether this is several column names.
+    """Return whether `columns` is several column names, and not one.
 
     A string, or a tuple that is itself a column of the frame, is one name.
     """
@@ -493,7 +502,7 @@ def _are_several(columns: object, frame: Any) -> TypeGuard[Iterable[object]]:
 
 
 def _side(columns: Any) -> object:
-    """Return one column of a frame, or a tensor of several columns side by side."""
+    """Return a pandas Series as it is; return a DataFrame as a tensor `[rows, columns]`."""
     if columns.ndim == 1:
         return columns
     return torch.stack([_tensor(columns[name], str(name)).float() for name in columns.columns], 1)

@@ -20,17 +20,17 @@ Scores = Float[Tensor, "samples classes"]
 
 @dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Common part of all classifiers: scores are unnormalised log-probabilities.
+    """Common base of all classifiers: the outputs are unnormalised log-probabilities (scores).
 
-    The one column of `labels` is the class, int64 `[n]`.
+    `labels` names one column: the class of every sample, int64 `[n]`.
     """
 
     def class_of(self, batch: Batch) -> Tensor:
-        """Return the labels."""
+        """Return the label column: the class of every sample, int64 `[n]`."""
         return batch[self.labels[0]]
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return the classes as labels."""
+        """Return a batch whose label column is `classes`; `noise` is not used."""
         return {self.labels[0]: classes}
 
     def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
@@ -48,14 +48,14 @@ class ClassificationTask(Task):
         return output.softmax(1)
 
     def output_of(self, prediction: Scores) -> Scores:
-        """Return log-probabilities."""
+        """Return the logarithms of the probabilities `prediction`, which are scores."""
         # The logarithm of a probability of 0 is infinite, and so is its gradient.
         return prediction.clamp(min=1e-12).log()
 
     def predicted_class(self, output: Scores) -> Tensor:
-        """Return the class that scores highest, the first of several."""
+        """Return the class with the highest score; of equal scores, the first class."""
         return output.argmax(1)
 
     def restrict_to_known(self, output: Scores, known: Tensor) -> Scores:
-        """Return the scores, with minus infinity for classes that are not known."""
+        """Return the scores, with minus infinity for the classes where `known` is 0."""
         return output.masked_fill(known == 0, -torch.inf)

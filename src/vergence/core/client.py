@@ -1,4 +1,4 @@
-"""The client context of one turn: the client's own data, the task, and its randomness.
+"""What client code can use while it handles one message: data, task and randomness.
 
 Used in most packages.
 """
@@ -19,29 +19,32 @@ from vergence.core.task import Task
 
 
 class MaskChooser(Protocol):
-    """Chooses which entries become personal."""
+    """A function that chooses which parameter entries become personal."""
 
     def __call__(self, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """Return at most k entries, or `k[name]` of each tensor, where `among` is true.
+        """Return a mask of at most `k` entries, or at most `k[name]` entries of each tensor.
 
-        The mask holds the entries with the highest scores. Under a privacy budget the choice is
-        random, and entries with higher scores are more probable, as scores are computed from a
-        person's data.
+        Only entries where `among` is true are chosen: those with the highest scores. Scores are
+        computed from a person's data. Under a privacy budget the choice is therefore random, and
+        entries with higher scores are more probable.
         """
         ...
 
 
 class BatchDrawer(Protocol):
-    """Draws the batches of a round."""
+    """A function that draws the batches of a client's round."""
 
     def __call__(self, at: int) -> Tensor | None:
-        """Return the sample numbers of batch `at`, possibly none; None after the last batch."""
+        """Return the sample numbers of batch number `at`; None after the last batch.
+
+        A batch can be empty.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What client code sees during one turn: training and validation data, task, randomness."""
+    """What client code can use while it handles one message: data, task and randomness."""
 
     id: str
     train: Samples
@@ -50,12 +53,16 @@ class ClientContext:
     round: int
     rng: RandomStream
     progress: float = 0.0
-    """Share of the rounds done, from 0 to 1, for schedules."""
+    """Fraction of the run's rounds that are finished, from 0 to 1; for learning-rate schedules."""
     choose: MaskChooser = Mask.best
-    """Chooses personal entries by their scores; a run's privacy may make the choice random."""
+    """Chooses personal entries by their scores; under a privacy budget the choice is random."""
     draw: BatchDrawer | None = None
-    """Draws the batches of split learning, where a run's privacy prescribes how."""
+    """Draws the batches of split learning in a run with privacy for samples; otherwise None."""
 
     def weight(self, weights: Literal["samples", "equal"]) -> float:
-        """Return a reply's weight: that of the training data if `weights` is `samples`, else 1."""
+        """Return the weight of the client's reply.
+
+        The weight is the task's weight of the training data (default: the number of samples) if
+        `weights` is `samples`, else 1.
+        """
         return self.task.weigh(self.train) if weights == "samples" else 1.0

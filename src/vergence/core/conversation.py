@@ -1,8 +1,9 @@
-"""The primitives methods are written in; each is one `yield` with a precise return type.
+"""Generators that methods call with `yield from`: each yields one request, returns its answer.
 
-`aggregate` and `collect` ask clients, `fit` and `compute` ask for work on parameters and data.
-Split learning adds `attend`, `ask`, `forward` and `step`: a server's part serves clients batch by
-batch. Whoever drives the generator (`drive`) answers: the simulator, a network, a test.
+`aggregate` and `collect` send requests to clients; `fit` and `compute` request work on parameters
+and data. Split learning also uses `attend`, `ask`, `forward` and `step`: the server's part of the
+network then trains with clients batch by batch. The program that runs a conversation with `drive`
+supplies the answers: the simulator, a deployment, or a test.
 
 Used in most packages.
 """
@@ -48,9 +49,10 @@ Conversation = Generator[Any, Any, T]
 def release(
     verb: str, to: Sequence[ClientId], like: Mapping[str, Params]
 ) -> Conversation[Aggregate]:
-    """Ask clients for trees shaped as those in `like`, and learn only their weighted sum.
+    """Ask clients for the trees named in `like`; return only the weighted sum over the clients.
 
-    The clients are sent no tree.
+    `verb` is the kind of request, such as `train`. `like` gives the shapes of the trees (named
+    sets of parameters). The message to the clients holds no tree.
     """
     return (yield Request(verb, {c: Message(verb) for c in to}, "aggregate", like))
 
@@ -76,10 +78,15 @@ def aggregate(
     like: Mapping[str, Params] | None = None,
     **trees: Params,
 ) -> Conversation[Aggregate]:
-    """Ask a cohort for a turn and learn only the weighted sum of its replies.
+    """Send a message to every client of a cohort; return only the weighted sum of the replies.
 
-    The cohort receives what the method's `offer` returns, or the trees and facts named here; `like`
-    is as in `Request`.
+    Args:
+        verb: kind of request, such as `train`.
+        to: the clients, or the message for each client.
+        facts: plain values to send.
+        like: shapes of the trees in replies whose names are not among the trees sent.
+        trees: parameters to send. Without trees and facts, a client receives what the method's
+            `offer` returns.
     """
     return (yield _request(verb, to, "aggregate", facts, trees, like))
 
@@ -91,37 +98,52 @@ def collect(
     like: Mapping[str, Params] | None = None,
     **trees: Params,
 ) -> Conversation[dict[ClientId, SealedReply]]:
-    """Ask a cohort for a turn and learn every single reply; `like` is as in `Request`."""
+    """Send a message to every client of a cohort; return the reply of each client.
+
+    The arguments are those of `aggregate`.
+    """
     return (yield _request(verb, to, "each", facts, trees, like))
 
 
 def proxies() -> Conversation[PublicData]:
-    """Return the server's public samples, which are no client's."""
+    """Return the server's public samples, which belong to no client."""
     return (yield GetPublicData())
 
 
 def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
-    """Return the mean `[d]` of rows `[n, d]`, one per training sample, each cut to length `bound`.
+    """Return the mean `[d]` of `values` `[n, d]`, which have one row per training sample.
 
-    Apart from results of training, this mean is all that a client may send about its samples: a run
-    with privacy for samples adds noise to the mean, and counts it in the budget.
+    A row whose L2 norm is above `bound` is first scaled down to `bound`. Apart from results of
+    training, this mean is all that a client may send about its samples: a run with privacy for
+    samples adds noise to the mean, and counts it in the privacy budget.
     """
     return (yield Mean(values, bound))
 
 
 class NoReplyCounted(Exception):
-    """A client that is being served was quarantined; its later replies are ignored."""
+    """The client with which the server trains was quarantined; its later replies are ignored."""
 
 
 def quarantine_client(client: ClientId, reason: str) -> Conversation[None]:
-    """Quarantine a client that is being served; always raises `NoReplyCounted`."""
+    """Quarantine a client with which the server trains its part of the network.
+
+    Raises:
+        NoReplyCounted: always; it ends the server's work with this client.
+    """
     yield Quarantine(client, reason)
 
 
 def attend(
     groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **templates: Params
 ) -> Conversation[ServedGroups]:
-    """Serve groups of clients in parallel; a copy of `templates` serves each group in sequence."""
+    """Train copies of the server's part of the network, each copy with one group of clients.
+
+    Groups train in parallel. `Method.serve` trains a copy with the clients of its group, one
+    after the other; with `shuffled`, in random order.
+
+    Returns:
+        The weighted sum of the copies' updates, and the clients that stayed to the end.
+    """
     return (yield ServeGroups(tuple(tuple(group) for group in groups), templates, shuffled))
 
 
@@ -131,11 +153,14 @@ def ask(
     trees: Mapping[str, Params] | None,
     like: Mapping[str, Params] | None = None,
 ) -> Conversation[dict[str, Params]]:
-    """Send trees to a client that is being served, and return the trees of its reply.
+    """Send trees to the client with which the server trains; return the trees of its reply.
 
-    If `trees` is None, the client receives what `offer` returns, which the server's copy does not
-    see. `like` gives the shapes of those trees of the reply whose names are not among the trees
-    sent.
+    Args:
+        client: the client.
+        verb: kind of request, such as `forward`.
+        trees: parameters or tensors to send, by name; None: the client receives what the method's
+            `offer` returns.
+        like: shapes of the trees in the reply whose names are not among the trees sent.
 
     Raises:
         NoReplyCounted: the client was quarantined for its reply.
@@ -148,9 +173,10 @@ def ask(
 def ask_several(
     client: ClientId, verb: str, messages: Sequence[Mapping[str, Params] | None]
 ) -> Conversation[list[dict[str, Params]]]:
-    """Send several messages at once, as `ask` sends one; return the trees of every reply.
+    """Send several messages to one client, as `ask` sends one; return the trees of every reply.
 
-    Over a network they make one exchange, which takes longer than the work on a batch.
+    Over a network, all messages travel in one exchange: an exchange takes longer than the work on
+    a batch.
 
     Raises:
         NoReplyCounted: the client was quarantined for one of its replies.
@@ -164,9 +190,14 @@ def ask_several(
 def forward(
     params: Params, batch: Batch, on: Network, rows: Tensor | None = None
 ) -> Conversation[Tensor]:
-    """Return the output of a network, or of a piece of one, for a batch in training mode.
+    """Return the output of a network, or of some of its stages, for a batch in training mode.
 
-    A client passes the numbers of its training samples as `rows`, as noise may be drawn for each.
+    Args:
+        params: parameters of the network or of its stages.
+        batch: the columns of the batch.
+        on: function from the run's task to the task whose network is used.
+        rows: on a client, the numbers of the batch's training samples, `[batch]`: noise may be
+            drawn for each sample.
     """
     return (yield Forward(params, batch, on, rows))
 
@@ -182,13 +213,14 @@ def step(
     """Take one optimiser step on one batch; the caller must not use `params` and `optimiser` again.
 
     Args:
-        params: parameters of the piece `on`; changed in place.
+        params: parameters of the network of the task `on`; changed in place.
         optimiser: state after the previous step, `OptimizerState({}, 0)` at first; changed in
             place.
-        batch: the columns, among them `smashed` and `pull` for a piece.
-        local: optimiser, rate and clip.
-        on: function from the run's task to the piece whose network and loss are used.
-        wrt: the column of the batch whose gradient to return.
+        batch: the columns of the batch. For a piece of a network, `smashed` is its input from
+            another machine, and `pull` is the loss's gradient with respect to its output.
+        local: optimiser, learning rate and gradient clipping.
+        on: function from the run's task to the task whose network and loss are used.
+        wrt: a column of the batch; the loss's gradient with respect to it is returned too.
     """
     return (yield Step(params, optimiser, batch, local, on, wrt))
 
@@ -205,18 +237,18 @@ def fit(
     correction: Params | None = None,
     objective: Objective | None = None,
 ) -> Conversation[FitResult]:
-    """Train parameters on data, as `local` says.
+    """Train parameters on data with the settings `local`.
 
     Args:
-        params: where training starts.
+        params: initial parameters.
         data: the samples to train on.
         local: epochs or steps, batch size, optimiser.
-        trainable: only these entries may change.
+        trainable: mask of the entries that training may change; None: all.
         anchor: `(centre, mu)` adds `mu / 2 * ||params - centre||^2` to the loss.
-        optimiser: state to continue from, where a method keeps its optimiser's state.
-        score_on: samples whose score under the task is also reported, as `metrics["score"]`.
+        optimiser: state from which the optimiser continues; None: a new optimiser.
+        score_on: samples; the task's score on them is returned too, as `metrics["score"]`.
         correction: vector that is added to every gradient.
-        objective: what is minimised in place of the task's loss.
+        objective: loss that is minimised in place of the task's loss.
     """
     return (
         yield Fit(
@@ -226,18 +258,23 @@ def fit(
 
 
 def compute(params: Params, data: Samples, want: Wanted) -> Conversation[Any]:
-    """Compute `want` with parameters on data, in evaluation mode.
+    """Compute the quantity `want` with parameters on data, in evaluation mode.
 
-    `loss` (the mean) and `score` are floats; `outputs` and `features` (the head's input) are
-    tensors `[samples, ...]`; `gradient` is that of the mean loss, as `Params`; `statistics` are the
-    parameters with BatchNorm's running statistics of these data alone; `sequences` and `classes`
-    come from the task and do not depend on the parameters.
+    - `loss` (the mean over the samples) and `score` are floats.
+    - `outputs` and `features` (the head's inputs) are tensors `[samples, ...]`.
+    - `gradient` is the gradient of the mean loss, as `Params`.
+    - `statistics` are the parameters with BatchNorm's running statistics of these data alone.
+    - `sequences` and `classes` come from the task and do not depend on the parameters.
     """
     return (yield Compute(params, data, want))
 
 
 def drive(conversation: Conversation[T] | T, answer: Callable[[Any], object]) -> T:
-    """Run a conversation to its end, answering all requests; a plain value is returned as it is."""
+    """Run a conversation (a generator) to its end, and return the generator's return value.
+
+    `answer` receives each request that the generator yields, and returns the answer to send back.
+    If `conversation` is not a generator, it is returned unchanged.
+    """
     # A method that has nothing to ask may return its result instead of a generator.
     if not isinstance(conversation, Generator):
         return conversation

@@ -17,11 +17,11 @@ Batch = dict[str, Tensor]
 PICTURES = ("image", "eyes", "frames")
 """Names that readers give to columns and banks of pictures."""
 FEWEST, LOOKED_AT = 8, 17
-"""Windows are looked for among more than so many samples, and only in the first of them."""
+"""The search for overlapping windows needs more than 8 samples, and reads only the first 17."""
 
 
 def copy_of(batch: Mapping[str, Tensor]) -> Batch:
-    """Return columns in memory of their own, for code that may change them in place."""
+    """Return copies of the columns, for code that may change columns in place."""
     return {name: column.clone() for name, column in batch.items()}
 
 
@@ -29,8 +29,8 @@ def copy_of(batch: Mapping[str, Tensor]) -> Batch:
 class SharedRows:
     """Rows that many samples share (frames, images, cached features), looked up by number.
 
-    `rows` is `[bank, ...]`; a sample names its rows in the integer column `by`, of shape
-    `[samples]` or `[samples, frames]`.
+    `rows` has shape `[bank, ...]`. `by` is the name of an integer column of the samples, of shape
+    `[samples]` or `[samples, frames]`: it holds the numbers of each sample's rows.
     """
 
     rows: Tensor
@@ -42,11 +42,12 @@ class SharedRows:
 
 @dataclass(frozen=True)
 class Samples:
-    """One split of one client's data, in memory: columns, and banks of rows that they point into.
+    """One part (such as the training part) of one client's data, in memory.
 
-    Every column is `[samples, ...]`. `take` returns the columns and, under a bank's own name, the
-    rows its `by` column points to. Networks, losses and metrics get batches and copies, never these
-    columns themselves: a line such as `x -= x.mean(0)` must not change later batches.
+    Every column is a tensor `[samples, ...]`. A bank holds rows that several samples share; a
+    column holds the numbers of each sample's rows (`SharedRows`). `take` returns a batch: the
+    columns, and each bank's rows under the bank's name. Networks, losses and metrics get copies,
+    never these columns themselves: a line such as `x -= x.mean(0)` must not change later batches.
     """
 
     columns: Mapping[str, Tensor]
@@ -79,11 +80,11 @@ class Samples:
         return batch
 
     def copy(self) -> Samples:
-        """Return the same samples with columns of their own memory; banks are shared."""
+        """Return samples with copies of the columns; the banks are not copied."""
         return replace(self, columns=copy_of(self.columns))
 
     def bytes(self) -> int:
-        """Return the size of the columns and of the bank rows they point to."""
+        """Return the size in bytes of the columns, and of the bank rows that the samples use."""
         total = sum(c.numel() * c.element_size() for c in self.columns.values())
         for bank in self.banks.values():
             rows = self.columns[bank.by].unique().numel()
@@ -94,7 +95,7 @@ class Samples:
     def kind(self) -> str:
         """Noun for one sample: "window of 4 frames", "picture" or "sample".
 
-        Samples are not called pictures where several of them share one.
+        If several samples share a picture, each is called "sample".
         """
         ids = {
             name: self.columns[bank.by].unsqueeze(-1).flatten(1)
@@ -110,8 +111,9 @@ class Samples:
     def overlap(self) -> int:
         """Return the largest number of samples that share a frame; 1 if windows do not overlap.
 
-        Frames are rows of a bank, or consecutive entries of a column whose samples are cut from one
-        recording, in its order. Samples of exactly the same rows do not count as overlapping.
+        A frame is a row of a bank. It can also be one step of a column `[samples, steps, ...]`
+        whose samples are windows, cut from one recording in its order. Samples that use exactly
+        the same rows of a bank count once.
         """
         most = [1]
         for bank in self.banks.values():
@@ -127,7 +129,7 @@ class Samples:
         return max(most)
 
     def subset(self, rows: Tensor) -> Samples:
-        """Return the samples with these numbers; banks are shared, not copied."""
+        """Return the samples with these numbers; the banks are not copied."""
         return replace(self, columns={n: column[rows] for n, column in self.columns.items()})
 
     @staticmethod
@@ -153,7 +155,10 @@ class Samples:
 
 @dataclass(frozen=True)
 class Splits:
-    """One client's data. A client's turn sees `train` and `val`; only the engine uses `test`."""
+    """One client's data in three parts.
+
+    Client code sees `train` and `val`; only the engine uses `test`.
+    """
 
     train: Samples
     val: Samples
@@ -174,10 +179,10 @@ class Splits:
 
 
 def _windows_of_a_step(column: Tensor) -> int:
-    """Return how many windows, the rows of `[samples, steps, ...]`, contain the same step.
+    """Return how many samples of a column `[samples, steps, ...]` contain the same time step.
 
-    Windows overlap if most of them repeat the previous window, shifted by a fixed number of steps.
-    Constant columns, and columns that are alike by chance, do not count.
+    The samples are taken for overlapping windows if most of them repeat the previous sample,
+    shifted by a fixed number of steps. Otherwise, and for constant columns, the number is 1.
     """
     column = column[:LOOKED_AT]
     steps = column.shape[1] if column.dim() > 1 and len(column) > FEWEST else 1

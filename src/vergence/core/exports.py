@@ -1,8 +1,8 @@
 """Lazy exports: a package offers the classes of its modules without importing them.
 
-`dir(vergence.methods)` is therefore instant, and `vergence.methods.FedPer` imports one module. A
-package with a `KIND`, such as "Method", lists only classes of this kind, which experiments can
-name; other classes of its modules can be imported but are not listed.
+`dir(vergence.methods)` is therefore instant, and `vergence.methods.FedPer` imports one module. If
+a package sets `KIND`, such as "Method", it lists only subclasses of that class: experiments can
+name these. Other classes of its modules can be imported but are not listed.
 
 Used in most packages.
 """
@@ -20,7 +20,7 @@ from vergence.errors import meant
 
 CLASS = re.compile(r"^class ([A-Za-z]\w*)", re.MULTILINE)
 WHOLE = re.compile(r"^class (\w+)(?:\(([^()]*)\))?:\n((?:[ \t].*\n|\n)*)", re.MULTILINE)
-"""A class with its bases and its body."""
+"""Matches the source text of a class: its name, its bases and its body."""
 ABSTRACT = re.compile(r"^    @(?:\w+\.)?abstractmethod\b", re.MULTILINE)
 PARAMETERS = re.compile(r"\[[^\[\]]*\]")
 FUNCTION = re.compile(r"^def ([A-Za-z]\w*)", re.MULTILINE)
@@ -29,7 +29,11 @@ FUNCTION = re.compile(r"^def ([A-Za-z]\w*)", re.MULTILINE)
 def lazy(
     package: str, functions: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__`, which imports a name at its first use, and `__dir__`."""
+    """Return the two functions `__getattr__` and `__dir__` of a package.
+
+    `__getattr__` imports a class at its first use. With `functions`, the package also offers the
+    functions of its modules.
+    """
     names = partial(public_names, package, functions)
     return lambda name: exported(package, name, functions), names
 
@@ -40,7 +44,7 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
     Args:
         package: the full name of the package.
         name: the name of the class or function.
-        functions: whether functions are offered too.
+        functions: whether the package offers functions, too.
 
     Raises:
         AttributeError: no module defines the name, or several modules do.
@@ -61,7 +65,7 @@ def exported(package: str, name: str, functions: bool = False) -> Any:
 def public_names(package: str, functions: bool = False) -> list[str]:
     """List the names that exactly one module of a package defines.
 
-    If the package has a `KIND`, only classes that descend from it are listed.
+    If the package sets `KIND`, only subclasses of the class of that name are listed.
     """
     shown = {own: public for public, own in _spellings(package).items()}
     kind = vars(import_module(package)).get("KIND", "")
@@ -76,8 +80,8 @@ def public_names(package: str, functions: bool = False) -> list[str]:
 def of_kind(package: str, kind: str) -> frozenset[str]:
     """Return the concrete classes of a package that descend from the class `kind`.
 
-    Their source is read, not imported; classes of a package have different names. Classes of
-    modules called `base` are not counted.
+    The modules are read as text, not imported; no two classes of a package may have the same
+    name. Classes of modules named `base` are left out.
     """
     bases: dict[str, set[str]] = {}
     abstract = set()
@@ -99,7 +103,10 @@ def of_kind(package: str, kind: str) -> frozenset[str]:
 
 @cache
 def index(package: str, functions: bool) -> Mapping[str, tuple[str, ...]]:
-    """Map every name to the modules of a package, also of nested packages, that define it."""
+    """Map every class name of a package to the modules that define it, also in nested packages.
+
+    With `functions`, names of functions are included. Names that equal a module's are left out.
+    """
     homes_of: dict[str, tuple[str, ...]] = {}
     modules = set()
     for inside, text in _modules(package):
@@ -114,7 +121,7 @@ def index(package: str, functions: bool) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def _modules(package: str) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Return the dotted parts and the source text of every module below a package."""
+    """Return each module below a package: the parts of its dotted name, and its source text."""
     return tuple(
         (path.relative_to(folder).with_suffix("").parts, path.read_text(encoding="utf-8"))
         for folder in map(Path, import_module(package).__path__)

@@ -20,15 +20,15 @@ from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
 POOLED = "everyone"
-"""The one client of pooled data."""
+"""Id of the only client of a federation whose people's data are pooled."""
 MANY = 100_000
-"""More people than this, made on demand, are never in memory at once."""
+"""Largest number of people whose data, generated on demand, may be in memory at once."""
 MISSING = frozenset({"points", "ratings"})
-"""Columns of packaged data sets where NaN means "not recorded": gaze on a frame, a judgement."""
+"""Columns of packaged data sets in which NaN means "not recorded": gaze points and ratings."""
 
 
 class NumberedIds(Sequence[str]):
-    """Ids `c0000000`, `c0000001`, ..., made from their numbers: a client costs no memory.
+    """Sequence of the ids `c0000000`, `c0000001`, ..., which are computed and use no memory.
 
     Examples:
         >>> ids = NumberedIds(range(1_000_000))
@@ -89,13 +89,13 @@ class NumberedIds(Sequence[str]):
 
 
 class Population(Mapping[str, Splits]):
-    """People whose data are generated when they are asked for, the same every time.
+    """People whose data are generated each time they are used, with the same result.
 
     Args:
         count: number of people; their ids are `NumberedIds`.
         make: function from a person's number, counted from 0, to the person's splits.
-        recipe: text of everything on which the people depend (options, a seed); its digest replaces
-            the digest of the data.
+        recipe: text of everything on which the people's data depend (options, a seed); its digest
+            is used in place of a digest of the data.
     """
 
     def __init__(self, count: int, make: Callable[[int], Splits], recipe: str) -> None:
@@ -134,9 +134,10 @@ class Population(Mapping[str, Splits]):
 
 @dataclass(frozen=True)
 class PublicData:
-    """Public samples on the server, which are no client's.
+    """Public samples on the server, which belong to no client.
 
-    Methods do not use the labels of `train`, and those of `val` only if an option says so.
+    Methods do not use the labels of `train`. They use the labels of `val` only if an option says
+    so.
     """
 
     train: Samples
@@ -147,13 +148,18 @@ class PublicData:
 class Federation:
     """People and their data, loaded and split.
 
-    `people` maps client ids to splits, in client order: a dict, or a `Population` where memory
-    cannot hold all. `about` describes the data: `licence`, `citation`, `split` and whatever else a
-    reader of the results must know. `proxies` is for methods whose server needs public samples.
-    `missing` names the columns in which NaN means "not recorded".
+    Attributes:
+        name: name of the data, for tables and reports.
+        people: client id -> the client's splits, in client order: a dict, or a `Population` if
+            the data do not fit into memory.
+        about: texts on the data: `licence`, `citation`, `split`, and others that a reader of the
+            results must know.
+        proxies: public samples, for methods whose server needs them.
+        missing: names of the columns in which NaN means "not recorded".
 
     Raises:
-        DataError: an id cannot be printed or be part of a file name, or two ids are alike.
+        DataError: an id cannot be printed or be part of a file name, or two ids are equal apart
+            from upper and lower case.
     """
 
     name: str
@@ -196,24 +202,25 @@ class Federation:
 
         The first 60 % of a person's rows are for training, the next 20 % for validation, the last
         for test. Rows keep their order because neighbours in a recording are alike: randomly drawn
-        test rows would be almost equal to training rows. Give `shuffle` where rows have no order,
-        or one that gives the answer away, such as rows sorted by class.
+        test rows would be almost equal to training rows. Give `shuffle` if the order of the rows
+        has no meaning, or if the rows are sorted by class.
 
         Args:
             people: person -> {"x": inputs, "y": targets}: numpy arrays, tensors or lists with a row
-                per sample; or (inputs, targets), or a torch Dataset. A person may also have the
-                three parts, {"train": ..., "val": ..., "test": ...}, which are left as they are.
-            split: shares of training, validation and test.
+                per sample; or (inputs, targets), or a torch Dataset. People may also have three
+                parts, {"train": ..., "val": ..., "test": ...}; these are not split again.
+            split: fractions of a person's samples for training, validation and test.
             shuffle: a seed; each person's rows are then split at random.
             columns: names for columns that have none.
             missing: columns in which NaN means "not recorded"; default: NaN is refused in every
                 column.
             name: name of the data, in tables and reports.
-            about: `licence`, `citation` and whatever else a reader of the results must know.
+            about: texts on the data: `licence`, `citation`, and others that a reader of the results
+                must know.
 
         Raises:
-            DataError: a column holds no numbers, or NaN (names person, column and row), people have
-                different columns, or too few samples.
+            DataError: a column holds no numbers, or holds NaN (the message names person, column
+                and row); people have different columns; or a person has too few samples.
             ConfigError: the shares are not three positive numbers with sum 1.
 
         Examples:
@@ -238,8 +245,8 @@ class Federation:
         Items are (input, target), or mappings of arrays. `options` are those of `from_arrays`.
 
         Raises:
-            DataError: as in `from_arrays`; also if items differ in shape, or have more parts than
-                names.
+            DataError: as in `from_arrays`; also if items differ in shape, or have more entries than
+                there are column names.
         """
         return cls.from_arrays(people, **{"name": "datasets", **options})
 
@@ -256,9 +263,9 @@ class Federation:
         Args:
             frame: a row per sample; the rows of a person keep their order.
             person: the column that names each row's person.
-            columns: maps each column of samples to a column of the frame, or to several to put side
-                by side, as {"x": ["pupil", "speed"], "y": "gaze_x"}; None: every column under its
-                own name.
+            columns: maps each column of samples to one column of the frame, or to several columns
+                that become one tensor: {"x": ["pupil", "speed"], "y": "gaze_x"}. None: every
+                column except `person`, under its own name.
             options: those of `from_arrays`.
 
         Raises:
@@ -276,15 +283,17 @@ class Federation:
 
     @property
     def recipe(self) -> str | None:
-        """The recipe of people who are made on demand; None where they are in memory."""
+        """The `Population.recipe`, if people's data are generated on demand; otherwise None."""
         return self.people.recipe if isinstance(self.people, Population) else None
 
     def only(self, clients: Sequence[str]) -> Federation:
-        """Return a federation of these people alone, all in memory."""
+        """Return a federation of only these people, with all their data in memory."""
         return replace(self, people={client: self.people[client] for client in clients})
 
     def refuse_many(self, what: str) -> None:
-        """Refuse `what`, which needs everybody's data in memory, where there are too many people.
+        """Refuse an operation that needs everybody's data in memory, if there are too many people.
+
+        `what` names the operation in the error message.
 
         Raises:
             ConfigError: there are more than 100,000 people, made on demand.
@@ -309,9 +318,10 @@ class Federation:
         return replace(self, people={POOLED: Splits(**whole)})
 
     def map_bank(self, name: str, change: Callable[[Tensor], Tensor]) -> Federation:
-        """Replace the rows of one bank in all samples; a bank that people share is changed once.
+        """Return a federation in which `change` has replaced the rows of one bank of samples.
 
-        Pretrained networks put features in the place of frames with it.
+        Pretrained networks use this to replace frames by features. If several people share the
+        bank, `change` is called once for all.
 
         Raises:
             ConfigError: there are more than 100,000 people, made on demand.
@@ -334,7 +344,10 @@ class Federation:
 
 
 def without_data(name: str, counts: Mapping[str, int]) -> Federation:
-    """Make a federation of clients on other machines, of whom only numbers of samples are known."""
+    """Make a federation of clients on other machines, whose numbers of training samples are known.
+
+    `counts` maps each client to this number; the samples themselves are empty.
+    """
     none = Samples({"absent": torch.empty(0, 0)})
     people = {
         client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
@@ -344,27 +357,30 @@ def without_data(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 def _between(sizes: Sequence[int]) -> str:
-    """Return as text the number that all sizes share, else the smallest and the largest size."""
+    """Return the sizes as text: "5" if all are equal, "3-8" if they differ."""
     low, high = min(sizes), max(sizes)
     return str(low) if low == high else f"{low}-{high}"
 
 
 @dataclass(frozen=True)
 class Dataset(NamedOptions, ABC):
-    """Options of one data set, called by its module's name; `load` reads local files only."""
+    """Options of one data set, which experiments name by its module.
+
+    `load` reads local files only.
+    """
 
     renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "next_to_experiment"}
     next_to_experiment: ClassVar[bool] = False
-    """True: its files lie next to the experiment's, where no root is named."""
+    """True: if no root folder is given, the files are looked for next to the experiment's file."""
 
     @property
     def grouping(self) -> str:
-        """Description of a client that is no single person; empty where each client is one."""
+        """Description of what a client is; empty if each client is a single person."""
         return ""
 
     @property
     def frame_step_s(self) -> float | None:
-        """Seconds between the frames of a sample of video; None where the options do not say."""
+        """Seconds between two frames of a video sample; None if the options do not tell."""
         return None
 
     @abstractmethod
@@ -372,5 +388,6 @@ class Dataset(NamedOptions, ABC):
         """Read, verify and split the data; `root` is the folder with the files, if they are needed.
 
         Raises:
-            DataError: a file is missing, truncated or of another version; says what to do.
+            DataError: a file is missing, truncated or of another version; the message says what
+                to do.
         """

@@ -1,6 +1,6 @@
-"""Atomic, durable file writes that follow no links, one-line errors of a full disk, CSV, JSON.
+"""Write files atomically and durably, follow no links, report a full disk; CSV and JSON texts.
 
-A folder may come from somebody else; a link in it could lead our writes to another file.
+A folder may come from another person: a link in it could redirect a write to another file.
 
 Used in most packages.
 """
@@ -31,7 +31,7 @@ def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
     """Open the file at `path` itself, never the target of a link; return its descriptor.
 
     Raises:
-        OSError: it is a link (ELOOP), or cannot be opened.
+        OSError: `path` is a link (ELOOP), or cannot be opened.
     """
     # Windows has no such flag: there a link is looked for, which leaves a moment to make one.
     if not NOFOLLOW and path.is_symlink():
@@ -43,7 +43,7 @@ def open_for_append(path: Path) -> IO[bytes]:
     """Open a file to append to it; create it if it does not exist.
 
     Raises:
-        OSError: it is a link (ELOOP), or cannot be opened.
+        OSError: `path` is a link (ELOOP), or cannot be opened.
     """
     return os.fdopen(open_in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
 
@@ -52,19 +52,20 @@ def truncate_file(path: Path, length: int) -> None:
     """Truncate a file to `length` bytes.
 
     Raises:
-        OSError: it is missing or a link, or cannot be written.
+        OSError: the file is missing, is a link, or cannot be written.
     """
     with os.fdopen(open_in_place(path, os.O_RDWR), "r+b") as file:
         file.truncate(length)
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse to write into a folder that holds links, wherever they lead.
+    """Refuse a folder that contains links, before something is written into it.
 
-    The folder itself may be a link, or lie below one: its path is the user's own choice.
+    The folder itself may be a link, or lie below a link: its path is the user's own choice.
 
     Raises:
-        StateError: names the link, or a folder inside that cannot be read.
+        StateError: there is a link inside, or a folder inside that cannot be read; the message
+            names it.
     """
     todo = [folder] if folder.is_dir() else []
     while todo:
@@ -119,7 +120,11 @@ def write_whole(
 
 
 def _open_part(part: Path, secret: bool) -> int:
-    """Open the scratch file of a write: an existing regular file, or else a new one."""
+    """Open the scratch file of a write, and return its descriptor.
+
+    An existing regular file is overwritten, unless it has a second name or `secret` is true; then
+    it is replaced by a new file.
+    """
     # Overwriting is faster than a new file: the pages are in memory already.
     with suppress(FileNotFoundError):
         about = part.lstat()
@@ -134,12 +139,15 @@ def _open_part(part: Path, secret: bool) -> int:
 
 
 def complete_length(data: bytes) -> int:
-    """Return the length in bytes of a file's complete lines, which end in a newline."""
+    """Return the number of bytes of `data` up to the end of its last complete line."""
     return data.rfind(b"\n") + 1
 
 
 def add_line(path: Path, line: str, secret: bool = False) -> None:
-    """Append a line to a file; line and file name are on the disk when this returns."""
+    """Append a line to a file; line and file name are on the disk when this returns.
+
+    An incomplete last line, left by a writer that was killed, is removed first.
+    """
     number = open_in_place(path, os.O_RDWR | os.O_CREAT, 0o600 if secret else 0o666)
     with os.fdopen(number, "r+b") as file:
         # A writer that was killed leaves half a line, and this one would continue it.
@@ -164,7 +172,7 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     """Yield a scratch path next to `path`; on success the scratch file replaces `path`.
 
     The scratch path keeps the ending of `path`, by which writers choose a format. With `secret`,
-    the scratch file exists already, only its owner can read it, and it should be truncated.
+    the scratch file exists already and only its owner can read it; the caller truncates it.
 
     Raises:
         PartialRun: the file cannot be written (disk full, no permission); `path` is as before.
@@ -217,7 +225,7 @@ class Unsaved(PartialRun):
 
 @contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Turn failed writes of the block (disk full, read-only, no permission) into a one-line error.
+    """Turn failed writes in the block (disk full, read-only, no permission) into a one-line error.
 
     Raises:
         Unsaved: a file could not be written.

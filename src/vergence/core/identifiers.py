@@ -24,8 +24,8 @@ def check_ids(ids: Iterable[str], where: str) -> None:
         where: the file or data set that names them, for an error.
 
     Raises:
-        DataError: an id cannot be printed, used in a table or in a file name, or two people have
-            it; names the id, escaped, and what is allowed.
+        DataError: an id cannot be used on a screen, in a table or in a file name, or two people
+            have the same id; the message shows the id, escaped, and what is allowed.
     """
     seen: dict[str, str] = {}
     for person in ids:
@@ -45,7 +45,7 @@ def check_ids(ids: Iterable[str], where: str) -> None:
 
 
 def _fault(person: object) -> str:
-    """Return what is wrong with a single id, "" if nothing is."""
+    """Return as text why a single id is not allowed; "" if it is allowed."""
     if not isinstance(person, str):
         return "is no text"
     if not person.strip():
@@ -59,7 +59,7 @@ def _fault(person: object) -> str:
 
 
 def _folded(person: str) -> str:
-    """Return an id in the form in which file systems without case compare names."""
+    """Return an id as file systems compare it that ignore upper and lower case."""
     # Some file systems also take the two Unicode spellings of é (one character, or two) for one.
     if person.isascii():
         return person.lower()

@@ -28,18 +28,17 @@ class LocalTraining(NamedOptions, label="local"):
     """Settings of a client's training between two messages.
 
     Args:
-        epochs: passes over the client's training data in a turn.
-        steps: batches in a turn, in place of passes.
-        batch: samples in a batch; the last, smaller batch of a pass is kept, so that a small client
-            counts.
+        epochs: passes over the client's training data each time that the client trains.
+        steps: number of batches each time that the client trains; replaces `epochs`.
+        batch: samples per batch; the last batch of a pass may be smaller, and is used too.
         optimizer: `sgd`, `adam` or `adamw`.
         lr: learning rate.
         momentum: momentum of `sgd`.
-        nesterov: whether momentum takes Nesterov's form.
+        nesterov: whether `sgd` uses Nesterov momentum.
         weight_decay: weight decay of the optimiser.
         clip: largest L2 norm of a gradient; 0: no limit.
-        schedule: the rate over the share of rounds done: `constant`, `cosine` (to 1 % of `lr`) or
-            `step` (a tenth after half of the rounds, a hundredth after three quarters).
+        schedule: learning rate in the course of the rounds: `constant`, `cosine` (falls to 1 % of
+            `lr`) or `step` (a tenth after half of the rounds, a hundredth after three quarters).
     """
 
     epochs: Annotated[int, Ge(1)] = 1
@@ -59,7 +58,7 @@ class LocalTraining(NamedOptions, label="local"):
         return self.optimizer != "sgd" or self.momentum > 0
 
     def learning_rate(self, progress: float) -> float:
-        """Return the learning rate after the share `progress` of the rounds."""
+        """Return the learning rate when the fraction `progress` of the rounds is finished."""
         match self.schedule:
             case "cosine":
                 return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
@@ -72,7 +71,7 @@ class LocalTraining(NamedOptions, label="local"):
 @tagged("OptimiserState")
 @dataclass(frozen=True)
 class OptimizerState:
-    """Momentum buffers or moments, each as one vector, and the number of steps taken."""
+    """State of an optimiser: momentum buffers or moments, each one vector, and steps taken."""
 
     slots: Mapping[str, Params]
     steps: int

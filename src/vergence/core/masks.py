@@ -20,15 +20,16 @@ from vergence.errors import ConfigError
 Bits = NDArray[np.bool_]
 # A block of each operand stays in the cache of one core.
 BLOCK = 1 << 16
-"""Entries worked on at a time."""
+"""Number of entries that are processed at once."""
 SAMPLE = 1 << 14
-"""Entries looked at to bracket a k-th value; shorter vectors are searched whole."""
+"""Number of sampled entries that give bounds of a k-th value; shorter vectors are not sampled."""
 
 
 class Mask:
     """One truth value per parameter entry, in the order of a flat vector; true means personal.
 
-    It lies in main memory and is never changed in place: every operation returns a new mask.
+    The values are in main memory. A mask is never changed in place: every operation returns a new
+    mask.
 
     Examples:
         >>> layout = Layout(("w",), ((4,),))
@@ -75,8 +76,8 @@ class Mask:
     def top(cls, score: Params, k: int, among: Mask) -> Mask:
         """Return a mask of the k highest scores where `among` is true; ties go to the lowest index.
 
-        Exact and O(n) for any scores. NaN counts as the highest score but is never marked, so the
-        mask can have fewer than k entries.
+        The choice is exact and takes O(n) time for any scores. NaN counts as the highest score but
+        is never marked, so the mask can have fewer than k entries.
         """
         k = min(k, among.count)
         if k <= 0:
@@ -86,7 +87,7 @@ class Mask:
 
     @classmethod
     def top_each(cls, score: Params, k: Mapping[str, int], among: Mask) -> Mask:
-        """Return a mask of the `k[name]` highest scores of each named tensor."""
+        """Return a mask of the `k[name]` highest scores of each named tensor, within `among`."""
         bits = np.zeros(score.layout.n, dtype=bool)
         values, inside = _as_floats(score.flat), among.bits.numpy()
         for name, room in k.items():
@@ -98,7 +99,10 @@ class Mask:
 
     @classmethod
     def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """Return a mask of the k highest scores of all entries, or `k[name]` in each tensor."""
+        """Return a mask of the `k` highest scores in all, or of the `k[name]` highest per tensor.
+
+        Only entries where `among` is true are chosen.
+        """
         return cls.top(score, k, among) if isinstance(k, int) else cls.top_each(score, k, among)
 
     def __invert__(self) -> Mask:
@@ -166,7 +170,7 @@ class Mask:
         return Params(flat, self.layout)
 
     def distance(self, a: Params, b: Params) -> Params:
-        """Return |a - b| where the mask is true, 0 elsewhere."""
+        """Return |a - b| where the mask is true, and 0 elsewhere."""
         gap = torch.empty_like(a.flat)
         mine, theirs, bits = a.flat.numpy(), b.flat.numpy(), self.bits.numpy().view(np.int8)
         out, raw = gap.numpy(), _as_integers(gap)
@@ -208,10 +212,11 @@ class Mask:
 
 
 def highest(values: NDArray, k: int, inside: Bits) -> Bits:
-    """Mark the k highest of the values `inside`, `1 <= k <= count`; ties go to the lowest index.
+    """Mark the `k` highest of the values where `inside` is true; ties go to the lowest index.
 
-    A sample of the values brackets the k-th one; only values within the bracket are searched.
-    If the bracket does not hold the k-th value, or a value is NaN, all values are searched.
+    `k` is at least 1 and at most the number of true entries of `inside`. A sample of the values
+    gives bounds for the k-th value, and only values between these bounds are searched. If the
+    bounds are wrong, or a value is NaN, all values are searched.
     """
     low, high = _bracket(values, k, inside)
     bits, near, unordered = np.empty_like(inside), [], False

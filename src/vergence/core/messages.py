@@ -1,8 +1,9 @@
 """Messages from server to client, and sealed replies back: all that leaves or enters a client.
 
-At the boundary a reply becomes `(weight * update, weight)` per tree. Entries of weight 0 are
-erased there, before any transport or aggregation can see them, and are not sent: a masked tree
-travels as its shared entries alone, with the mask only in rounds in which it changed.
+A reply holds trees, which are named sets of parameters. Before a reply leaves the client, it is
+sealed: each tree becomes `(weight * update, weight)`, and entries of weight 0 are erased. No
+transport or aggregation sees the erased entries. Of a masked tree only the shared entries are
+sent, with the mask only in rounds in which the mask changed.
 
 Used in most packages.
 """
@@ -28,7 +29,11 @@ Weight = float | Mask | Params
 @tagged("Message")
 @dataclass(frozen=True)
 class Message:
-    """Message to a client: the handler to call (`verb`), trees of parameters, and plain facts."""
+    """Message to a client.
+
+    `verb` names the method's handler to call, such as `train`. `trees` are named sets of
+    parameters; `facts` are plain values.
+    """
 
     verb: str
     trees: Mapping[str, Params] = field(default_factory=dict)
@@ -41,7 +46,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer of a client: updates (local minus received), their weights, and metrics."""
+    """Reply of a client: updates (trained minus received parameters), weights and metrics."""
 
     trees: Mapping[str, Params]
     weight: float | Mask | Params | Mapping[str, float | Mask | Params] = 1.0
@@ -67,10 +72,14 @@ def reply(
 
 @dataclass(frozen=True)
 class SealedTree:
-    """One tree of a sealed reply: `total` = weight * update, zero where the weight is zero.
+    """One tree (named set of parameters) of a reply in the form in which it leaves the client.
 
-    With a lossy codec, `coded` holds the arrays that travel and `how` the codec's options
-    (`wire.codecs.Compression`); `total` is then computed from the decoded values.
+    Attributes:
+        total: weight * update, zero where the weight is zero.
+        weight: one number, a mask (1 where true), or one number per entry.
+        coded: the arrays that are sent, if a lossy codec compresses the tree; `total` is then
+            computed from the decoded values.
+        how: the codec's options (`wire.codecs.Compression`).
     """
 
     total: Params
@@ -81,7 +90,7 @@ class SealedTree:
 
 @dataclass(frozen=True)
 class SealedReply:
-    """A reply in the form in which it leaves the client."""
+    """A client's reply in the form in which it is sent: weighted trees, and metrics."""
 
     round: int
     trees: Mapping[str, SealedTree]
@@ -89,7 +98,7 @@ class SealedReply:
 
 
 def seal(answer: Reply, round: int) -> SealedReply:
-    """Weigh every tree and erase the entries of weight 0."""
+    """Multiply every tree of a reply by its weight, and set entries of weight 0 to zero."""
     trees = {}
     for name, update in answer.trees.items():
         weight = answer.weight_of(name)
@@ -108,7 +117,7 @@ def seal(answer: Reply, round: int) -> SealedReply:
 
 
 def weighted_entries(weight: Weight, layout: Layout) -> Mask:
-    """Return the entries whose weight is not zero."""
+    """Return a mask of the entries whose weight is not zero."""
     if isinstance(weight, Mask):
         return weight
     if isinstance(weight, Params):
@@ -117,7 +126,10 @@ def weighted_entries(weight: Weight, layout: Layout) -> Mask:
 
 
 def support(tree: SealedTree) -> tuple[Mask, float | None]:
-    """Return the mask of entries with a weight, and the weight if all entries have the same."""
+    """Return a mask of the entries whose weight is not zero, and their weight.
+
+    The second value is None if the weights differ. The tree's weight must not be a single number.
+    """
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
     assert isinstance(tree.weight, Params)
@@ -128,5 +140,8 @@ def support(tree: SealedTree) -> tuple[Mask, float | None]:
 
 
 def support_mask(tree: SealedTree) -> Mask | None:
-    """Return the mask that a receiver learns from this tree; None if it has one weight for all."""
+    """Return the mask of entries that a receiver learns from this tree.
+
+    The mask is None if one number is the weight of all entries.
+    """
     return None if isinstance(tree.weight, float) else support(tree)[0]

@@ -30,7 +30,7 @@ C = TypeVar("C")
 @tagged("Global")
 @dataclass(frozen=True)
 class Global:
-    """Server state of the methods that keep one model."""
+    """Server state of the methods whose server keeps a single model."""
 
     model: Params
 
@@ -38,23 +38,25 @@ class Global:
 @tagged("Nothing")
 @dataclass(frozen=True)
 class NoState:
-    """State of a client or server that keeps nothing."""
+    """State of a client or server that keeps nothing between rounds."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Description of a tree that a method sends, for reports.
+    """Description of a tree (named set of tensors) that a method sends; reports print it.
 
     Attributes:
-        title: name in plain words; `{labels}`, `{columns}` (labels and side inputs) and `{public}`
-            stand for columns of the task.
-        kind: `update` of parameters (trained minus received); `groups`: one of the models of all
-            groups; `values`: sent as they are; `numbers`: a few numbers that each client sends on
-            its own; `answers`: outputs for generated samples, and their `gradients`. In split
-            learning `smashed` data, `labels`, `public` columns; `own`: what a client gets back,
-            computed from its own samples; `loss gradients`, from which labels can be computed.
+        title: name in plain words. `{labels}`, `{columns}` (labels and side inputs) and `{public}`
+            stand for the names of columns of the task.
+        kind: `update`: change of parameters (trained minus received). `groups`: the models of all
+            groups of clients. `values`: tensors that are sent unchanged. `numbers`: a few numbers
+            that each client sends separately. `answers`: outputs for generated samples.
+            `gradients`: gradients of these outputs. In split learning: `smashed`: activations at
+            the cut. `labels`, `public`: columns of the samples. `own`: data that a client receives
+            and that were computed from its own samples. `loss gradients`: gradients from which
+            labels can be computed.
         everybody: title of the `numbers` of all clients together.
-        whole: the tree is the whole model.
+        whole: True: the tree is the whole model.
     """
 
     title: str
@@ -78,23 +80,23 @@ class Tree:
 @tagged("Exposed")
 @dataclass(frozen=True)
 class Exposure:
-    """What one verb exposes: who sees the replies, and the trees, weights and metrics in them.
+    """What clients send and receive in one kind of request (a verb, such as `train`).
 
     Attributes:
         reveal: `aggregate`: the server sees only the weighted sum; `each`: it sees every reply.
-        trees: names of the trees in a reply.
-        weight: kind of a reply's weight. A `mask` may come with one number, which is the weight
-            wherever the mask is true.
+        trees: names of the trees (named sets of tensors) in a reply.
+        weight: kind of a reply's weight. `mask` may include one number: the weight of all entries
+            where the mask is true.
         metrics: names of the metrics in a reply.
-        raw: the trees are computed from single samples and are not updates of parameters.
-        down: names of the trees that a client receives in all messages of the verb; None: the trees
-            that `offer` returns.
-        numbered: names of the facts that distinguish several requests of a round.
-        joining: a round asks this verb only of clients that are new, as setup does, and the turn
-            takes no virtual time.
-        blind: in a turn of this verb the client has its state and the message, but no samples.
-        beyond: text on what a reply reveals of samples outside the budget of `privacy.solver`;
-            empty: nothing. A run that uses this verb with `privacy.solver` shows the text.
+        raw: True: the trees are computed from single samples and are not updates of parameters.
+        down: names of the trees that a client receives; None: the trees that `offer` returns.
+        numbered: names of facts in the message that distinguish several requests of this kind in
+            one round.
+        joining: True: in a round, only new clients get this request. It takes no virtual time.
+        blind: True: the client handles the request with its state and the message alone, without
+            its samples.
+        beyond: text on what a reply reveals about samples that the budget of `privacy.solver` does
+            not cover; empty: nothing. A run with `privacy.solver` shows the text.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -112,14 +114,14 @@ class Exposure:
 @tagged("Layers")
 @dataclass(frozen=True)
 class Layers:
-    """A client's parameters, and the names of the layers that stay with the client."""
+    """Client state: all parameters, and the names of those that stay with the client."""
 
     params: Params
     personal: tuple[str, ...]
 
     @property
     def mask(self) -> Mask:
-        """The mask of the personal layers."""
+        """The mask of the entries that stay with the client."""
         return Mask.layers(self.params.layout, *self.personal)
 
 
@@ -127,8 +129,9 @@ class Layers:
 class Method(NamedOptions, ABC, Generic[S, C]):
     """Base of every method. Subclasses have hyper-parameters as fields, and no other state.
 
-    A method does no I/O, has no loop over rounds, and uses no optimiser, process or socket: it
-    yields requests to clients (`aggregate`, `collect`) and for training (`fit`).
+    A method does no I/O, has no loop over rounds, and uses no optimiser, process or socket. Its
+    functions are generators: they yield requests to clients (`aggregate`, `collect`) and requests
+    for training (`fit`).
     """
 
     local: LocalTraining = LocalTraining()
@@ -141,31 +144,43 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         "hands_on": "passes_layers_on",
     }
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
-    """What leaves a client, by verb. Conformance tests check that nothing else leaves it."""
+    """What clients send, by kind of request (verb). Tests check that clients send nothing else."""
     trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
-    """Descriptions of the trees for reports, by name."""
+    """Descriptions of the trees (named sets of tensors) that are sent, by name; for reports."""
     state_labels: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
     """Descriptions of the parts of a client's state for reports, by name."""
     pooled: ClassVar[bool] = False
-    """True: one site has everybody's data, as the data centre of comparisons."""
+    """True: a single client has everybody's data, as in central training."""
     served: ClassVar[bool] = False
-    """True: the server serves clients batch by batch, on the CPU, in the method's own groups."""
+    """True: split learning: the server trains its part of the network with clients, by batches.
+
+    The server does this on the CPU, in groups of clients that the method forms.
+    """
     needs_public_data: ClassVar[bool] = False
     """True: the server needs public samples (`proxies`)."""
     passes_layers_on: ClassVar[bool] = False
-    """True: the server passes clients' layers from one client to the next, and so sees them."""
+    """True: the server passes layers from one client to the next, and so sees each client's."""
     keeps_statistics: ClassVar[bool] = False
-    """True: running statistics (`Task.statistics`) stay with the clients; others refuse them."""
+    """True: BatchNorm's running statistics (`Task.statistics`) stay with the clients.
+
+    A method without this refuses networks that have running statistics.
+    """
     setup_verbs: ClassVar[tuple[str, ...]] = ()
-    """Verbs that only `setup` uses; clients in secure sums accept no other verb in setup."""
+    """Kinds of request (verbs) that only `setup` uses.
+
+    In a run with secure sums, clients accept no other kind during setup.
+    """
     finish_verbs: ClassVar[tuple[str, ...]] = ()
-    """Verbs of `finish`; clients in secure sums answer no other verb after the last round."""
+    """Kinds of request (verbs) that `finish` uses.
+
+    In a run with secure sums, clients answer no other kind after the last round.
+    """
 
     def check(self, task: Task) -> None:
         """Refuse a task with which this method cannot work, before training begins.
 
         Raises:
-            ConfigError: names what the network or the task lacks.
+            ConfigError: the network or the task lacks something; the message names it.
         """
         if not self.keeps_statistics and (counted := task.statistics()):
             raise ConfigError(
@@ -178,7 +193,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         self.client(task)
 
     def tree(self, name: str) -> Tree:
-        """Return the description of a tree; by default it is an update with its own name."""
+        """Return the description of a tree; default: an `update` with the name as title."""
         return {**Method.trees, **self.trees}.get(name, Tree(name))
 
     def server(self, task: Task) -> S:
@@ -186,34 +201,35 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return Global(task.init())  # type: ignore[return-value]
 
     def client(self, task: Task) -> C:
-        """Return the state of a client that has not taken part yet; default: an empty one."""
+        """Return the state of a client that has not taken part yet; default: `NoState`."""
         return NoState()  # type: ignore[return-value]
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
+        """Return the trees that a client downloads for training, evaluation and prediction."""
         return {"model": s.model}  # type: ignore[attr-defined]
 
     def server_part(self, s: S) -> Mapping[str, Params]:
-        """Return the server's part of a model that predicts on server and client together.
+        """Return the server's part of the network in split learning, which clients do not train.
 
-        Clients do not download it for training; a deployment sends it to a client that it measures.
-        Default: no tree, as a client predicts alone.
+        Clients do not download this part for training. In a deployment, a client receives it when
+        the client is evaluated. Default: no tree, as clients have the whole network.
         """
         return {}
 
     def prediction_trees(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Return the trees that `model_on` reads: a client's download, and the server's part."""
+        """Return the trees that `model_on` reads: those of `offer` and those of `server_part`."""
         return {**self.offer(s, client), **self.server_part(s)}
 
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train a copy of `templates` with a group of clients, which the round gave to `attend`.
+        """Train a copy of the server's part of the network with a group of clients.
 
-        `templates` belongs to this copy of the server, which may change it in place.
+        The engine calls this for every group that `round` gives to `attend`. `templates` is the
+        copy of the parameters; it may be changed in place.
 
         Returns:
-            the copy's updates, in the form of a client's reply.
+            The copy's updates, in the form of a client's reply.
         """
         raise NotImplementedError(f"{type(self).__name__} attends to nobody")
         # Never reached: it makes this function a generator, as overrides are.
@@ -224,13 +240,19 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """Run one round with a cohort and return the new server state."""
 
     def setup(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
-        """Exchange messages with the clients once, before the first round; default: do nothing."""
+        """Exchange messages with clients once, before the first round; return the server's state.
+
+        Default: return the state unchanged.
+        """
         return s
         # Never reached: it makes this function a generator, as overrides are.
         yield
 
     def finish(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
-        """Exchange messages with the clients once, after the last round; default: do nothing."""
+        """Exchange messages with clients once, after the last round; return the server's state.
+
+        Default: return the state unchanged.
+        """
         return s
         # Never reached: it makes this function a generator, as overrides are.
         yield
@@ -244,18 +266,22 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return None
 
     def personal(self, c: C) -> Mask | None:
-        """Return the mask of a client's personal entries, for reports; default: its `mask`."""
+        """Return the mask of a client's personal entries, for reports.
+
+        Default: `mask` of the client's state; None if the state has no mask.
+        """
         return getattr(c, "mask", None)
 
     def state_records(self, task: Task) -> tuple[type, ...]:
-        """Return the dataclasses that this method's states are made of."""
+        """Return the dataclasses of this method's states; default: the server's and a client's."""
         return type(self.server(task)), type(self.client(task))
 
 
 class UpdateMethod(Method[S, C]):
     """Base of methods whose clients train the received model and reply with the update.
 
-    Subclasses have the option `weights`: replies count by samples, or equally.
+    Subclasses have the option `weights`: `samples` weighs a client's reply by the client's
+    samples, `equal` weighs all replies by 1.
     """
 
     weights: Literal["samples", "equal"]
@@ -279,23 +305,23 @@ class Moments:
 
 
 class ServerOptimizer(UpdateMethod[S, NoState]):
-    """Base of methods whose server takes an optimiser's step along the mean update."""
+    """Base of methods whose server applies an optimiser step to the clients' mean update."""
 
     @abstractmethod
     def step(self, s: S, update: Params) -> S:
-        """Return the server's state after a step along the mean update."""
+        """Return the server's state after an optimiser step with the clients' mean update."""
 
     def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
-        """Let the cohort train, and take the server's step; without any reply, take none."""
+        """Let the cohort train, and take one server step; keep the state if nobody replied."""
         got = yield from aggregate("train", to=cohort)
         # A mean of no replies is 0, and the optimiser's moments would still move the model.
         return self.step(s, got.mean("model")) if got.count else s
 
 
 class AveragingMethod(Method[Global, C]):
-    """Base of methods whose server averages as FedAvg does; their clients differ.
+    """Base of methods whose server averages updates as FedAvg does; only their clients differ.
 
-    Replies to `train` have one tree, the update of the server's model.
+    Replies to `train` have one tree: the update of the server's model.
     """
 
     @property
@@ -305,7 +331,10 @@ class AveragingMethod(Method[Global, C]):
         return tree
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train, and add to every entry the mean update of those who sent it."""
+        """Let the cohort train, and add the weighted mean update to the model.
+
+        The mean of an entry is taken over the clients that sent this entry.
+        """
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean(self.shared))
 
@@ -313,7 +342,8 @@ class AveragingMethod(Method[Global, C]):
 class LayersMethod(AveragingMethod[C]):
     """Base of methods that share some layers of the network; the others stay with each client.
 
-    Subclasses have the option `weights`: replies count by samples, or equally.
+    Subclasses have the option `weights`: `samples` weighs a client's reply by the client's
+    samples, `equal` weighs all replies by 1.
     """
 
     weights: Literal["samples", "equal"]
@@ -323,20 +353,20 @@ class LayersMethod(AveragingMethod[C]):
         """Return the names of the parameters that stay with the clients."""
 
     def server(self, task: Task) -> Global:
-        """Start from the shared layers of the task's initial model."""
+        """Return the server's first state: the shared layers of the task's initial model."""
         start = task.init()
         return Global(start.only(set(start) - set(self.personal_layers(task))))
 
     def client(self, task: Task) -> C:
-        """Start with the personal layers of the task's initial model."""
+        """Return a client's first state: the initial model, and the personal layers' names."""
         return Layers(task.init(), self.personal_layers(task))  # type: ignore[return-value]
 
     def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send the shared layers."""
+        """Return the shared layers, which a client downloads."""
         return {self.shared: s.model}
 
     def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
-        """Train received and personal layers together; keep the personal ones."""
+        """Train received and personal layers together; reply with the received layers' update."""
         shared = msg[self.shared]
         mine: Any = c
         fitted = yield from fit(mine.params.put(shared), site.train, self.local)
@@ -346,14 +376,15 @@ class LayersMethod(AveragingMethod[C]):
         )
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
-        """Predict with the received layers and the personal ones."""
+        """Return the model made of the received layers and the client's personal layers."""
         return c.params.put(msg[self.shared])  # type: ignore[attr-defined]
 
 
 class BodyMethod(LayersMethod[C]):
-    """Base of methods that share the body of the network; every client has a head of its own.
+    """Base of methods that share the body of the network; every client has its own head.
 
-    Subclasses have the option `head`: patterns of personal parameters; empty: the model's head.
+    Subclasses have the option `head`: patterns of the names of personal parameters; empty: the
+    model's own head.
     """
 
     head: tuple[str, ...]
@@ -361,5 +392,5 @@ class BodyMethod(LayersMethod[C]):
     trees: ClassVar[Mapping[str, Tree]] = {"body": Tree("shared layers (body)")}
 
     def personal_layers(self, task: Task) -> tuple[str, ...]:
-        """Return the names of the head's parameters."""
+        """Return the names of the head's parameters, which stay with the clients."""
         return task.parts(*self.head)[1]

@@ -30,9 +30,10 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class FeatureAlignment(Objective):
-    """Pull features towards the centres `[classes, d]` of their samples' classes.
+    """The task's loss plus a term that pulls features towards the centre of the sample's class.
 
-    Adds weight * mean((features - centre)^2), over batch and dimensions, to the loss.
+    The term is weight * mean((features - centre)^2), with the mean over samples and dimensions.
+    `centres` is `[classes, d]`.
     """
 
     centres: Tensor
@@ -48,7 +49,8 @@ class FeatureAlignment(Objective):
 def loss_per_sample(task: Task, output: object, batch: Batch) -> Tensor:
     """Return the task's loss of every sample of a batch, `[batch]`.
 
-    Entries of an output that do not have one row per sample are used for all samples.
+    An output can be a structure of tensors. A tensor in it that does not have one row per sample is
+    used whole for every sample.
     """
     # The loss of a task that names no labels may read any column.
     labels = {name: batch[name] for name in task.labels or batch}

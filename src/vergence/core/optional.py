@@ -18,7 +18,7 @@ def import_optional(module: str, doing: str, extra: str) -> ModuleType:
     Args:
         module: the module to import.
         doing: the feature that needs it, as the beginning of a sentence.
-        extra: the extra of vergence that installs it.
+        extra: the optional dependency group (extra) of vergence that installs the module.
 
     Raises:
         ConfigError: the library is not installed.

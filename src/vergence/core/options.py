@@ -45,8 +45,8 @@ class Rule(NamedTuple):
         bounds: bounds of a single number.
         literals: values that a `Literal` allows.
         places: bounds of each number of a tuple; None: a tuple is not allowed.
-        repeated: whether the tuple may have any length; `places` then has the bounds of all its
-            numbers.
+        repeated: whether the tuple may have any length; `places` then holds one entry, the bounds
+            of every number.
     """
 
     bounds: Bounds
@@ -76,7 +76,7 @@ def _rule(hint: object) -> Rule:
 
 
 def _members(hint: object, limits: Bounds = ()) -> Iterator[tuple[object, Bounds]]:
-    """Yield the simple types in a type hint, each with its bounds; unions are taken apart."""
+    """Yield the simple types in a type hint, each with its bounds; a union yields its members."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated:
         marks = [m for mark in parts[1:] for m in (mark if isinstance(mark, Interval) else [mark])]
@@ -94,11 +94,10 @@ def _members(hint: object, limits: Bounds = ()) -> Iterator[tuple[object, Bounds
 
 
 def option_texts(record: type) -> dict[str, str]:
-    """Return the options of a record, each with its text in the docstring, as one line.
+    """Return the description of every option of a record, as one line, by the option's name.
 
-    The command line prints them where it describes a method.
-
-    The text is under `Args` or `Attributes` of the class or of a base.
+    Descriptions are read from `Args` or `Attributes` in the docstring of the class or a base
+    class. The command line prints them where it describes a method.
     """
     texts: dict[str, str] = {}
     # Bases first, so that the text of a class replaces that of its base.
@@ -110,7 +109,7 @@ def option_texts(record: type) -> dict[str, str]:
 
 
 def _listed(text: str) -> dict[str, str]:
-    """Parse an indented list of names and texts; a line without indent ends the list."""
+    """Parse indented lines `name: text` into a mapping; a line without indent ends the list."""
     texts: dict[str, str] = {}
     last = ""
     for line in text.splitlines():
@@ -126,10 +125,13 @@ def _listed(text: str) -> dict[str, str]:
 
 
 def check_ranges(record: object, name: str) -> None:
-    """Check every annotated number, also in a tuple, and every literal of a dataclass instance.
+    """Check a dataclass instance against the bounds and literals in its fields' annotations.
+
+    The numbers of a tuple are checked, too. `name` is the record's name in the error message.
 
     Raises:
-        ConfigError: names the field, the value and what is allowed.
+        ConfigError: a value is not allowed; the message names the field, the value and what is
+            allowed.
     """
     for field_name, rule in _rules(type(record)).items():
         value = getattr(record, field_name)
@@ -162,18 +164,18 @@ def _limits(bounds: Bounds) -> str:
 
 
 class NamedOptions:
-    """Base of option records: checks ranges, and names the nearest option for an unknown one.
+    """Base of option records: checks ranges, and suggests a similar name for an unknown option.
 
-    Messages call a record by the `label` of its class; default: the name of its module.
+    Error messages name a record by the `label` of its class; default: the name of its module.
 
     Raises:
-        TypeError: an option is unknown; names it.
+        TypeError: an option is unknown; the message names it.
         ConfigError: a number or a literal is not allowed by the field's annotation.
     """
 
     _label: str = ""
     renamed_hooks: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
-    """Former names of hooks that subclasses override, each with the name it has now."""
+    """Former names of methods that subclasses override, each with its present name."""
 
     def __init_subclass__(cls, label: str = "", **more: object) -> None:
         super().__init_subclass__(**more)
@@ -184,7 +186,10 @@ class NamedOptions:
             warnings.warn(f"{cls.__name__}.{former} is called {now} now", FutureWarning, 2)
 
     def __new__(cls, *_: object, **options: object) -> Self:
-        """Check the names of options before `__init__`, whose message suggests no similar name."""
+        """Check the names of options before `__init__` runs.
+
+        Python's own error for an unknown argument suggests no similar name.
+        """
         _check_names(cls.__init__, cls.__name__, options)
         return super().__new__(cls)
 
@@ -193,11 +198,11 @@ class NamedOptions:
 
 
 def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function so that an unknown argument is refused with the nearest known name.
+    """Decorate a function: the error for an unknown argument suggests the most similar known name.
 
     Args:
-        inside: arguments that are records; where an option of such a record is given as an
-            argument, the error shows how to write it.
+        inside: names of the arguments that are option records, each with the record's class. If an
+            option of a record is given as an argument, the error shows how to write it.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
@@ -233,7 +238,7 @@ def _check_names(
 # Cached as records are made anew in every turn.
 @functools.cache
 def _names(function: Callable[..., object]) -> tuple[str, ...] | None:
-    """Return the names of a function's arguments, None if it takes any."""
+    """Return the names of a function's arguments; None if it accepts any name (`**`)."""
     takes = inspect.signature(function).parameters
     if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
         return None

@@ -25,7 +25,10 @@ CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 @tagged("Layout")
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and storage of the entries of a flat vector, in order."""
+    """Names and shapes of the tensors that one flat vector holds, in order.
+
+    Convolution weights are stored in channels-last order.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -41,7 +44,7 @@ class Layout:
 
     @cached_property
     def n(self) -> int:
-        """Number of trainable entries."""
+        """Number of entries of the flat vector."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def only(self, names: Collection[str]) -> Layout:
@@ -64,8 +67,8 @@ class Layout:
         """Return the layout of a module's trainable parameters.
 
         Raises:
-            ConfigError: the module keeps running statistics, which have no place in an average, has
-                one parameter under two names, or a layer has no size yet.
+            ConfigError: the module keeps running statistics, which must not be averaged; or it has
+                one parameter under two names; or a layer has no size yet.
         """
         for name, part in module.named_modules():
             if any(is_lazy(parameter) for parameter in part.parameters(recurse=False)):
@@ -128,7 +131,7 @@ class Params(Mapping[str, Tensor]):
 
     @classmethod
     def named(cls, **tensors: Tensor) -> Params:
-        """Copy tensors of one type into parameters of their own layout."""
+        """Copy tensors of one dtype into new parameters, in the order given."""
         layout = Layout(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
         kinds = {t.dtype for t in tensors.values()} or {torch.float32}
         if len(kinds) > 1:
@@ -140,7 +143,7 @@ class Params(Mapping[str, Tensor]):
 
     @classmethod
     def join(cls, *parts: Params) -> Params:
-        """Concatenate parameters."""
+        """Concatenate the tensors of several parameters into one flat vector."""
         layout = Layout(
             tuple(name for part in parts for name in part.layout.names),
             tuple(shape for part in parts for shape in part.layout.shapes),
@@ -148,7 +151,7 @@ class Params(Mapping[str, Tensor]):
         return cls(torch.cat([part.flat for part in parts]), layout)
 
     def copy(self) -> Params:
-        """Return the same entries in memory of their own."""
+        """Return a copy, which shares no memory with these parameters."""
         return self.like(self.flat.clone())
 
     def __getitem__(self, name: str) -> Tensor:
@@ -164,7 +167,7 @@ class Params(Mapping[str, Tensor]):
         return len(self.layout.names)
 
     def __eq__(self, other: object) -> bool:
-        """Compare names, types and numbers; records that hold parameters compare with this."""
+        """True if names, dtypes and values are equal; dataclasses with parameters need it."""
         if not isinstance(other, Params):
             return NotImplemented
         same = self.layout == other.layout and self.flat.dtype == other.flat.dtype
@@ -173,7 +176,7 @@ class Params(Mapping[str, Tensor]):
     __hash__ = None  # type: ignore[assignment]
 
     def like(self, flat: Tensor) -> Params:
-        """Return parameters of the same layout around another vector."""
+        """Return parameters with this layout whose entries are the vector `flat`, not copied."""
         return Params(flat, self.layout)
 
     def only(self, names: Collection[str]) -> Params:

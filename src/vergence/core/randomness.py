@@ -12,10 +12,10 @@ import torch
 
 
 class RandomStream:
-    """A name in a tree of random streams: (run, seed, client, round, purpose, ...).
+    """A source of random numbers that depend only on a key, as (run, seed, client, round, purpose).
 
-    A stream has no state: each call returns the same generator, so a resumed, repeated or
-    reordered turn draws the same numbers.
+    A stream has no state: each call returns a new generator that gives the same numbers. Work of a
+    client that is resumed, repeated or done in another order therefore draws the same numbers.
 
     Examples:
         >>> int(RandomStream("run", 0).child("p03", 7).numpy().integers(100))
@@ -28,19 +28,19 @@ class RandomStream:
         self.key = key
 
     def child(self, *more: str | int) -> RandomStream:
-        """Return the stream below this one."""
+        """Return the stream whose key is this stream's key followed by `more`."""
         return RandomStream(*self.key, *more)
 
     def number(self) -> int:
-        """Return this stream's 63-bit number."""
+        """Return a 63-bit integer that depends only on the key."""
         # Python's own `hash` of a text differs from process to process.
         digest = hashlib.blake2b(repr(self.key).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
     def numpy(self) -> np.random.Generator:
-        """Return a fresh counter-based numpy generator."""
+        """Return a new counter-based numpy generator, seeded by the key."""
         return np.random.Generator(np.random.Philox(self.number()))
 
     def torch(self) -> torch.Generator:
-        """Return a fresh torch generator."""
+        """Return a new torch generator, seeded by the key."""
         return torch.Generator().manual_seed(self.number())

@@ -25,15 +25,19 @@ Wanted = Literal[
     "loss", "outputs", "score", "features", "gradient", "statistics", "sequences", "classes"
 ]
 Network = Callable[[Task], Task]
-"""Function from the run's task to the task whose network is meant, which may be a piece of it."""
+"""Function from the run's task to the task whose network is used: all of it, or some stages."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Ask clients for one turn each.
+    """Request to clients: each handles one message and replies.
 
-    `to` maps each client to its message; None stands for the trees that `offer` returns. `like`
-    gives the shapes of those trees in replies whose names are not among the trees sent.
+    Attributes:
+        verb: kind of request, such as `train`.
+        to: client -> message; None: the client receives what the method's `offer` returns.
+        reveal: `aggregate`: the server sees only the weighted sum of the replies; `each`: it sees
+            every reply.
+        like: shapes of the trees in replies whose names are not among the trees sent.
     """
 
     verb: str
@@ -44,10 +48,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Requests:
-    """Ask for several turns in one exchange.
+    """Request to the client with which the server trains: several messages in one exchange.
 
-    The turns are those of one client that is now being served. A message of None sends what
-    `offer` returns; `like` is as in `Request`.
+    Attributes:
+        verb: kind of request, such as `forward`.
+        client: the client.
+        messages: the messages, in order; None: the client receives what the method's `offer`
+            returns.
+        like: shapes of the trees in replies whose names are not among the trees sent.
     """
 
     verb: str
@@ -58,21 +66,22 @@ class Requests:
 
 @dataclass(frozen=True)
 class GetPublicData:
-    """Ask for the server's public samples, which are no client's."""
+    """Request for the server's public samples, which belong to no client."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Ask for the mean of rows `[n, d]`, one per sample of a client, each cut to length `bound`.
+    """Request for the mean of `values` `[n, d]`, which have one row per sample of a client.
 
-    A run with privacy for samples adds noise to it.
+    A row whose L2 norm is above `bound` is first scaled down to `bound`. A run with privacy for
+    samples adds noise to the mean.
     """
 
     values: Tensor
     bound: float
 
     def shortened(self) -> Tensor:
-        """Return the rows, scaled down to length `bound` where they are longer."""
+        """Return `values` with every row scaled down to L2 norm `bound` if it is longer."""
         # A row of zeros has no length to divide by.
         length = self.values.norm(dim=1, keepdim=True).clamp(min=1e-12)
         return self.values * (self.bound / length).clamp(max=1)
@@ -80,7 +89,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Quarantine a client that is being served, for the reason given."""
+    """Request to quarantine a client with which the server trains, for the reason given."""
 
     client: ClientId
     reason: str
@@ -88,9 +97,10 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class ServeGroups:
-    """Serve groups of clients, each by a copy of `templates` that `Method.serve` trains.
+    """Request to train copies of the server's part of the network, one copy per group of clients.
 
-    The copies are not sent to clients. With `shuffled`, the clients of a group are served in
+    `Method.serve` trains each copy of `templates` (the part's parameters) with the clients of one
+    group. The copies are not sent to clients. With `shuffled`, the clients of a group come in
     random order.
     """
 
@@ -101,7 +111,12 @@ class ServeGroups:
 
 @dataclass(frozen=True)
 class ServedGroups:
-    """The weighted sum of the copies' updates, and the clients that were served to the end."""
+    """Answer to `ServeGroups`.
+
+    Attributes:
+        sum: weighted sum of the updates of all copies of the server's part.
+        clients: the clients that took part to the end.
+    """
 
     sum: Aggregate
     clients: tuple[ClientId, ...]
@@ -109,7 +124,7 @@ class ServedGroups:
 
 @dataclass(frozen=True)
 class Fit:
-    """A request for local training; see `conversation.fit`."""
+    """Request to train parameters on data; `conversation.fit` explains the fields."""
 
     params: Params
     data: Samples
@@ -124,7 +139,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Compute:
-    """Ask for the quantity `want`, computed with parameters on data without training."""
+    """Request to compute the quantity `want` with parameters on data, without training."""
 
     params: Params
     data: Samples
@@ -133,9 +148,15 @@ class Compute:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Result of training; `examples` is the weight that the task gives to the data.
+    """Result of training.
 
-    `optimiser` is None unless the request had one, as copying its state takes time.
+    Attributes:
+        params: the trained parameters.
+        examples: the task's weight of the training data; default: the number of samples.
+        steps: number of optimiser steps.
+        optimiser: state of the optimiser; None unless the request had a state, as copying it takes
+            time.
+        metrics: metrics of the training by name.
     """
 
     params: Params
@@ -145,17 +166,18 @@ class FitResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def weight(self, weights: Literal["samples", "equal"]) -> float:
-        """Return a reply's weight: that of the data if `weights` is `samples`, else 1."""
+        """Return the weight of a client's reply: `examples` if `weights` is `samples`, else 1."""
         return self.examples if weights == "samples" else 1.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """Train `params` by one step on this batch, in place.
+    """Request for one optimiser step of `params` on a batch, in place.
 
-    The caller must go on with the returned parameters and optimiser. `wrt` names the column of the
-    batch whose gradient to return. `gradients` replaces the gradient of the mean loss; a run's
-    privacy sets it, methods do not.
+    The caller must continue with the returned parameters and optimiser. `wrt` names a column of
+    the batch; the loss's gradient with respect to this column is returned, too. `gradients` is a
+    function that replaces the gradient of the mean loss; a run with privacy sets it, methods never
+    do. `conversation.step` explains the other fields.
     """
 
     params: Params
@@ -168,20 +190,26 @@ class Step:
 
 
 class StepGradients(Protocol):
-    """Computes the gradients for an optimiser step from a batch."""
+    """A function that computes the gradients for an optimiser step from a batch."""
 
     def __call__(
         self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
     ) -> tuple[Params, Tensor | None]:
-        """Return the gradients of all parameters, and the mean loss's gradient for column `wrt`."""
+        """Return the gradients of all parameters, and the gradient for the batch's column `wrt`."""
         ...
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Parameters and optimiser after a step, the batch's mean loss before it, and a gradient.
+    """Result of an optimiser step.
 
-    The loss is None where a run's privacy forbids publishing it.
+    Attributes:
+        params: the parameters after the step.
+        optimiser: the state of the optimiser after the step.
+        loss: the batch's mean loss before the step; None if the run's privacy forbids publishing
+            it.
+        gradient: the loss's gradient with respect to the batch's column that the request named;
+            None if it named no column.
     """
 
     params: Params
@@ -192,9 +220,10 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Forward:
-    """Ask for a network's output on a batch, in training mode, without its graph.
+    """Request for a network's output on a batch, in training mode, without an autograd graph.
 
-    `rows` has the numbers of the batch's samples among a client's training samples.
+    `rows` holds the number of each sample of the batch among the client's training samples.
+    `conversation.forward` explains the other fields.
     """
 
     params: Params

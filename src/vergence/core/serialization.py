@@ -44,16 +44,19 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What safetensors calls torch's types."""
+"""Torch's dtypes, each with its name in safetensors."""
 KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 HEAD = 1 << 16
-"""Bytes that an untrusted header may have, in addition to a sixteenth of the whole limit."""
+"""Largest size in bytes of an untrusted header, in addition to a sixteenth of the memory limit."""
 SIZE = 1 << 48
-"""Entries that a tensor may claim to have."""
+"""Largest number of entries that the shape of an untrusted tensor may state."""
 # Parts that share an array get a copy each, such as a model that a hundred clients train. Without a
 # limit a small untrusted file could name one array again and again, and fill the memory.
 SHARED, TIMES = 1 << 30, 64
-"""Memory that a state may take besides its arrays: so many bytes, and so many times its file."""
+"""A state read from a file may use SHARED bytes of memory, plus TIMES the file's size.
+
+The file's own arrays are not counted.
+"""
 LONGEST = 200
 UNREADABLE = (
     SafetensorError,
@@ -70,12 +73,12 @@ UNREADABLE = (
 
 
 def pack(state: object) -> bytes:
-    """Return a state as bytes; equal states give equal bytes."""
+    """Return a state as safetensors bytes; equal states give equal bytes."""
     return Packed(state).bytes()
 
 
 class Packed:
-    """A state in two parts: arrays by path, and a JSON text for everything else."""
+    """A state in two parts: arrays by their path in the state, and a JSON text for the rest."""
 
     def __init__(self, state: object) -> None:
         writer = _Writer()
@@ -85,7 +88,7 @@ class Packed:
         self.header = json.dumps({"tree": tree, "layouts": layouts}, separators=(",", ":"))
 
     def chunks(self) -> list[memoryview]:
-        """Return the state as safetensors bytes in parts, without copying an array."""
+        """Return the state's safetensors bytes as a list of pieces, without copying an array."""
         # The library's `save` copies every array twice: 2.5 ms for the state of a FedCPF client.
         sizes = {n: getattr(array, "itemsize", 1) for n, array in self.arrays.items()}
         # Widest numbers first, as safetensors itself sorts: every array is aligned to its width.
@@ -114,9 +117,9 @@ class Packed:
 
 
 def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
-    """Undo `pack`; `records` are the dataclasses of which the state may be made.
+    """Undo `pack`: return the state. `records` are the dataclasses that the state may contain.
 
-    An untrusted state may take `limit` bytes of memory besides its arrays.
+    An untrusted state may use `limit` bytes of memory, not counting its arrays.
 
     Raises:
         StateError: the bytes are damaged, hold a type not in `records`, or exceed the limit.
@@ -146,7 +149,10 @@ def unpack_file(path: Path, *records: type) -> Any:
 
 
 def memory_allowance(size: int) -> int:
-    """Return the bytes that a state may take besides its arrays, from a file of this size."""
+    """Return how many bytes of memory a state may use that is read from a file of `size` bytes.
+
+    The file's own arrays are not counted.
+    """
     return SHARED + TIMES * size
 
 
@@ -174,7 +180,7 @@ def read_layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout
     """Return the layout with these names and shapes, from an untrusted header.
 
     Raises:
-        ValueError: no parameters can have this layout.
+        ValueError: a name occurs twice, or names and shapes are not valid.
     """
     layout = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
     sizes = [size for shape in layout.shapes for size in shape]
@@ -191,7 +197,7 @@ def read_layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout
 
 
 def read_mask(packed: Tensor, layout: Layout) -> Mask:
-    """Return the mask that packed bits stand for.
+    """Return the mask whose bits are packed eight to a byte.
 
     Raises:
         ValueError: the number of bits does not fit the layout.
@@ -215,12 +221,15 @@ def read_header(data: bytes) -> JsonObject:
 
 
 def digest(*chunks: bytes | memoryview) -> str:
-    """Return the SHA-256 of packed bytes, whole or in chunks."""
+    """Return the SHA-256 of the joined chunks, as hexadecimal text."""
     return _hexdigest(hashlib.sha256(), chunks)
 
 
 def quick_digest(*chunks: bytes | memoryview) -> str:
-    """Return the 128-bit XXH3 of packed bytes: finds damage, does not withstand forgery."""
+    """Return the 128-bit XXH3 of the joined chunks, as hexadecimal text.
+
+    This hash detects damage, but an adversary can forge it.
+    """
     return _hexdigest(xxhash.xxh3_128(), chunks)
 
 
@@ -231,7 +240,7 @@ def _hexdigest(whole: Any, chunks: Sequence[bytes | memoryview]) -> str:
 
 
 def array_bytes(data: bytes) -> dict[str, int]:
-    """Return the size in bytes of each array in a packed state, by its path.
+    """Return the size in bytes of each array in a packed state, by its path in the state.
 
     `vergence explain` prints them.
     """
@@ -240,7 +249,10 @@ def array_bytes(data: bytes) -> dict[str, int]:
 
 @lru_cache
 def known_records(*records: type) -> dict[str, type]:
-    """Return these dataclasses and those in their fields' types, by name in packed states."""
+    """Return dataclasses by their names in packed states.
+
+    The mapping holds `records`, and all dataclasses that occur in the types of their fields.
+    """
     records_by_tag: dict[str, type] = {}
     todo: list[object] = list(records)
     while todo:
@@ -263,7 +275,7 @@ class _Writer:
         return self.layouts.index(layout)
 
     def array(self, value: Tensor, path: str) -> str:
-        """Store an array unless an equal one is stored already; return the path."""
+        """Store an array, unless an equal array is stored already; return the stored path."""
         equal = (n for n, t in self.arrays.items() if isinstance(t, Tensor) and _equal(t, value))
         earlier = next(equal, None)
         if earlier is None:
@@ -300,7 +312,7 @@ class _Writer:
 
 
 def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:
-    """Return safetensors' type and shape of an array, and its bytes without copying them."""
+    """Return an array's type name in safetensors, its shape, and its bytes without a copy."""
     if isinstance(array, bytes):
         return "U8", [len(array)], memoryview(array)
     return DTYPES[array.dtype], list(array.shape), array.reshape(-1).view(torch.uint8).numpy().data
@@ -328,16 +340,20 @@ class _StateReader:
         self.returned_paths: set[str] = set()
 
     def fill(self, size: int) -> None:
-        """Count memory that a state takes besides its arrays.
+        """Count `size` bytes of memory that the state uses in addition to its arrays.
 
-        A state that takes more than its limit raises ValueError.
+        Raises:
+            ValueError: the state uses more than its limit.
         """
         self.allowance -= size
         if self.allowance < 0:
             raise ValueError("it holds more than it may")
 
     def array(self, path: str) -> Tensor:
-        """Return an array; if another part of the state has it, a copy, as parts may be changed."""
+        """Return the array at a path: the array itself the first time, later a copy.
+
+        Several parts of a state may name one array, and each part may be changed.
+        """
         array = self.arrays[path]
         if path in self.returned_paths:
             self.fill(array.nbytes)

@@ -1,4 +1,4 @@
-"""Networks as sequences of stages, and the pieces into which split learning cuts them.
+"""Networks as sequences of stages, and the pieces into which split learning cuts a network.
 
 Used in most packages.
 """
@@ -19,24 +19,25 @@ from vergence.core.task import Model, Task, isolated_randomness
 from vergence.errors import ConfigError
 
 SMASHED, PULL = "smashed", "pull"
-"""Columns of a piece's input from another machine, and of the gradient of its output."""
+"""Two columns of a piece of a network: its input from another machine (`smashed`), and the loss's
+gradient with respect to its output (`pull`)."""
 
 
 class Staged(nn.Module):
     """A network that is a sequence of stages, each from one tensor to one tensor.
 
-    `stages` names them in order, each with the submodules whose parameters it uses. `reads` names
-    the stages that also take the side inputs of the task (a head pose).
+    `stages` maps the stages' names, in order, to the submodules whose parameters a stage uses.
+    `reads` names the stages that also take the side inputs of the task, such as a head pose.
     """
 
     stages: Mapping[str, tuple[str, ...]]
     reads: frozenset[str] = frozenset()
     cut: ClassVar[str] = ""
-    """The stage after which split learning cuts by default; empty: the first."""
+    """Name of the stage after which split learning cuts by default; empty: the first stage."""
 
     @abstractmethod
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Return the output of one stage for `x` `[batch, ...]`.
+        """Return the output of the stage `name` for the input `x` `[batch, ...]`.
 
         Only stages named in `reads` use `side_inputs`.
         """
@@ -50,16 +51,19 @@ class Staged(nn.Module):
 
 @dataclass(frozen=True)
 class PartialModel(Model):
-    """The stages `of` another network as a network, with its initial parameters and names."""
+    """The network that consists of some stages of the network `whole`; `of` names the stages.
+
+    Its parameters have the same names and initial values as in the whole network.
+    """
 
     whole: Model
     of: tuple[str, ...]
 
     def build(self) -> Staged:
-        """Return the network with these stages alone.
+        """Return the network with only the stages `of`.
 
         Raises:
-            ConfigError: the network is not a sequence of stages.
+            ConfigError: the network `whole` is not a sequence of stages.
         """
         network = build_staged(self.whole)
         # A submodule that this piece shares with another one stays.
@@ -74,29 +78,30 @@ class PartialModel(Model):
 
 @dataclass(frozen=True)
 class WrappedTask(Task):
-    """Base of tasks that replace a run's task, `whole`, during a part of training."""
+    """Base of tasks that replace the run's task (the field `whole`) in a part of training."""
 
     whole: Task | None = None
 
     @property
     def task(self) -> Task:
-        """The run's task."""
+        """The run's task, which this task replaces."""
         assert self.whole is not None
         return self.whole
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score as the run's task does."""
+        """Return the metrics that the run's task computes."""
         return self.task.metrics(outputs, samples)
 
 
 @dataclass(frozen=True)
 class Piece(WrappedTask):
-    """Some stages of a task's network, as one machine trains them.
+    """A task whose network is some successive stages of another task's network.
 
-    A batch holds the task's own columns, or the output of the stage before as `smashed` `[batch,
-    ...]`. The loss is the task's; where a batch holds the gradient of the output as `pull`, the
-    loss is the inner product of output and `pull`, whose gradient equals that of the whole
-    network's loss.
+    In split learning, each machine trains such a piece. If a batch has the column `smashed`
+    `[batch, ...]`, that is the piece's input: the output of the previous stage. Otherwise the
+    input comes from the task's own columns. If a batch has the column `pull`, the loss is the
+    inner product of output and `pull`: its gradient equals the gradient of the whole network's
+    loss. Otherwise the loss is the task's loss.
     """
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -106,16 +111,16 @@ class Piece(WrappedTask):
         return module(x, *(batch[name].float() for name in task.side_inputs if reads))
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the task's loss, or the inner product of output and `pull`."""
+        """Return the inner product of output and `pull`; without `pull`, the task's loss."""
         # The gradient of sum(output * pull) is pull^T d(output): the chain rule across the cut.
         return (output * batch[PULL]).sum() if PULL in batch else self.task.loss(output, batch)
 
 
 def build_staged(model: Model) -> Staged:
-    """Return a network that can be cut, initialised from torch's global generator.
+    """Return a network as a sequence of stages, initialised from torch's global generator.
 
     Raises:
-        ConfigError: it is not a sequence of stages.
+        ConfigError: the network is not a sequence of stages.
     """
     network = model.initial()
     if not isinstance(network, Staged):
@@ -130,7 +135,7 @@ def build_staged(model: Model) -> Staged:
 
 @lru_cache(maxsize=64)
 def _network(model: Model) -> Staged:
-    """Return a network to read its structure; callers share it and do not use its parameters."""
+    """Return a network whose structure callers read; all share it and ignore its parameters."""
     with isolated_randomness():
         return build_staged(model)
 
@@ -145,20 +150,21 @@ def stages_of(model: Model) -> tuple[str, ...]:
 
 
 def reads_side_inputs(piece: Piece) -> bool:
-    """Return whether a piece of a network takes the side inputs of its task."""
+    """Return whether a stage of this piece takes the side inputs of the task."""
     network = _network(piece.network)
     return bool(network.reads & set(network.stages))
 
 
 @lru_cache(maxsize=64)
 def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
-    """Cut a task's network after the named stages: one piece more than there are names.
+    """Cut a task's network after each of the named stages, and return the pieces in order.
 
-    An empty name stands for the network's own choice. A cut after the last stage leaves an empty
-    last piece, without parameters.
+    There is one piece more than there are names. An empty name stands for the network's default
+    cut (`Staged.cut`). After a cut behind the last stage, the last piece has no parameters.
 
     Raises:
-        ConfigError: a name is not a stage or occurs twice, or the names are not in order.
+        ConfigError: a name is not a stage or occurs twice; the names are not in order; or the
+            network cannot be cut.
     """
     network = _network(task.network)
     stages = list(network.stages)
@@ -180,10 +186,10 @@ def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
 
 
 def _check(model: Model, network: Staged, parts: Sequence[Piece]) -> None:
-    """Refuse networks whose pieces together differ from the whole network.
+    """Refuse a network whose pieces together would not compute the same as the whole network.
 
     Raises:
-        ConfigError: layers are not registered in the order of use, or there is dropout.
+        ConfigError: layers are not registered in the order of the stages, or there is dropout.
     """
     name = registry_name(model)
     # The machines' parameters, one piece after the other, are read as the whole network's vector.

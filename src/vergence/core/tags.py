@@ -1,7 +1,7 @@
-"""Literal names of records in bytes and digests, which stay when a class or field is renamed.
+"""Fixed names of dataclasses (records) in saved bytes and in digests.
 
-Checkpoints, messages, signed terms and marks of noise contain names of records. The literal name is
-written once at the class, so that the class itself can be renamed.
+Checkpoints, messages, signed terms and marks of noise contain names of records. The fixed name is
+written once, in the decorator of the class, so that the class itself can be renamed.
 
 Used in most packages.
 """
@@ -18,11 +18,11 @@ _TAG, _FIELDS = "__tag__", "__field_tags__"
 
 
 def tagged(name: str, **renamed: str) -> Callable[[T], T]:
-    """Decorate a dataclass with the literal name that it has in packed states.
+    """Decorate a dataclass with the fixed name that it has in packed states (saved bytes).
 
     Args:
-        name: the record's name in packed states, whatever the name of its class.
-        renamed: maps a field that has another name in packed states to that name.
+        name: the record's name in packed states; it stays if the class is renamed.
+        renamed: field -> its name in packed states, for fields whose names differ.
     """
 
     def mark(kind: T) -> T:
@@ -34,19 +34,19 @@ def tagged(name: str, **renamed: str) -> Callable[[T], T]:
 
 
 def tag(kind: type) -> str:
-    """Return a record's name in packed states: its literal tag, or else the class's name."""
+    """Return a dataclass's name in packed states: its tag; without a tag, the class's name."""
     # A subclass must not inherit the tag: two records would have one name.
     return vars(kind).get(_TAG, kind.__name__)
 
 
 def field_tags(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield every field of a dataclass with its name in packed states."""
+    """Yield the name of every field of a dataclass, with the field's name in packed states."""
     renamed: Mapping[str, str] = vars(kind).get(_FIELDS, {})
     return ((field.name, renamed.get(field.name, field.name)) for field in fields(kind))
 
 
 def literal_text(value: object) -> str:
-    """Return a value's text for a digest: its `repr`, with the literal names of records."""
+    """Return a value's text for a digest: its `repr`, with the fixed names of dataclasses."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         shown = {field.name for field in fields(kind) if field.repr}

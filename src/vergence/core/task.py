@@ -28,26 +28,27 @@ from vergence.errors import ConfigError
 
 Names = tuple[str, ...]
 LOGITS = "logits"
-"""Name of the scores in outputs of transformers, torchvision and other libraries."""
+"""Name of the class scores in the outputs of networks of other libraries (transformers)."""
 # Layers draw their first weights from torch's one global generator: two threads that built networks
 # at once would mix their numbers.
 BUILDING = threading.RLock()
 NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, PersonalBatchNorm)
-"""Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
+"""Normalisation layers that a network may have; `Layout.of` refuses torch's BatchNorm."""
 
 
 @dataclass(frozen=True)
 class StartingModel:
-    """The common model of another run, from which a network starts.
+    """The shared model of an earlier run, from which a network starts.
 
     Attributes:
         run: the folder of that run, as the experiment names it.
         sha: the SHA-256 of the parameters.
         data: the name of the data that the model was trained on.
-        people: the people who took part.
+        people: the ids of the people who took part in that run.
         params: the parameters.
         split: the seed of the split that the model was trained on; None: the data have one split.
-        before: data and people of earlier runs, if that run itself started from a model.
+        before: data names and people of still earlier runs, if that run itself started from a
+            model.
     """
 
     run: str
@@ -60,14 +61,15 @@ class StartingModel:
 
     @property
     def learned_from(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The data sets on which the parameters were trained, each with its people."""
+        """The names of the data on which the parameters were trained, each with its people."""
         return ((self.data, self.people), *self.before)
 
     def fill(self, module: nn.Module) -> nn.Module:
-        """Copy these parameters into a network.
+        """Copy these parameters into a network, and return the network.
 
         Raises:
-            ConfigError: the network has other tensors; names the first that differ.
+            ConfigError: names or shapes of the network's parameters differ; the message names the
+                first that do.
         """
         shapes_of_run = dict(zip(self.params.layout.names, self.params.layout.shapes, strict=True))
         shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -90,11 +92,12 @@ class StartingModel:
 
 @dataclass(frozen=True)
 class Model(NamedOptions, ABC):
-    """Options of one network; experiments call it by the name of its module.
+    """Options of one network, which experiments name by its module.
 
-    `head` names the parameters (patterns, `decoder.*`) that turn features into the output, for
-    methods that split a network there; default: the last layer with parameters. `start` replaces
-    the random initial parameters by those of a trained model.
+    `head` holds patterns (such as `decoder.*`) of the names of the head's parameters: the head
+    turns features into the output. Methods that treat body and head differently read it; default:
+    the last layer with parameters. `start` replaces the random initial parameters by a trained
+    model's.
     """
 
     start: StartingModel | None = field(default=None, kw_only=True, repr=False)
@@ -102,7 +105,7 @@ class Model(NamedOptions, ABC):
     head: ClassVar[tuple[str, ...]] = ()
 
     def initial(self) -> nn.Module:
-        """Return a fresh module with its initial parameters.
+        """Return a new network with its initial parameters.
 
         Raises:
             ConfigError: `start` is a model of another network.
@@ -112,18 +115,19 @@ class Model(NamedOptions, ABC):
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """Return a fresh module, initialised from torch's current global generator."""
+        """Return a new network, initialised from torch's current global generator."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data as this network needs them, for example as features."""
+        """Return the data in the form that this network needs, such as features of images."""
         return federation
 
 
 @dataclass(frozen=True)
 class Task(NamedOptions, ABC):
-    """A learning problem: a network, a loss, metrics with one higher-is-better `score` in [0, 1].
+    """A learning problem: a network, a loss, and metrics.
 
-    `seed` fixes the initial parameters, so that every method of a run starts from the same ones.
+    One metric is the `score`, from 0 to 1, higher is better. `seed` fixes the initial parameters,
+    so that every method of a run starts from the same model.
     """
 
     network: Model
@@ -156,8 +160,10 @@ class Task(NamedOptions, ABC):
     side_inputs: ClassVar[tuple[str, ...]] = ()
     """The columns that enter the network at a later stage than its main input."""
     public: ClassVar[tuple[str, ...]] = ()
-    """The `side_inputs` that reveal nothing about a person, such as the owner of a row where all
-    rows are one person's."""
+    """Those `side_inputs` that reveal nothing about a person.
+
+    An example is the column that names each row's owner, if all rows belong to one person.
+    """
     never_sent: ClassVar[tuple[str, ...]] = ()
     """The columns that no method may send, such as pictures that also serve as labels."""
     headline: ClassVar[str]
@@ -165,60 +171,62 @@ class Task(NamedOptions, ABC):
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
     """Names of the metrics whose lower values are better; for all others higher is better."""
     pools: ClassVar[bool] = False
-    """Whether models are also scored on everybody's pooled test samples."""
+    """True: models are also scored on the pooled test samples of all people."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data as this task needs them, after `network.prepare`; default: unchanged.
+        """Return the data in the form that this task needs; default: unchanged.
 
-        Values computed from a person's data (a prior) go into that person's samples only.
+        The engine calls this after `network.prepare`. A prior is a value that is computed from a
+        person's data and on which outputs depend; it goes into that person's samples only.
         """
         return federation
 
     @property
     def own_prior(self) -> bool:
-        """True if outputs depend on something that `prepare` computes from a person's own data."""
+        """True if outputs depend on a prior: a value computed by `prepare` from a person's data."""
         return False
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Return new samples prepared as their owner's are, with the owner's prior for example.
+        """Return samples prepared in the same way as their owner's data; default: unchanged.
+
+        For example, the owner's prior (see `own_prior`) is added to them.
 
         Args:
             samples: samples that `prepare` has not seen.
-            owner: the owner's prepared data; None: a person on whom nobody trained.
-
-        Default: the samples as they are.
+            owner: the owner's prepared data; None: a person whose data nobody trained on.
         """
         return samples
 
     @property
     def tunes_prior(self) -> bool:
-        """True if `tune_prior` adjusts a person's prior to the person's validation data."""
+        """True if `tune_prior` chooses a person's prior on the person's validation data."""
         return False
 
     def tune_prior(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """Return a person's prepared data with the prior that suits a model best.
+        """Return a person's prepared data with the prior that is best for a model.
 
-        The person's validation data choose it. `outputs` computes the model's outputs for samples.
-        The engine calls this before a model predicts, never in training. Default: the data as they
-        are.
+        The prior (see `own_prior`) with the best result on the person's validation data is chosen.
+        `outputs` computes the model's outputs for samples. The engine calls this before a model
+        predicts, never in training. Default: the data unchanged.
         """
         return splits
 
     def module(self) -> nn.Module:
-        """Return a fresh network with the initial parameters theta^0 of this seed."""
+        """Return a new network with the initial parameters of this task's seed."""
         with isolated_randomness():
             # torch.manual_seed would look for every kind of GPU: longer than a small network takes.
             torch.default_generator.manual_seed(self.seed)
             return self.network.initial()
 
     def init(self) -> Params:
-        """Return theta^0."""
+        """Return the initial parameters of this task's seed."""
         return Params.of(self.module())
 
     def parts(self, *head: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the parameters of the network's body and of its head.
 
-        The head is `Model.head`, or the parameters that match the patterns given here.
+        The head is `Model.head`; if patterns are given as `head`, it is the parameters whose names
+        match them.
 
         Raises:
             ConfigError: a pattern matches no parameter, or a part is empty.
@@ -238,7 +246,7 @@ class Task(NamedOptions, ABC):
         return body, top
 
     def linear_head(self) -> str:
-        """Return the name of the linear layer that is the head; "" if it is the whole network.
+        """Return the name of the linear layer that is the head; "" if the network is this layer.
 
         Raises:
             ConfigError: the head is not one linear layer.
@@ -250,7 +258,7 @@ class Task(NamedOptions, ABC):
         return _parts(self.network)[2]
 
     def statistics(self) -> tuple[str, ...]:
-        """Return the names of parameters that are running statistics, which stay with clients."""
+        """Return the names of the network's parameters that are BatchNorm's running statistics."""
         return _parts(self.network)[4]
 
     @abstractmethod
@@ -268,10 +276,10 @@ class Task(NamedOptions, ABC):
         )
 
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the output, and the features that enter the head as `[batch, d]`.
+        """Return the network's output, and the features `[batch, d]` that enter its head.
 
-        Features of several places (frames, positions of a map) are averaged, even where the head
-        reads them separately.
+        If the head reads features of several frames or of several positions of a map, their mean
+        is returned.
         """
         owner = module.get_submodule(_parts(self.network)[3])
         head_inputs: list[Tensor] = []
@@ -305,34 +313,37 @@ class Task(NamedOptions, ABC):
         raise ConfigError(f"task '{registry_name(self)}' names no classes, which this method needs")
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return the columns `labels` for generated samples of these classes, int64 `[batch]`.
+        """Return the label columns (`labels`) for generated samples of the given classes.
 
-        The label is the middle of its class; `noise`, `[batch, 2 or more]` in [0, 1), moves it to
-        that place within the class.
+        Args:
+            classes: the class of each sample, int64 `[batch]`.
+            noise: position of each label within its class, `[batch, 2 or more]` with values in
+                [0, 1); None: the middle of the class.
 
         Raises:
-            ConfigError: classes of this task have no labels.
+            ConfigError: this task has no labels for classes.
         """
         raise ConfigError(
             f"task '{registry_name(self)}' has no label for a class, which this method needs"
         )
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return the mean loss over the batch (scalar) of an output against a teacher's output.
+        """Return the distillation loss (scalar) of an output against a teacher's output.
 
-        Default: the mean squared error. `temperature` divides the scores of classifiers.
+        The loss is the mean over the batch. Default: the mean squared error. `temperature` divides
+        the scores of classifiers.
         """
         return (output - teacher.reshape(output.shape)).square().mean()
 
     def prediction(self, output: Tensor) -> Tensor:
-        """Return the prediction that others may see: a classifier's probabilities.
+        """Return the output in the form that users see: a classifier's probabilities.
 
-        Default: the output itself.
+        Default: the output unchanged.
         """
         return output
 
     def output_of(self, prediction: Tensor) -> Tensor:
-        """Return an output whose `prediction` is this one; default: the prediction itself."""
+        """Undo `prediction`: return an output that gives this prediction; default: unchanged."""
         return prediction
 
     def predicted_class(self, output: Tensor) -> Tensor:
@@ -342,7 +353,7 @@ class Task(NamedOptions, ABC):
     def restrict_to_known(self, output: Tensor, known: Tensor) -> Tensor:
         """Restrict an output to the classes for which `known` `[classes]` is 1 and not 0.
 
-        Default: the output as it is, for outputs that are not scores of classes.
+        Default: the output unchanged, for outputs that are not scores of classes.
         """
         return output
 
@@ -362,7 +373,7 @@ class Task(NamedOptions, ABC):
         )
 
     def sequences(self, samples: Samples) -> list[Tensor]:
-        """Return every sample as a sequence `[frames, d]`, by which methods compare people.
+        """Return every sample as a sequence `[frames, d]`; methods compare people by sequences.
 
         Raises:
             ConfigError: samples of this task are not sequences.
@@ -370,7 +381,9 @@ class Task(NamedOptions, ABC):
         raise ConfigError(f"task '{registry_name(self)}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
-        """Return synthetic sequences `[frames, d]` to which methods compare people's own sequences.
+        """Return `count` synthetic sequences `[frames, d]`.
+
+        Methods compare each person's own sequences to these.
 
         Raises:
             ConfigError: this task has no such sequences.
@@ -388,7 +401,7 @@ class Task(NamedOptions, ABC):
         return float(len(samples))
 
     def per_sample(self, outputs: Tensor, samples: Samples) -> Tensor:
-        """Return the headline metric of every sample as a sum and its divisor, `[samples, 2]`.
+        """Return the headline metric of every sample as numerator and denominator, `[samples, 2]`.
 
         Raises:
             ConfigError: the headline of this task is not a mean over samples.
@@ -402,15 +415,17 @@ class Task(NamedOptions, ABC):
 
     @abstractmethod
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score outputs (`[samples, ...]`, in sample order) against the samples.
+        """Return metrics of outputs (`[samples, ...]`, in sample order), by name.
 
-        The result holds `score` in [0, 1], higher is better, and `headline`.
+        Among them are `score`, from 0 to 1 with higher being better, and the metric named by
+        `headline`.
         """
 
     def pooled(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Score outputs on everybody's pooled test samples, all with the same weight.
+        """Return metrics of outputs on the pooled test samples of all people, by name.
 
-        Default: `metrics` without the score, each name with `pooled_` before it.
+        All samples have the same weight. Default: `metrics` without `score`, with `pooled_` put
+        before each name.
         """
         metrics = self.metrics(outputs, samples).items()
         return {f"pooled_{name}": value for name, value in metrics if name != "score"}
@@ -418,8 +433,9 @@ class Task(NamedOptions, ABC):
     def evaluate(
         self, outputs: Tensor, samples: Samples, val_outputs: Tensor, val_samples: Samples
     ) -> dict[str, float]:
-        """Score test outputs, with thresholds and the like chosen on validation data.
+        """Return metrics of test outputs, by name.
 
+        A task may choose parameters of a metric, such as a threshold, on the validation data.
         Default: `metrics` of the test outputs.
         """
         return self.metrics(outputs, samples)
@@ -437,20 +453,20 @@ class Task(NamedOptions, ABC):
         """Refuse data that cannot be scored, before training begins; default: accept all.
 
         Raises:
-            DataError: names the person and the part.
+            DataError: a part of a person's data cannot be scored; the message names both.
         """
         return
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score baselines without learning: name -> person -> metrics; default: none."""
+        """Return metrics of baselines without learning by name and person; default: none."""
         return {}
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return the baseline that predicts from each person's own data without learning.
 
         Returns:
-            its name, which is one of `priors`, and its test outputs by person; default: an empty
-            name and no outputs.
+            The baseline's name, which is one of `priors`, and its outputs for each person's test
+            samples. Default: an empty name and no outputs.
         """
         return "", {}
 
@@ -498,9 +514,10 @@ def _linear_head(network: Model) -> str:
 
 
 def map_outputs(change: Callable[..., Tensor], *outputs: object) -> Any:
-    """Apply `change` to tensors at corresponding places of outputs of the same structure.
+    """Apply `change` to the corresponding tensors of outputs that have the same structure.
 
-    Other entries (a number, None) are copied from the first output.
+    Return an output of this structure. Entries that are no tensors are copied from the first
+    output.
     """
     first = outputs[0]
     if isinstance(first, Tensor):
@@ -522,7 +539,7 @@ def map_outputs(change: Callable[..., Tensor], *outputs: object) -> Any:
 
 
 def join_outputs(parts: Sequence[Any]) -> Any:
-    """Concatenate the outputs of batches; tensors become float32."""
+    """Concatenate the outputs of batches; outputs that are single tensors become float32."""
     if isinstance(parts[0], Tensor):
         return torch.cat([part.float() for part in parts])
     # torch concatenates no scalars, such as a loss that a network returns beside its scores.
@@ -530,17 +547,18 @@ def join_outputs(parts: Sequence[Any]) -> Any:
 
 
 def tensor_in(output: object, name: str | int | None) -> Tensor:
-    """Return the tensor of an output that losses and metrics compare with targets.
+    """Return the tensor of a network's output that losses and metrics compare with targets.
 
-    Tasks made of a user's network and loss ask for it.
+    Tasks made of a user's network and loss call this.
 
     Args:
-        output: what a network returned, if it is not a tensor.
-        name: name or index of the entry; None: `logits`, else the first entry of a tuple, else the
-            only tensor.
+        output: the output: a mapping, a tuple or an object that holds tensors.
+        name: name or index of the tensor. None: `logits`; without `logits`, the first tensor of a
+            tuple, or the only tensor.
 
     Raises:
-        ConfigError: there is no such tensor; lists the entries, and how to choose one.
+        ConfigError: there is no such tensor; the message lists the entries, and says how to choose
+            one.
     """
     values = output_entries(output)
     tensors = {each: value for each, value in values.items() if isinstance(value, Tensor)}
@@ -564,13 +582,13 @@ def tensor_in(output: object, name: str | int | None) -> Tensor:
 
 
 def describe_output(output: object) -> str:
-    """Describe an output by its type and the names of its entries."""
+    """Return a text with an output's type and the names of its entries, for an error message."""
     names = ", ".join(map(str, output_entries(output)))
     return "None" if output is None else f"a {type(output).__name__}{names and f' ({names})'}"
 
 
 def output_entries(output: object) -> dict[object, object]:
-    """Return the entries of a dict, a tuple or an object by name or index."""
+    """Return the entries of a dict, a tuple or an object, by name or index."""
     if isinstance(output, Mapping):
         return dict(output)
     if isinstance(output, tuple | list):

@@ -18,14 +18,15 @@ from vergence.errors import ConfigError
 class FrozenBatchNorm(nn.Module):
     """Batch normalisation that behaves in training as in evaluation: an affine layer per channel.
 
-    y = weight * (x - mean) / sqrt(variance + eps) + bias, with the statistics of the layer that it
-    replaces. They are constants of the network, as its sizes are: never trained, sent or averaged.
+    y = weight * (x - mean) / sqrt(variance + eps) + bias. Mean and variance are the running
+    statistics of the BatchNorm layer that this layer replaces. They are constants of the network:
+    never trained, sent or averaged.
 
     Args:
-        norm: the layer that it replaces.
+        norm: the BatchNorm layer to replace.
 
     Raises:
-        ConfigError: that layer has no statistics.
+        ConfigError: `norm` has no running statistics.
     """
 
     mean: Tensor
@@ -55,16 +56,18 @@ class PersonalBatchNorm(nn.Module):
 
     In training y = weight * (x - m) / sqrt(v + eps) + bias with a batch's mean m and variance v,
     which update the running statistics as in torch's layers; evaluation uses the running
-    statistics. They are parameters of the network that no optimiser changes, and are saved and
-    exported with it. Only methods that leave them on the client accept such a network
-    (`Method.keeps_statistics`). A batch of one value per channel has no variance: it is normalised
-    by the running statistics.
+    statistics. A batch of one value per channel has no variance: it is normalised by the running
+    statistics.
+
+    The running statistics are parameters of the network that no optimiser changes; they are saved
+    and exported with the network. Only methods that leave the statistics on the client accept such
+    a network (`Method.keeps_statistics`).
 
     Args:
-        norm: the layer that it replaces.
+        norm: the BatchNorm layer to replace.
 
     Raises:
-        ConfigError: that layer has no statistics.
+        ConfigError: `norm` has no running statistics.
 
     Source: Andreux et al., "Siloed Federated Learning for Multi-Centric Histopathology Datasets",
     2020, section 3 (SiloBN): local statistics, shared scale and shift.
@@ -95,7 +98,7 @@ class PersonalBatchNorm(nn.Module):
 
     @torch.no_grad()
     def forget(self) -> None:
-        """Reset the running statistics."""
+        """Reset the running statistics: mean 0, variance 1, no batches counted."""
         for tensor, value in ((self.mean, 0.0), (self.variance, 1.0), (self.batches, 0.0)):
             tensor.fill_(value)
 
@@ -105,12 +108,15 @@ class PersonalBatchNorm(nn.Module):
 
 
 def personal_norms(module: nn.Module) -> dict[str, PersonalBatchNorm]:
-    """Return the layers of a network that have a client's own statistics, by name."""
+    """Return the `PersonalBatchNorm` layers of a network, by name."""
     return {n: m for n, m in module.named_modules() if isinstance(m, PersonalBatchNorm)}
 
 
 def statistics_of(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of parameters that are running statistics, which no optimiser changes."""
+    """Return the names of a network's parameters that are running statistics.
+
+    No optimiser changes these parameters.
+    """
     return tuple(
         f"{layer}.{name}" if layer else name
         for layer in personal_norms(module)
@@ -131,14 +137,15 @@ def _running(norm: nn.modules.batchnorm._BatchNorm, verb: str) -> tuple[Tensor, 
 def freeze_batch_norm(module: nn.Module) -> nn.Module:
     """Replace the BatchNorm layers of a network by `FrozenBatchNorm`, in place.
 
-    The network then predicts as it did in evaluation. A pretrained network keeps the statistics of
-    its training data; in a new one they are 0 and 1, and nothing is normalised.
+    The network then predicts in training as it did in evaluation. A pretrained network keeps the
+    statistics of its training data. In a new network mean and variance are 0 and 1: nothing is
+    normalised.
 
     Args:
-        module: the network, or a BatchNorm layer alone.
+        module: the network, or a single BatchNorm layer.
 
     Returns:
-        The network itself, or what replaces the layer.
+        The network itself; for a single BatchNorm layer, the new layer.
 
     Raises:
         ConfigError: a layer has no running statistics.
@@ -160,10 +167,10 @@ def personalize_batch_norm(module: nn.Module) -> nn.Module:
     for clients that train alone. Other methods refuse it, as they would send the statistics.
 
     Args:
-        module: the network, or a BatchNorm layer alone.
+        module: the network, or a single BatchNorm layer.
 
     Returns:
-        The network itself, or what replaces the layer.
+        The network itself; for a single BatchNorm layer, the new layer.
 
     Raises:
         ConfigError: a layer has no running statistics.
