@@ -1,9 +1,9 @@
-"""People's recordings, imported into one gaze record and split per person."""
+"""Data sets of people's gaze, eye images, pictures and videos, split per person."""
 
 from vergence.core.exports import lazy
 
 KIND = "Dataset"
-"""The class whose descendants the package shows."""
+"""Name of the base class of what this package lists: data sets."""
 
 SPELLINGS = {
     "CIFAR10": "Cifar10",
@@ -20,6 +20,6 @@ SPELLINGS = {
     "OSIE": "Osie",
     "XLSA17": "Xlsa17",
 }
-"""Public names of classes that are spelled otherwise in their modules."""
+"""Public names of classes whose modules spell the same name in another way."""
 
 __getattr__, __dir__ = lazy(__name__)

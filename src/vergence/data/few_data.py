@@ -1,4 +1,4 @@
-"""Few training samples: a repeatable, nested draw from each person's training part.
+"""Few training samples: a seeded random subset of each person's training samples.
 
 Used by `experiment.schema` and `studies.skew`.
 """
@@ -21,13 +21,16 @@ from vergence.errors import ConfigError, DataError, nearest
 
 @dataclass(frozen=True)
 class FewSamples(NamedOptions):
-    """Options that reduce people's training samples; validation and test stay whole.
+    """Options that reduce each person's training samples; validation and test samples all stay.
+
+    Both numbers may be set; `label_poor_samples` then applies to the people in `label_poor`.
 
     Attributes:
         samples_per_person: number of training samples of each person; None: all.
-        label_poor: names of people with fewer samples than the others.
-        label_poor_samples: number of training samples of each of these people.
-        seed: seed of the draw. With one seed, a larger number includes the samples of a smaller.
+        label_poor: names of the people with a smaller number of training samples than the others.
+        label_poor_samples: number of training samples of each person in `label_poor`.
+        seed: seed of the random choice. With the same seed, a larger subset includes every smaller
+            one.
     """
 
     samples_per_person: Annotated[int, Ge(1)] | None = None
@@ -42,7 +45,7 @@ class FewSamples(NamedOptions):
         """Check that the people in `label_poor` are in the data.
 
         Raises:
-            ConfigError: one is not; the message names that person.
+            ConfigError: a person is not in the data; the message names that person.
         """
         for person in self.label_poor:
             if person not in clients:
@@ -52,18 +55,19 @@ class FewSamples(NamedOptions):
                 )
 
     def count(self, client: str) -> int | None:
-        """Return the number of training samples of a client; None for all."""
+        """Return the number of training samples that a client keeps; None: all."""
         return self.label_poor_samples if client in self.label_poor else self.samples_per_person
 
     def apply(self, federation: Federation) -> Federation:
-        """Return the federation with fewer training samples; the same object if all stay.
+        """Return the federation with fewer training samples; the same object if no option is set.
 
         Args:
-            federation: all people of the data, before any are held out.
+            federation: the federation with all people, before some are set aside as held-out
+                clients.
 
         Raises:
             ConfigError: `label_poor` names a person who is not in the data.
-            DataError: a person has fewer samples than are asked for.
+            DataError: a person has fewer training samples than the options ask for.
         """
         if not self:
             return federation
@@ -72,7 +76,7 @@ class FewSamples(NamedOptions):
         return replace(federation, people=self._people(federation.people), about=about)
 
     def sentence(self) -> str:
-        """Describe the draw in words."""
+        """Return a sentence that describes the choice of samples, without the names of people."""
         # Results are published with this sentence: it must not say who was label-poor.
         phrases = []
         if self.samples_per_person is not None:

@@ -1,4 +1,4 @@
-"""Detection of the format of gaze recordings in a folder, by its files and their columns.
+"""Detection of the format of gaze recordings, from a folder's files and their columns.
 
 Used by `cli.data_import`.
 """
@@ -34,7 +34,7 @@ from vergence.errors import DataError
 
 PLAIN, PLAIN_STIMULI = "gaze table with video", "table of gaze on stimuli"
 SAMPLE_ROWS = 2000
-"""Number of rows of a table that are read to detect its format."""
+"""Number of a table's first rows that are read to detect its format."""
 TIME = re.compile(r"(^|[^a-z])(t|time|timestamps?|time_?stamp)([^a-z]|$)")
 PERSON = re.compile(
     r"^((person|participant|subject|viewer|observer|user|wearer)s?([ _]?(id|name|no))?|names?)$"
@@ -50,7 +50,7 @@ NOT_GAZE = re.compile(
     r"(^|[^a-z])(calib|valid|mouse|click|key|event|saccade|blink|message|log|trigger|aoi)",
     re.IGNORECASE,
 )
-"""Names of tables other than gaze that recorders write, perhaps with the same columns."""
+"""Parts of file names of tables that trackers write, and that hold no gaze."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,14 @@ class GazeFormat:
     """Format of the gaze recordings in a folder.
 
     Attributes:
-        title: name of the format, for people.
-        data: the data set that reads it.
-        certainty: certain (files and columns that no other format has), likely, or a guess.
+        title: the format's name in messages to the user.
+        data: name of the data set that reads the recordings.
+        certainty: "certain": no other format has these files or columns. "likely": the columns fit,
+            the file names do not. "a guess": columns are guessed by name. "as said": the user named
+            preset or columns.
         evidence: the files or columns by which the format was recognised.
-        options: options of the data set.
-        notes: assumptions that the user should check, by the options that change them.
+        options: values for options of the data set.
+        notes: names of options -> an assumption behind their values that the user should check.
     """
 
     title: str
@@ -75,16 +77,17 @@ class GazeFormat:
 
 
 def find_format(root: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> GazeFormat:
-    """Detect the one format of gaze recordings in a folder.
+    """Detect the format of the gaze recordings in a folder, which must all have the same one.
 
     Args:
         root: the folder.
-        settings: options that the user has set: with a preset, or columns of time, x and y,
-            nothing is guessed.
+        settings: options that the user has set. If they name a preset, or the columns of time, x
+            and y, no format is guessed.
 
     Raises:
-        DataError: there is no known format or there are several, or a table is unclear.
-        ConfigError: there is no such preset.
+        DataError: the folder has no known format, or several; or a table's columns or units are
+            unclear.
+        ConfigError: the preset in `settings` does not exist.
     """
     columns = settings.get("columns", {})
     columns = columns if isinstance(columns, Mapping) else {}
@@ -128,10 +131,12 @@ def find_format(root: Path, settings: Mapping[str, Any] = MappingProxyType({})) 
 def _known_format(
     root: Path, settings: Mapping[str, Any], headers: Mapping[Path, list[str]]
 ) -> GazeFormat | None:
-    """Return the format of the preset with a file or columns that no other preset has.
+    """Return the format of the preset whose files or typical columns are in the folder.
+
+    `headers` holds the column names of each table. If no preset fits, the result is None.
 
     Raises:
-        DataError: several presets fit.
+        DataError: presets with different readers fit.
     """
     tables: dict[str, list[Path]] = {}
     # Where two presets fit, the one that asks for more columns is the more specific one.
@@ -177,9 +182,10 @@ def _preset_format(
     certainty: str,
     evidence: str,
 ) -> GazeFormat:
-    """Return the format of a preset, with the options that its files do not tell.
+    """Return the format of a preset, with values for options that the files do not state.
 
-    `tables` are those with its columns; with `certainty` "" their names decide it.
+    `tables` are the tables with the preset's typical columns. If `certainty` is "", it is "certain"
+    or "likely", depending on whether the tables' names fit the preset too.
     """
     if preset.data not in ("stimuli", "gaze_table"):
         return GazeFormat(preset.title, preset.data, certainty or "certain", evidence)
@@ -215,10 +221,12 @@ def _preset_format(
 
 
 def _picture_column(root: Path, path: Path, settings: Mapping[str, Any]) -> str:
-    """Return the column that names the pictures, where a maker leaves its name to the user.
+    """Return the name of the table column that names the pictures.
+
+    Some makers leave this column's name to the user, so its cells are compared with file names.
 
     Raises:
-        DataError: no column does.
+        DataError: no column names the pictures.
     """
     if stimulus := _stimulus_column(_first_rows(path), root, settings):
         return stimulus
@@ -229,15 +237,16 @@ def _picture_column(root: Path, path: Path, settings: Mapping[str, Any]) -> str:
 
 
 def _relative(root: Path, paths: Iterable[Path]) -> list[str]:
-    """Return paths below root as patterns."""
+    """Return paths relative to root as patterns; braces become `*`."""
     # Braces in a name would be read as a named part.
     return [re.sub("[{}]", "*", path.relative_to(root).as_posix()) for path in paths]
 
 
 def _with_files(gaze_format: GazeFormat, root: Path, settings: Mapping[str, Any]) -> GazeFormat:
-    """Add the pattern of the tables' people, and the tables that are not read, to a format.
+    """Return the format with the options `files` and `without`, and notes on both.
 
-    The format is unchanged where the user has set `files`.
+    `files` is the pattern that tells a table's person, and `without` names tables that are not
+    read. The format is unchanged if the user has set `files`.
     """
     columns = {**gaze_format.options.get("columns", {}), **settings.get("columns", {})}
     if "files" in settings:
@@ -287,7 +296,13 @@ def _with_files(gaze_format: GazeFormat, root: Path, settings: Mapping[str, Any]
 
 
 def _stimulus_folder(root: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the option for the folder of the pictures or videos shown, unless it is set."""
+    """Return the option `stimuli`: the folder with the pictures or videos that were shown.
+
+    The result is empty if the user has set the option.
+
+    Raises:
+        DataError: there are no pictures and no videos.
+    """
     if "stimuli" in settings:
         return {}
     files = files_below(root)
@@ -308,7 +323,11 @@ def _first_rows(path: Path, rows: int = SAMPLE_ROWS) -> DelimitedTable:
 
 
 def _stimulus_column(table: DelimitedTable, root: Path, settings: Mapping[str, Any]) -> str:
-    """Return the column of stimuli: the user's, else one whose cells mostly name a file shown."""
+    """Return the column that names the pictures or videos shown; "" if none does.
+
+    It is the user's setting, or else the column in which most cells name such a file. If there is
+    none, it is the only column with a usual name such as `stimulus`.
+    """
     if stimulus := settings.get("columns", {}).get("stimulus"):
         return str(stimulus)
     shown = files_below(root / str(settings.get("stimuli", "")))
@@ -388,7 +407,14 @@ def _guess_format(
 def _first_with_gaze(
     root: Path, tables: Sequence[Path], headers: Mapping[Path, list[str]]
 ) -> tuple[Path, DelimitedTable, dict[str, str], list[Path]]:
-    """Return the first table with the usual columns of gaze, and the tables with other ones."""
+    """Return a table's path, first rows and gaze columns, and the paths of differing tables.
+
+    The table is the first readable one whose columns of time, x and y have the names that most
+    tables use. Differing tables have other names for these columns.
+
+    Raises:
+        DataError: no readable table has such columns.
+    """
     roles = {path: own for path, header in headers.items() if (own := _gaze_columns(header))}
     usual = Counter(tuple(own.values()) for own in roles.values()).most_common(1)
     for path, own in roles.items():
@@ -411,14 +437,17 @@ def _first_with_gaze(
 
 
 def _named_unit(name: str) -> str:
-    """Return the unit of time in a column's name, such as `time_ms`; else ""."""
+    """Return the time unit that a column's name states, such as ms in `time_ms`; else ""."""
     match = UNIT_WORD.search(name.lower())
     # The micro sign and the Greek letter look alike and are two characters.
     return match.group(1).replace("µ", "u").replace("μ", "u") if match else ""
 
 
 def _gaze_columns(names: Collection[str]) -> dict[str, str]:
-    """Return the columns of time, x and y by their names; empty where one is not recognised."""
+    """Return the columns of time, x and y, with keys t, x and y, recognised by their names.
+
+    The result is empty if one of the three is not recognised.
+    """
     times = [name for name in names if TIME.search(_lower_words(name))]
     across = [name for name in names if SIDE.search(name) and _y_name(name) in names]
     # Gaze before other places, such as the mouse's; both eyes before one of them.
@@ -436,7 +465,7 @@ def _lower_words(name: str) -> str:
 
 
 def _y_name(name: str) -> str:
-    """Return the name of the y column that belongs to an x column."""
+    """Return the name of the y column that belongs to the x column `name`."""
     return SIDE.sub(lambda x: "Y" if x.group() == "X" else "y", name, count=1)
 
 

@@ -1,4 +1,4 @@
-"""Quality of people's gaze recordings: minutes, samples, share of valid gaze, gaps.
+"""Quality of people's gaze recordings: minutes, samples, fraction of valid gaze, gaps.
 
 Used by `cli.data_import`.
 """
@@ -16,31 +16,31 @@ from vergence.data.gaze_video.recording import Recording
 from vergence.data.saliency.stimuli import StimulusTrial
 
 GAP_S = 0.5
-"""Seconds without a valid sample from which there is a gap."""
+"""A stretch of more than this many seconds without a valid sample counts as a gap."""
 
 MUCH_OUTSIDE = 0.3
-"""Share of gaze outside the picture above which the user should check the settings."""
+"""Fraction of a person's gaze outside the picture above which the user gets a note."""
 SETTINGS = {
     "gaze_table": "columns.unit, origin and scene_size",
     "stimuli": "columns.unit, screen and place",
 }
-"""Settings that decide where gaze lies, for data sets in which the user sets them."""
+"""Data set -> options that decide where gaze lies in the picture, as named in that note."""
 FEW_TEST = 10
-"""Number of test samples below which scores cannot distinguish methods."""
+"""With fewer test samples of a person than this, scores cannot distinguish methods."""
 
 
 @dataclass(frozen=True)
 class GazeQuality:
-    """Quality of one person's gaze in all recordings, or on all stimuli.
+    """Quality of one person's gaze, over all of the person's recordings or trials.
 
     Attributes:
         minutes: time from first to last sample, summed over recordings.
         samples: number of samples.
-        valid: share of samples that were tracked and lie on the picture.
-        outside: share of samples that were tracked and lie outside the picture.
-        gaps: number of stretches without a valid sample of more than `GAP_S`.
-        longest_gap_s: length of the longest gap.
-        recordings: number of recordings, or of trials.
+        valid: fraction of samples that were tracked and lie on the picture.
+        outside: fraction of samples that were tracked and lie outside the picture.
+        gaps: number of stretches of more than `GAP_S` without a valid sample.
+        longest_gap_s: length of the longest gap in seconds; 0 without gaps.
+        recordings: number of recordings, or of trials on stimuli.
     """
 
     person: str
@@ -54,23 +54,23 @@ class GazeQuality:
 
 
 def recording_quality(recordings: Sequence[Recording]) -> list[GazeQuality]:
-    """Return the quality of each person's recordings. `vergence data import` prints it."""
+    """Return each person's gaze quality over their recordings, for `vergence data import`."""
     return _by_person(
         (r.person, r.gaze.t_s, r.gaze.valid, r.gaze.event == Event.OUT_OF_RANGE) for r in recordings
     )
 
 
 def trial_quality(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
-    """Return the quality of each person's trials. `vergence data import` prints it."""
+    """Return each person's gaze quality over their trials, for `vergence data import`."""
     return _by_person(
         (t.person, t.rows.seconds(), t.shown, t.rows.valid & ~t.shown) for t in trials
     )
 
 
 def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
-    """Return a note on each person with much gaze outside the picture.
+    """Return a note on each person with much gaze outside the picture, for `vergence data import`.
 
-    `vergence data import` prints it.
+    `data` is the name of the data set.
     """
     where = SETTINGS.get(data, "the tracker's calibration")
     return [
@@ -81,9 +81,10 @@ def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
 
 
 def few_notes(sizes: Mapping[str, tuple[int, int, int]], data: str) -> list[str]:
-    """Return a warning of people with few test samples; `sizes` are those of their parts.
+    """Return a list with one warning if people have few test samples, for `vergence data import`.
 
-    `vergence data import` prints it.
+    `sizes` holds each person's numbers of samples for training, validation and test. `data` is the
+    name of the data set. Without such people the list is empty.
     """
     more = "show more stimuli" if data == "stimuli" else "record minutes per person, not seconds"
     few = [f"{person} {test}" for person, (_, _, test) in sizes.items() if test < FEW_TEST]

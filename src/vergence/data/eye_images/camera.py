@@ -1,7 +1,7 @@
-"""Pinhole cameras: pixels to rays and back, lens distortion, and a guess where none is calibrated.
+"""Pinhole cameras: pixels to rays and back, lens distortion, and a guess without calibration.
 
-Camera frame: mm, x right, y down, z away from the camera. Pixels count as in OpenCV, the middle of
-the first pixel is (0, 0), so a matrix and coefficients calibrated there are used as they are.
+Camera frame: mm, x right, y down, z away from the camera. Pixel coordinates are those of OpenCV:
+the middle of the first pixel is (0, 0). So OpenCV's matrices and coefficients need no conversion.
 
 Used by `data.eye_images.face_patches`, `data.eye_images.face_pictures`,
 `data.eye_images.normalization`, `live.eye_sources` and `video.eye_patches`.
@@ -20,7 +20,7 @@ from vergence.errors import DataError
 
 # Each step gains about a digit on ordinary lenses.
 ROUNDS = 30
-"""Fixed-point steps that undo the lens distortion."""
+"""Number of fixed-point steps in undoing the lens distortion."""
 FORM = (
     'a camera is {"matrix": 3x3, "size": [width, height], "distortion": [k1, k2, p1, p2, k3]}, as '
     "OpenCV calibrates it; distortion may be left out"
@@ -29,7 +29,13 @@ FORM = (
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """Attributes: `matrix` `[3, 3]` in pixels, the picture's `size`, OpenCV's five `distortion`."""
+    """A pinhole camera with lens distortion.
+
+    Attributes:
+        matrix: the camera matrix `[3, 3]`, in pixels.
+        size: width and height of its pictures, in pixels.
+        distortion: OpenCV's five coefficients k1, k2, p1, p2, k3.
+    """
 
     matrix: NDArray
     size: tuple[int, int]
@@ -37,10 +43,10 @@ class Camera:
 
     @staticmethod
     def guessed(width: int, height: int) -> Camera:
-        """Return a guess for an uncalibrated camera: focal length max(width, height).
+        """Return a guess for an uncalibrated camera: the focal length is max(width, height) pixels.
 
-        All depths scale with the error of the focal length, and angles are off by a few degrees.
-        Source: eyeimages design note, 3.5.
+        If the true focal length differs from the guess by a factor, all depths are wrong by that
+        factor. Angles are off by a few degrees. Source: eyeimages design note, 3.5.
         """
         focal = max(width, height)
         middle = ((width - 1) / 2, (height - 1) / 2)
@@ -49,10 +55,10 @@ class Camera:
         )
 
     def of_size(self, width: int, height: int) -> Camera:
-        """Return the same camera for its pictures resized to width x height.
+        """Return the same camera, with its matrix scaled to pictures of width x height pixels.
 
         Raises:
-            DataError: the picture has another shape, so it was cropped or turned.
+            DataError: the new size has other proportions, so the picture was cropped or turned.
         """
         scale = width / self.size[0]
         # One pixel of slack: resized heights are rounded.
@@ -71,7 +77,10 @@ class Camera:
         return plane @ self.matrix[:2, :2].T + self.matrix[:2, 2]
 
     def rays(self, pixels: NDArray) -> NDArray:
-        """Return the directions `[*, 3]`, z = 1, of pixels `[*, 2]`, the lens undone."""
+        """Return the directions `[*, 3]` that pixels `[*, 2]` show, scaled to z = 1.
+
+        The lens distortion is removed.
+        """
         seen = (pixels - self.matrix[:2, 2]) @ np.linalg.inv(self.matrix[:2, :2]).T
         # Distortion has no closed inverse: subtract the error of the last guess again and again.
         plane = seen
@@ -81,7 +90,10 @@ class Camera:
 
 
 def _distorted(plane: NDArray, coefficients: NDArray) -> NDArray:
-    """Return where a lens images points `[*, 2]` of the plane z = 1 (Brown-Conrady, five terms)."""
+    """Return where the lens distortion moves points `[*, 2]` of the plane z = 1.
+
+    The model is Brown-Conrady's, with five coefficients.
+    """
     k1, k2, p1, p2, k3 = coefficients
     x, y = plane[..., 0], plane[..., 1]
     square = x * x + y * y

@@ -1,13 +1,15 @@
 """Columbia Gaze: 56 people, 5 head poses and 21 gaze directions each, at 2 m from a camera.
 
-The published photos have no landmarks, so eyes must be cut out beforehand. Layout of `root`, in
-one folder or in one per person: `0001_2m_-15P_0V_10H_left.png` and `..._right.png`, the person's
-own left and right eye, 60 pixels wide and 36 high, unmirrored.
+The published photos have no landmarks, so the user must cut out the eyes beforehand. `root` holds
+all patches, in one folder or in a folder per person: `0001_2m_-15P_0V_10H_left.png` and
+`..._right.png`. These are the person's own left and right eye, 60 pixels wide and 36 high,
+unmirrored.
 
 A name holds person, distance, head pose P, vertical gaze V and horizontal gaze H in degrees,
 relative to the line from person to camera. Positive V looks up. Positive H and P point to the image
-right, so yaw is -H and the head's yaw -P: public readers (OpenFace's evaluation puts the target at
-x = +tan H, x to the image right) agree, and the loader tests it on the pictures.
+right, so the gaze's yaw is -H and the head's yaw is -P. Public readers agree: OpenFace's evaluation
+puts the target at x = +tan H, with x to the image right. The loader tests this sign on the
+pictures.
 
 Licence: non-commercial use, never packaged. Source: Smith, Yin, Feiner, Nayar, "Gaze locking:
 passive eye contact detection for human-object interaction", UIST 2013.
@@ -34,7 +36,7 @@ from vergence.errors import DataError
 PEOPLE, PICTURES = 56, 5_880
 NAME = re.compile(r"(\d{4})_2m_(-?\d+)P_(-?\d+)V_(-?\d+)H(?:_(left|right))?\.(png|jpe?g)", re.I)
 ANGLES = ({0, 15, -15, 30, -30}, {0, 10, -10}, {0, 5, -5, 10, -10, 15, -15})
-"""Degrees that P, V and H take."""
+"""The values in degrees that P, V and H can have, in this order."""
 WHERE = (
     "root must hold eye patches of 60 x 36 pixels named as the photos, "
     "0001_2m_-15P_0V_10H_left.png and _right.png (docs/reference/data.md says how to cut them); "
@@ -48,20 +50,22 @@ class Columbia(PeopleOptions, Dataset):
 
     Attributes:
         people: persons to load, such as ("0001", "0040"); all by default.
-        shares: parts of a person's photos of each head pose for training, validation and test.
-        split_seed: fixes the random split within each person.
+        shares: fractions of a person's photos for training, validation and test, the same for each
+            head pose.
+        split_seed: seed of the random split of each person's photos.
     """
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split within each person; both eyes of a photo are in one part.
+        """Read and verify the patches, and split each person's photos at random.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
-        `side` int64 `[n]` (0 left, 1 right).
+        Both eyes of a photo go to the same part of the split. Columns of the samples: `image` uint8
+        `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in radians, `side` int64
+        `[n]` (0 left, 1 right).
 
         Raises:
-            DataError: whole photos, an eye without the other, a patch of another size, damaged or
-                named differently, labels that do not fit the pictures, a person who is unknown or
-                has too few photos.
+            DataError: `root` holds whole photos but no patches, or a photo lacks the patch of one
+                eye. A patch is damaged, or has another size or name. The labels do not fit the
+                pictures. A person is unknown or has too few photos.
             ConfigError: an option is out of range.
         """
         photos = _pairs(data_folder(root, "columbia", WHERE))
@@ -91,7 +95,7 @@ class Columbia(PeopleOptions, Dataset):
 
 @dataclass(frozen=True)
 class Photo:
-    """Both patches of one photo, and the degrees P, V and H in its name."""
+    """The files with both eye patches of one photo, and the degrees (P, V, H) in its name."""
 
     left: Path
     right: Path
@@ -99,9 +103,10 @@ class Photo:
 
 
 def angles(degrees: NDArray) -> tuple[NDArray, NDArray]:
-    """Return gaze and head pose, each (pitch, yaw) `[n, 2]` in radians, of P, V, H `[n, 3]`.
+    """Return (pitch, yaw) of gaze and of head pose, each `[n, 2]` in radians.
 
-    Pitch is V, yaw -H and the head's yaw -P; the head's pitch is 0.
+    `degrees` `[n, 3]` holds P, V and H. The gaze has pitch V and yaw -H; the head has pitch 0 and
+    yaw -P.
     """
     p, v, h = np.deg2rad(np.asarray(degrees, float)).T
     # Positive H and P point to the image right, positive yaw to the image left.
@@ -109,7 +114,7 @@ def angles(degrees: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _pairs(folder: Path) -> dict[str, list[Photo]]:
-    """Return every person's photos, in the order of their names."""
+    """Return the photos of each person below a folder, sorted by the degrees in their names."""
     patches: dict[tuple[str, tuple[int, int, int]], dict[str, Path]] = {}
     whole = 0
     for path in sorted(folder.rglob("*_2m_*")):
@@ -157,7 +162,10 @@ def _patch(path: Path) -> NDArray:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with the published totals, and read every patch."""
+    """Compare a folder with the published totals; return the lines of `vergence data check`.
+
+    Every patch is read.
+    """
     lines = Checks()
     with lines.reading("eye patches"):
         people = _pairs(root)

@@ -1,4 +1,4 @@
-"""Patches of single eyes, as networks see them: their size, and their histogram equalised.
+"""The size of single-eye patches, and the histogram equalisation before a network sees them.
 
 Used in `data` and `live`.
 """

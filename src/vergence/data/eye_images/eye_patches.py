@@ -1,7 +1,7 @@
-"""Eye patches of 36x60 pixels cut from pictures, both eyes of a frame, and a test of their labels.
+"""Eye patches of 36x60 pixels cut from pictures, both eyes of a frame, and a test of yaw signs.
 
-The canonical eye has its nose at the left edge of the patch: a person's left eye as a camera sees
-it, or a right eye mirrored, with the signs of both yaws flipped.
+In every patch the nose is at the left edge. A left eye is stored as a camera sees it. A right eye
+is mirrored, and the yaws of its gaze and of the head change their signs.
 
 Used by `data.eye_images.columbia`, `data.eye_images.face_pictures`, `data.eye_images.gazecapture`
 and `data.eye_images.mpiifacegaze`.
@@ -21,19 +21,19 @@ from vergence.data.eye_images.mpiigaze_crops import eye_samples
 from vergence.errors import DataError
 
 MIDDLE = (slice(13, 22), slice(22, 37))
-"""Rows and columns where the sign test looks for the iris."""
+"""Rows and columns of a patch in which the test of yaw signs looks for the iris."""
 DARK = 85
-"""A third of the range: on an equalised patch, the darkest third of the pixels."""
+"""Grey value, a third of 255: the third of an equalised patch's pixels below it counts as dark."""
 # On MPIIGaze patches, 3,000 of each of 11 people, the correlation is between -0.20 and -0.61.
 ENOUGH, WRONG = 200, 0.15
-"""Patches that the sign test needs, and the correlation above which it refuses."""
+"""Fewest patches for the test of yaw signs, and the correlation above which it refuses the data."""
 
 
 def cut(picture: Image.Image, centre: tuple[float, float], width: float) -> NDArray | None:
-    """Return the grey patch uint8 `[36, 60]` of this width around a centre (x, y) in pixels.
+    """Return the grey patch uint8 `[36, 60]` around a centre (x, y), in pixels of the picture.
 
-    The patch is three fifths as high as wide, and not equalised. The result is None if it would
-    leave the picture.
+    The patch covers `width` pixels of the picture, and three fifths of that in height. Its
+    histogram is not equalised. If the patch would reach beyond the picture, the result is None.
     """
     x, y = centre
     half, rise = width / 2, width * HEIGHT / WIDTH / 2
@@ -47,13 +47,15 @@ def cut(picture: Image.Image, centre: tuple[float, float], width: float) -> NDAr
 
 
 def both_eyes(left: NDArray, right: NDArray, gaze: NDArray, pose: NDArray) -> dict[str, NDArray]:
-    """Return the columns of left eyes, then of as many right eyes, mirrored; patches are equalised.
+    """Return `image`, `gaze` and `pose` of n left eyes, followed by the n right eyes, mirrored.
+
+    Patches are equalised. Yaws of right eyes change their signs.
 
     Args:
         left: the person's left eyes, uint8 `[n, 36, 60]`, unmirrored.
         right: the right eyes of the same frames, unmirrored.
-        gaze: (pitch, yaw) in radians of the frames, `[n, 2]`.
-        pose: (pitch, yaw) of the head in radians, `[n, 2]`.
+        gaze: (pitch, yaw) of the gaze in each frame, in radians, `[n, 2]`.
+        pose: (pitch, yaw) of the head in each frame, in radians, `[n, 2]`.
     """
     # A mirrored eye looks to the other side: yaw changes its sign, pitch does not.
     mirror = np.array([1, -1])
@@ -65,9 +67,10 @@ def both_eyes(left: NDArray, right: NDArray, gaze: NDArray, pose: NDArray) -> di
 
 
 def frame_samples(columns: dict[str, NDArray], frames: NDArray) -> Samples:
-    """Return both eyes of these frames, numbers `[m]`, of the columns of `both_eyes`.
+    """Return samples of both eyes of some frames.
 
-    `side` int64 (0 left, 1 right) is added.
+    `columns` is a result of `both_eyes`, and `frames` `[m]` holds the numbers of the frames. The
+    column `side` int64 (0 left, 1 right) is added.
     """
     half = len(columns["gaze"]) // 2
     columns = {**columns, "side": np.repeat([0, 1], half)}
@@ -75,13 +78,14 @@ def frame_samples(columns: dict[str, NDArray], frames: NDArray) -> Samples:
 
 
 def verify_yaw_sign(people: Sequence[Mapping[str, NDArray]], what: str) -> None:
-    """Accept patches whose dark iris lies further left where the yaw is greater.
+    """Check that the iris lies further left in patches with a greater yaw.
 
-    Positive yaw looks to the image left. The column of the mean dark pixel in the middle of the
-    patch is correlated with the yaw; fewer than 200 patches prove nothing and are accepted.
+    Positive yaw looks to the image left. In the middle of each patch, the test takes the mean
+    column of the dark pixels, and correlates it with the yaw over all patches. Fewer than 200
+    patches are always accepted.
 
     Raises:
-        DataError: the correlation has the other sign.
+        DataError: the correlation is positive and above `WRONG`.
     """
     gaze, image = (np.concatenate([own[name] for own in people]) for name in ("gaze", "image"))
     image = image[:, MIDDLE[0], MIDDLE[1]]

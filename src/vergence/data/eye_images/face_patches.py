@@ -1,4 +1,4 @@
-"""Normalised eye patches of pictures of faces, and the arrays they are stored as.
+"""Normalised eye patches from pictures of faces, and the arrays in which they are stored.
 
 Used by `data.eye_images.face_pictures` and `video.eye_patches`.
 """
@@ -20,17 +20,21 @@ from vergence.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """Eye patches of the frames that show both eyes: all left eyes, then all right ones, mirrored.
+    """Eye patches of the frames that show both eyes.
+
+    Rows are all left eyes, then all right eyes; right eyes are mirrored.
 
     Attributes:
-        columns: `image` uint8 `[n, 1, 36, 60]`; `pose` float32 `[n, 2]` of the head, radians;
-            `side` int64 `[n]` (0 left, 1 right); `frame` int64 `[n]`, the number of the picture;
-            `centre` float32 `[n, 3]`, the eye, mm in the camera frame, and `rotation` float32
-            `[n, 3, 3]`, camera frame to patch; where targets are known, `gaze` float32 `[n, 2]`.
+        columns: arrays with one row per patch. `image` uint8 `[n, 1, 36, 60]`. `pose` float32
+            `[n, 2]`, (pitch, yaw) of the head in radians. `side` int64 `[n]` (0 left, 1 right).
+            `frame` int64 `[n]`, the number of the picture. `centre` float32 `[n, 3]`, the eye's
+            centre in mm in the camera frame. `rotation` float32 `[n, 3, 3]`, from the camera frame
+            to that of the patch. `gaze` float32 `[n, 2]`, only if targets were given.
         frames: number of pictures read.
         no_face: numbers of the pictures without a face.
-        cut_off: numbers of the pictures where an eye lies partly outside.
-        error_px: median distance between landmarks and the face model that was fitted to them.
+        cut_off: numbers of the pictures in which the patch of an eye reaches beyond the edge.
+        error_px: distance in pixels between the landmarks and the fitted face model: the median
+            over pictures of the root mean square over landmarks.
     """
 
     columns: dict[str, NDArray]
@@ -40,7 +44,10 @@ class Patches:
     error_px: float
 
     def stored(self) -> dict[str, NDArray]:
-        """Return the arrays of a person's npz: as `columns`, `image` without its channel axis."""
+        """Return the arrays of a person's npz file.
+
+        They are those of `columns`, with `image` as `[n, 36, 60]`.
+        """
         return {**self.columns, "image": self.columns["image"][:, 0]}
 
 
@@ -50,7 +57,7 @@ def patches_of(
     find: Find,
     targets: Mapping[int, NDArray] | None = None,
 ) -> Patches:
-    """Return the normalised eye patches of pictures uint8 `[H, W, 3]`, one face each.
+    """Return the normalised eye patches of pictures uint8 `[H, W, 3]` that show one face each.
 
     Args:
         frames: pictures or frames of a video, RGB.
@@ -58,12 +65,12 @@ def patches_of(
             (`Camera.guessed`).
         find: function that returns the landmarks of a picture, as `landmarks.open_landmarker`
             yields it.
-        targets: points looked at, mm in the camera frame, by picture number; pictures without a
-            point are left out.
+        targets: picture number -> the point looked at, in mm in the camera frame. Pictures without
+            a point are left out. None: no gaze is known, and all pictures are used.
 
     Raises:
-        DataError: no picture shows a face with both eyes, or a picture has another shape than the
-            camera's.
+        DataError: no picture shows a face with both eyes, or a picture's proportions differ from
+            the camera's.
     """
     views: dict[int, tuple[Normalised, Normalised]] = {}
     images: dict[int, tuple[NDArray, NDArray]] = {}

@@ -1,9 +1,10 @@
 """The user's own pictures of faces, or patches of eyes, with a table of where people looked.
 
-`root` holds a table and the pictures that it names, by paths below root. Of faces it has the point
-looked at, mm in the camera frame; eyes are cut by the pipeline of `vergence data patches`
-(`face_patches`), with landmarks from the table or by MediaPipe (extra `camera`). Of patches it has
-the file of either eye, unmirrored, and the gaze as angles.
+`root` holds a table and the pictures that the table names, by paths below root. For pictures of
+faces, a row has the point looked at, in mm in the camera frame. Eyes are then cut out as
+`vergence data patches` does (`face_patches`), with landmarks from the table or from MediaPipe
+(extra `camera`). For patches of eyes, a row has one file for each eye, unmirrored, and the gaze as
+angles.
 
 Licence: that of the pictures.
 """
@@ -48,25 +49,26 @@ WHERE = (
 )
 FEW = "each of training, validation and test needs one: add pictures, or leave the person out"
 POINTS = 7
-"""Landmarks of a face: four eye corners from the image left to right, mouth corners, nose."""
+"""Number of landmarks: four eye corners from the image left to right, mouth corners, nose."""
 
 
 @dataclass(frozen=True)
 class PictureColumns(NamedOptions, label="columns"):
-    """Columns of the table, by the names in its header.
+    """Names of the table's columns, as its header has them.
 
     Attributes:
-        picture: a face's file, below root.
+        picture: file with a picture of a face, below root.
         target: the point looked at: x, y, z in mm in the camera frame (x right, y down).
         landmarks: x and y of each of the seven landmarks in pixels, 14 columns; default: MediaPipe.
         left: file of the person's left eye, 60 x 36 pixels, in place of `picture`.
         right: file of the right eye.
         gaze: pitch (up) and yaw (to the image left) of the gaze, with `left` and `right`.
-        pose: pitch and yaw of the head, in the same form; default: zeros.
+        pose: pitch and yaw of the head, with `left` and `right`; default: zeros.
         unit: unit of gaze and pose: deg or rad.
-        person: name of the person; default: the first folder of the file's path in which the
-            files differ.
-        session: a recording session or day; whole sessions are then dealt in order.
+        person: name of the person; default: the name of a folder in the file's path, the first one
+            in which the paths differ.
+        session: a recording session or day. If it is set, the split is by whole sessions, in order;
+            otherwise pictures are split at random.
     """
 
     picture: str = "picture"
@@ -93,7 +95,7 @@ class PictureColumns(NamedOptions, label="columns"):
             raise ConfigError("columns: left and right go together; give both, or picture alone")
 
     def names(self) -> list[str]:
-        """All columns that are read."""
+        """Return the names of all columns to read."""
         files = [self.left, self.right, *self.gaze, *self.pose]
         faces = [self.picture, *self.target, *self.landmarks]
         more = [name for name in (self.person, self.session) if name]
@@ -102,13 +104,14 @@ class PictureColumns(NamedOptions, label="columns"):
 
 @dataclass(frozen=True)
 class FacePictures(PeopleOptions, CheckedFolder, Dataset):
-    """Pictures of the user's own, of faces or eyes, as patches of 36x60 pixels with gaze angles.
+    """The user's own pictures of faces or eyes, as eye patches of 36x60 pixels with gaze angles.
 
     Attributes:
         table: the table's file name, below root.
         columns: names of the table's columns.
-        camera: JSON of the calibrated camera, below root; default: one is guessed.
-        landmarker: MediaPipe's face landmarker, a .task file, for tables without landmarks.
+        camera: JSON file of the calibrated camera, below root; default: `Camera.guessed`.
+        landmarker: MediaPipe's face landmarker, a .task file, for tables without columns of
+            landmarks.
     """
 
     table: str = "targets.csv"
@@ -122,13 +125,15 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         super().__post_init__()
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut, verify and split within each person; both eyes of a picture are in one part.
+        """Read the pictures, cut out and verify the eyes, and split each person's pictures.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
-        `side` int64 `[n]` (0 left, 1 right).
+        Both eyes of a picture go to the same part of the split. Columns of the samples: `image`
+        uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in radians, `side`
+        int64 `[n]` (0 left, 1 right).
 
         Raises:
-            ConfigError: an option is out of range, or there is nothing that finds landmarks.
+            ConfigError: an option is out of range, or neither `landmarker` nor `columns.landmarks`
+                is set.
             DataError: the table or a picture cannot be used, labels do not fit the pictures, or a
                 person is unknown or has too few pictures.
         """
@@ -149,7 +154,10 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         return Federation("face_pictures", people, about)
 
     def check(self, root: Path) -> list[Check]:
-        """Return the lines of a check: every row's pictures, and each person's usable pictures."""
+        """Check every row's pictures; return the lines of `vergence data check`.
+
+        A line states the number of usable pictures of each person.
+        """
         out = Checks()
         with out.reading("pictures", ConfigError):
             read, left_out = self._read(root)
@@ -164,7 +172,10 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
     def _read(
         self, root: Path
     ) -> tuple[dict[str, tuple[dict[str, NDArray], NDArray[np.str_]]], str]:
-        """Columns of both eyes and the session of each picture, by person; what was left out."""
+        """Return person -> (columns of both eyes, session of each picture), and a summary text.
+
+        The summary counts the rows, the people and the pictures that were left out.
+        """
         path = root / self.table
         table = read_table(path, self.columns.names(), KIND)
         if not len(table):
@@ -193,7 +204,10 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
     def _eyes(
         self, root: Path, table: DelimitedTable, rows: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
-        """Return the columns of both eyes of these rows, and which of the rows show both eyes."""
+        """Return the columns of both eyes of these rows, and the rows that show both eyes.
+
+        The second array holds positions in `rows`.
+        """
         if self.columns.left:
             gaze = self._angles(table, self.columns.gaze)[rows]
             pose = self._angles(table, self.columns.pose)[rows] if self.columns.pose else 0 * gaze
@@ -302,14 +316,21 @@ def _find_file(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[
 
 
 def _picture(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
-    """Return the upright pixels of a picture; phones store many of them on their side."""
+    """Return the pixels of a picture, RGB, upright.
+
+    A phone may store a picture on its side; the EXIF orientation is applied.
+    """
     file, what = _find_file(root, table, name, row)
     with open_image(file, what, "save it again, or remove the row") as stored:
         return np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
 
 
 def _patch(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
-    """Return the grey pixels of a patch, resized if it has another size of the same proportions."""
+    """Return the grey pixels of a patch, uint8 `[36, 60]`; other sizes are resized.
+
+    Raises:
+        DataError: the patch has other proportions, or the file cannot be read.
+    """
     file, what = _find_file(root, table, name, row)
     with open_image(file, what, "save it again, or remove the row") as stored:
         width, height = stored.size

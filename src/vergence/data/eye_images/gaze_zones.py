@@ -1,7 +1,8 @@
-"""Synthetic eye patches labelled by the screen zone looked into; some zones are unseen classes.
+"""Synthetic eye patches labelled by the screen zone looked at; some zones are unseen classes.
 
-The zones form a 3 x 3 grid. A zone is described by its direction, which its name holds (semantics
-`directions`). Pictures are those of `vergence.data.synthetic.eyes.eye_synthetic`.
+The zones form a 3 x 3 grid. A zone's name states its direction, which describes the class to
+zero-shot methods (semantics `directions`). Pictures are those of
+`vergence.data.synthetic.eyes.eye_synthetic`.
 
 Used by `tasks.gaze_zones`.
 """
@@ -25,27 +26,29 @@ from vergence.errors import ConfigError
 
 # So cut, each cell holds about a ninth of the pictures.
 EDGES = ((-11.0, -6.0), (-5.0, 5.0))
-"""Inner edges of the grid in degrees of pitch and of yaw."""
+"""Inner borders of the grid: two degrees of pitch, then two degrees of yaw."""
 PLACES = tuple((pitch, yaw) for pitch in (-13.5, -8.5, -3.5) for yaw in (-10.0, 0.0, 10.0))
-"""Where the middles of the zones lie, (pitch, yaw) in degrees, row by row."""
+"""Centres of the nine zones, (pitch, yaw) in degrees, row by row."""
 NAMES = tuple(f"pitch {pitch:.1f} yaw {yaw:.1f}" for pitch, yaw in PLACES)
 # The diagonal leaves seen zones in every row and every column.
 UNSEEN = (0, 4, 8)
-"""Zones that are unseen by default."""
+"""Numbers of the zones that are unseen classes by default."""
 
 
 @dataclass(frozen=True)
 class GazeZones(OwnerOptions, Dataset):
-    """Pixels of eye patches, labelled by the zone of gaze; has the options of `OwnerOptions`, too.
+    """Pixels of synthetic eye patches, labelled by the zone of gaze.
 
-    All zones, unseen ones too, are tested on later recording days than those of training.
+    The options of `OwnerOptions` apply too. Test patches of all zones, seen or unseen, are from
+    later recording days than the training patches.
 
     Attributes:
-        people: people whose recordings the owner has.
+        people: number of people whose recordings the owner, the only client, has.
         samples: number of patches of each person.
-        nuisance: factor of all disturbances of single pictures; 1.8 is as hard as MPIIGaze.
-        unseen: numbers of the zones that count as unseen.
-        seed: seed of people and pictures.
+        nuisance: factor of all disturbances of single pictures, such as blur and noise; 1.8 is as
+            hard as MPIIGaze.
+        unseen: numbers of the zones that are unseen classes.
+        seed: seed of the random people and pictures.
     """
 
     people: Annotated[int, Interval(ge=1, le=1000)] = 1
@@ -64,10 +67,10 @@ class GazeZones(OwnerOptions, Dataset):
             )
 
     def load(self, root: str | None = None) -> Federation:
-        """Draw people and pictures, and sort them into zones; needs no files.
+        """Generate people and pictures, and label each picture by its zone; needs no files.
 
-        Columns: `x` float32 `[n, 135]`, the pixels of a 9x15 crop in [0, 1], `y` int64 `[n]`, the
-        zone, and `gaze` float32 `[n, 2]`, (pitch, yaw) in radians.
+        Columns of the samples: `x` float32 `[n, 135]`, the pixels of a 9x15 crop in [0, 1]; `y`
+        int64 `[n]`, the zone; `gaze` float32 `[n, 2]`, (pitch, yaw) in radians.
         """
         eyes = EyeSynthetic(
             people=self.people,
@@ -104,7 +107,10 @@ class GazeZones(OwnerOptions, Dataset):
 
 
 def zones(gaze: Float[Tensor, "n 2"]) -> Int[Tensor, " n"]:
-    """Return the zone of every gaze (pitch, yaw) in radians; the outer zones are unbounded."""
+    """Return the zone of every gaze, 0 to 8, from (pitch, yaw) in radians.
+
+    The outer zones have no outer border.
+    """
     pitch, yaw = (
         torch.bucketize(torch.rad2deg(gaze[:, i]).contiguous(), torch.tensor(edges))
         for i, edges in enumerate(EDGES)

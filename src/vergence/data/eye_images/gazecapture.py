@@ -1,14 +1,15 @@
-"""GazeCapture: people with phones and tablets, eyes cut out by Apple's boxes, gaze in cm.
+"""GazeCapture: people with phones and tablets, eyes cut out by Apple's detections, gaze in cm.
 
 Layout of `root`: one folder per subject, `00002/frames/00000.jpg` and so on, `appleFace.json`,
 `appleLeftEye.json` and `appleRightEye.json` (lists X, Y, W, H, IsValid; eye boxes from the corner
 of the face box), `dotInfo.json` (DotNum, XCam, YCam), `frames.json` and `info.json`. Frames are
 unmirrored: the person's left eye is the right one in the picture.
 
-Labels are where the dot was in cm from the lens, X to the person's right and Y up. Angles need a
-distance, which is not recorded: `distance_cm` stands in for it. They are those between the lines
-from the eye to the lens and to the dot, so that where the eye is in the picture matters little, but
-a head at 40 instead of 30 cm makes angles a third too large. There is no head pose: zeros.
+A label is the place of the dot that a person looked at, in cm from the lens: X to the person's
+right, Y up. Angles also need the distance of the eye, which is not recorded; the option
+`distance_cm` replaces it. A gaze angle is the angle between two lines from the eye, to the lens and
+to the dot. So the eye's place in the picture matters little. If the true distance is 40 cm instead
+of 30, the angles are a third too large. The head pose is not recorded: the column holds zeros.
 
 Licence: research use, registration needed, never packaged. Source: Krafka, Khosla, Kellnhofer,
 Kannan, Bhandarkar, Matusik, Torralba, "Eye tracking for everyone", CVPR 2016.
@@ -55,25 +56,28 @@ class Gazecapture(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels of people with a phone or tablet; a subject is a client.
 
     Attributes:
-        people: subjects to load, such as ("00002", "00033"); by default all that have enough dots.
-        frames: largest number of frames of a subject, evenly spaced; none: all frames.
-        distance_cm: distance of eyes and lens, to convert centimetres on the screen into angles.
-        shares: parts of a subject's dots for training, validation and test.
-        split_seed: fixes the random split within each subject.
+        people: subjects to load, such as ("00002", "00033"); by default all whose dots suffice for
+            the split.
+        frames: largest number of frames of a subject, which are taken at even spacing; None: all
+            frames.
+        distance_cm: assumed distance between eyes and lens in cm, to convert labels into angles.
+        shares: fractions of a subject's dots for training, validation and test.
+        split_seed: seed of the random split of each subject's dots.
     """
 
     frames: Annotated[int, Ge(10)] | None = None
     distance_cm: Annotated[float, Interval(ge=5, le=200)] = 30.0
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split within each subject; all frames of a dot are in one part.
+        """Read and verify the subjects, and split each subject's dots at random.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
-        `side` int64 `[n]` (0 left, 1 right); gaze is approximate, pose is zero.
+        All frames of a dot go to the same part of the split. Columns of the samples: `image` uint8
+        `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in radians, `side` int64
+        `[n]` (0 left, 1 right). Gaze is approximate, and pose is zero.
 
         Raises:
-            DataError: a file is missing, damaged or of another version, a label is NaN or does not
-                fit the pictures, or a named subject is unknown or has no usable eyes.
+            DataError: a file is missing, damaged or of another version. A label is NaN or does not
+                fit the pictures. A subject in `people` is unknown or has too few usable dots.
             ConfigError: an option is out of range.
         """
         folders = _folders(data_folder(root, "gazecapture", WHERE))
@@ -126,11 +130,12 @@ class Gazecapture(PeopleOptions, Dataset):
 
 @dataclass(frozen=True, eq=False)
 class GazeCaptureSubject:
-    """The frames of one subject in which face and both eyes were detected.
+    """The frames of one subject in which Apple's detector found the face and both eyes.
 
-    `box` float `[n, 2, 4]` is X, Y, W, H in pixels of the frame, of the left and the right eye;
-    `dot` int `[n]`, `target_cm` float `[n, 2]` (x, y) from the lens; `part` is the published split,
-    `frames` the total number of frames.
+    `box` float `[n, 2, 4]` holds X, Y, W, H of the left and of the right eye, in pixels of the
+    frame. `dot` int `[n]` is the number of the dot. `target_cm` float `[n, 2]` is its place (x, y)
+    in cm from the lens. `part` is the subject's part in the published split. `frames` counts all
+    frames of the subject, detected or not.
     """
 
     part: str
@@ -141,7 +146,7 @@ class GazeCaptureSubject:
     target_cm: NDArray
 
     def thinned(self, most: int | None) -> GazeCaptureSubject:
-        """Return the subject with at most `most` frames, evenly spaced."""
+        """Return the subject with at most `most` frames, at even spacing; None keeps all frames."""
         count = len(self.pictures)
         if most is None or count <= most:
             return self
@@ -156,10 +161,11 @@ class GazeCaptureSubject:
 
 
 def target_angles(target_cm: NDArray, distance_cm: float) -> NDArray:
-    """Return gaze (pitch, yaw) `[n, 2]` in radians towards (x, y) `[n, 2]` in cm from the lens.
+    """Return the gaze angles (pitch, yaw) `[n, 2]`, in radians, of looking at dots.
 
-    x points to the person's right, which is left in the image, and y up. The eye is in front of the
-    lens at this distance, so that the gaze vector is (-x, -y, -distance).
+    `target_cm` `[n, 2]` holds (x, y) of each dot in cm from the lens: x to the person's right,
+    which is left in the image, and y up. The eye is assumed at `distance_cm` straight in front of
+    the lens. So the gaze vector is (-x, -y, -distance).
     """
     x, y = target_cm.T
     return np.stack([np.arctan2(y, np.hypot(x, distance_cm)), np.arctan2(x, distance_cm)], 1)
@@ -215,7 +221,7 @@ def _read(path: Path) -> Any:
 
 
 def _lists(path: Path, names: tuple[str, ...], frames: int) -> NDArray:
-    """Return the named lists of a file as float `[frames, lists]`; null is NaN."""
+    """Return the named lists of a JSON file, float `[frames, lists]`; null becomes NaN."""
     table = _read(path)
     try:
         columns = np.array([table[name] for name in names], float).T
@@ -230,7 +236,10 @@ def _lists(path: Path, names: tuple[str, ...], frames: int) -> NDArray:
 
 
 def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str, NDArray], NDArray]:
-    """Return the columns of both eyes of the frames that show both, and the dots of these."""
+    """Return the columns of both eyes, and the number of the dot of each frame.
+
+    Frames in which a patch would reach beyond the picture are left out.
+    """
     left, right, rows = [], [], []
     for row, path in enumerate(subject.pictures):
         need_file(path, WHERE)
@@ -248,7 +257,10 @@ def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str,
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with the published totals: subjects, frames, frames with detections."""
+    """Compare a folder with the published totals; return the lines of `vergence data check`.
+
+    The totals are those of subjects, frames, and frames with detections.
+    """
     lines, subjects = Checks(), []
     with lines.reading("subjects"):
         folders = _folders(root)

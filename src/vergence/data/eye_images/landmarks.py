@@ -1,7 +1,7 @@
 """Seven landmarks of a face through MediaPipe's face landmarker (extra `camera`).
 
-The model file is the user's: MediaPipe ships none. Every picture is looked at by itself; tracking
-from frame to frame would make a landmark depend on the frames before.
+The user provides the model file: MediaPipe ships none. Landmarks are found in every picture alone.
+With tracking from frame to frame, a landmark would depend on the frames before.
 
 Used by `data.eye_images.face_patches`, `data.eye_images.face_pictures`, `live.command`,
 `live.eye_sources` and `video.eye_patches`.
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from vergence.errors import ConfigError, DataError, first_line
 
 MESH = (33, 133, 362, 263, 61, 291, 1)
-"""Points of MediaPipe's mesh: eye corners from the image left to right, mouth corners, nose."""
+"""Mesh points of MediaPipe: eye corners from the image left to right, mouth corners, nose."""
 Find = Callable[[NDArray[np.uint8]], NDArray[np.float64] | None]
-"""Function from a picture uint8 `[H, W, 3]` to its landmarks `[7, 2]` in pixels, or None."""
+"""Function from a picture uint8 `[H, W, 3]` to its landmarks `[7, 2]` in pixels; None: no face."""
 WHERE = (
     "give MediaPipe's face landmarker (face_landmarker.task, from the page of its Face Landmarker) "
     "with --landmarker PATH"
@@ -31,10 +31,12 @@ WHERE = (
 
 
 def points_of(result: Any, width: int, height: int) -> NDArray[np.float64] | None:
-    """Return the landmarks `[7, 2]` in pixels of the first face of a detector's result, or None.
+    """Return the landmarks `[7, 2]` in pixels of the first face in a MediaPipe result.
+
+    The result is None if there is no face.
 
     Raises:
-        DataError: the model's mesh lacks one of the points.
+        DataError: the model's mesh lacks one of the points in `MESH`.
     """
     if not result.face_landmarks:
         return None
@@ -49,7 +51,7 @@ def points_of(result: Any, width: int, height: int) -> NDArray[np.float64] | Non
 
 @contextmanager
 def open_landmarker(path: Path) -> Iterator[Find]:
-    """Open a `.task` file and yield the function that finds one face's landmarks per picture.
+    """Open a `.task` file, and yield a function that returns one face's landmarks in a picture.
 
     Raises:
         ConfigError: MediaPipe is not installed.

@@ -4,12 +4,14 @@ Layout of `root`: `p00.mat` to `p14.mat` (MATLAB 7.3, read with the extra `hdf5`
 `Data/data` `[3000, 3, 448, 448]`, BGR, and `Data/label` `[3000, 16]`: gaze and head pose (pitch,
 yaw) in radians, then x and y of four eye corners and two mouth corners.
 
-Both eyes are cut out around the middle of their corners, 120 pixels of the face wide: a face has
-3.2 pixels per mm, so that a patch has 1.6, as those of MPIIGaze. Labels are those of the face, with
-its centre as origin, in its normalised camera; patches of MPIIGaze have one camera per eye.
+Each eye is cut out around the middle of its two corners, 120 pixels of the face picture wide. A
+face picture has 3.2 pixels per mm, so a patch of 60 pixels has 1.6, like the patches of MPIIGaze.
+The labels belong to the face: gaze starts at the face's centre, in the normalised camera of the
+face. MPIIGaze has one normalised camera for each eye instead.
 
-The release has the signs of MPIIGaze. Code that normalises the raw pictures in the manner of
-ETH-XGaze may write both angles with opposite signs: both yaws are tested, on irises and landmarks.
+The release has the signs of MPIIGaze. Code that normalises the raw pictures as ETH-XGaze does may
+write both angles with opposite signs. So the loader tests the gaze's yaw on the irises, and the
+head's yaw on the landmarks.
 
 Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "It's written all
 over your face: full-face appearance-based gaze estimation", CVPR workshops 2017.
@@ -47,14 +49,14 @@ from vergence.errors import DataError
 PEOPLE, FRAMES, SIDE, COLUMNS = 15, 3000, 448, 16
 # A face has 3.2 pixels per mm; 120 of them in 60 columns make 1.6 per mm, as MPIIGaze has.
 EYE_WIDTH = 120.0
-"""Width in pixels of the face that one patch covers."""
+"""Width of one patch, in pixels of the face picture."""
 # A file has 1.8 GB: faces are read a few at a time.
 CHUNK = 16
-"""Faces in memory at once."""
+"""Number of faces that are in memory at once."""
 ENOUGH, WRONG = 200, -0.2
-"""Frames that the test of the head's yaw needs, and the correlation below which it refuses."""
+"""Fewest frames for the test of the head's yaw, and the least correlation that passes it."""
 VERSION = 1
-"""Counts changes of how eyes are cut; part of the cache's key."""
+"""Version number of how eyes are cut out, part of the cache's key; raise it with every change."""
 WHERE = (
     "root must hold p00.mat to p14.mat of the normalised MPIIFaceGaze (CC BY-NC-SA 4.0, from the "
     "Max Planck Institute for Informatics)"
@@ -67,20 +69,22 @@ class Mpiifacegaze(PeopleOptions, Dataset):
 
     Attributes:
         people: participants to load, such as ("p00", "p03"); all by default.
-        shares: parts of a person's frames for training, validation and test.
-        split_seed: fixes the random split within each person.
+        shares: fractions of a person's frames for training, validation and test.
+        split_seed: seed of the random split of each person's frames.
     """
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split within each person; both eyes of a frame are in one part.
+        """Read the faces, cut out and verify the eyes, and split each person's frames at random.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
-        `side` int64 `[n]` (0 left, 1 right).
-        Patches are stored in the cache folder, as a file has 1.8 GB or more.
+        Both eyes of a frame go to the same part of the split. Columns of the samples: `image` uint8
+        `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in radians, `side` int64
+        `[n]` (0 left, 1 right). Patches are stored in the cache folder, because a person's file has
+        1.8 GB or more.
 
         Raises:
-            DataError: a file is missing, truncated or of another version, has NaN or degrees in
-                its labels, fails a test of signs, or a person is unknown.
+            DataError: a file is missing, truncated or of another version. Its labels hold NaN or
+                degrees, or the test of yaw signs refuses them. A person is unknown or has too few
+                frames.
             ConfigError: an option is out of range, or h5py is not installed.
         """
         files = _files(data_folder(root, "mpiifacegaze", WHERE))
@@ -117,7 +121,12 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _patches(path: Path) -> Arrays:
-    """Return the columns of both eyes of a person, and the number of frames `lost`."""
+    """Return `image`, `gaze` and `pose` of both eyes of a person's frames.
+
+    They come from the cache, if it has them.
+
+    `lost` `[1]` counts the frames in which an eye leaves the picture.
+    """
     stat = path.stat()
     # Hashing 1.8 GB would cost as much as reading them: size and time stand for the content.
     key = {"version": VERSION, "person": path.stem, "size": stat.st_size, "time": stat.st_mtime_ns}
@@ -163,7 +172,10 @@ def _grey(faces: NDArray) -> Iterator[Image.Image]:
 
 
 def eye_corners(landmarks: NDArray) -> NDArray:
-    """Return eye corners `[n, eye, corner, xy]` from `[n, 8]`, both from the image left on."""
+    """Return the eye corners `[n, eye, corner, xy]` of landmarks `[n, 8]`.
+
+    Eyes and corners are sorted from the image left to the image right.
+    """
     points = landmarks.reshape(-1, 2, 2, 2)
     # The release mirrors some faces: sort by place, as the numbers do not tell left from right.
     points = np.take_along_axis(points, points[..., :1].argsort(2), 2)
@@ -171,10 +183,14 @@ def eye_corners(landmarks: NDArray) -> NDArray:
 
 
 def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
-    """Accept head poses that fit the landmarks.
+    """Check that the yaw of the head poses fits the landmarks.
 
-    Outer corners of eyes are deeper than inner corners. If a head turns to the image left (positive
-    yaw), the corners of its image-left eye move together, and those of the other eye apart.
+    Outer corners of eyes are deeper in the head than inner corners. If a head turns to the image
+    left (positive yaw), the corners of the eye on the image left come closer together in the
+    picture, and those of the other eye move apart.
+
+    Raises:
+        DataError: the correlation of yaw and landmarks is below `WRONG`.
     """
     widths = np.linalg.norm(corners[:, :, 1] - corners[:, :, 0], axis=2)
     if len(yaw) < ENOUGH or widths.min() <= 0 or yaw.std() < 1e-6:
@@ -193,7 +209,7 @@ def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open `Data/data` and `Data/label` of a file, their shapes verified."""
+    """Open a file, verify shapes, and yield its HDF5 data sets `Data/data` and `Data/label`."""
     with open_hdf5(path, "reading MPIIFaceGaze", WHERE) as reader:
         data, label = (_dataset(reader, name) for name in ("data", "label"))
         frames = len(label)
@@ -215,7 +231,11 @@ def _dataset(reader: Hdf5Reader, name: str) -> Any:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with the published totals: people, frames of each, labels, their signs."""
+    """Compare a folder with the published totals; return the lines of `vergence data check`.
+
+    The totals are those of people and of frames per person. Labels are checked for NaN, degrees and
+    the signs of yaws.
+    """
     lines = Checks()
     with lines.reading("one file per participant"):
         files = _files(root)

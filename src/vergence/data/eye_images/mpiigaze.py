@@ -1,11 +1,12 @@
 """MPIIGaze: 15 people, eye patches of 36x60 pixels taken at their laptops over months.
 
-Layouts of `root`, the first that is found:
+`root` has one of two layouts; if both are there, the first is read:
 
 * original: `Data/Normalized/pXX/dayYY.mat`, and for the evaluation subset
   `Evaluation Subset/sample list for eye image/pXX.txt`;
 * npz, one file per person: `*pXX*.npz` with `image` uint8 `[n, 36, 60]`, `gaze` and `pose` float32
-  `[n, 2]`, left eyes first, then as many right eyes, mirrored, yaw signs flipped to match.
+  `[n, 2]`. The first half are left eyes, the second half right eyes. Right eyes are mirrored, and
+  their yaws have the opposite sign.
 
 Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "Appearance-based
 gaze estimation in the wild", CVPR 2015; "MPIIGaze", TPAMI 41(1), 2019.
@@ -54,7 +55,7 @@ LISTS = Path("Evaluation Subset") / "sample list for eye image"
 SIDES = ("left", "right")
 # With fewer frames the correlation of the two eyes would say nothing.
 FLIP_FRAMES = 20
-"""Frames that the sign test of the two eyes needs."""
+"""Fewest frames for the test that the yaws of the two eyes have the right signs."""
 WHERE = (
     "root must hold Data/Normalized/pXX/dayYY.mat and 'Evaluation Subset' (get MPIIGaze, "
     "CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics), or one npz per person"
@@ -67,27 +68,33 @@ class Mpiigaze(PeopleOptions, Dataset):
 
     Attributes:
         people: participants to load, such as ("p00", "p03"); all by default.
-        subset: the 3,000 listed samples of each person, or both eyes of every frame.
-        rows: a row is one eye or, for learning without labels, a frame with both eyes. For the
-            subset these are all frames of which it names an eye.
-        shares: parts of a person's samples for training, validation and test.
-        split_seed: fixes the random split where recording days are not known (npz layout).
+        subset: "evaluation": the 3,000 listed samples of each person. "all": both eyes of every
+            frame.
+        rows: what a sample is. "eyes": one eye. "frames", for learning without labels: both eyes of
+            a frame; the subset "evaluation" then has all frames of which it lists at least one eye.
+        shares: fractions of a person's samples for training, validation and test.
+        split_seed: seed of the random split in the npz layout, which does not state the recording
+            days.
     """
 
     subset: Literal["evaluation", "all"] = "evaluation"
     rows: Literal["eyes", "frames"] = "eyes"
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split within each person: by day where the days are known.
+        """Read and verify the patches, and split each person's samples by whole recording days.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
-        `side` (0 left, 1 right) and, where days are known, `day` (the number of its file) int64
-        `[n]`. With rows = "frames" those of `eye_glances`: `eyes` uint8 `[n, 2, 1, 36, 60]`, left
-        eye first, right ones not mirrored, `gaze` and `pose` `[n, 2, 2]` to match, `day` `[n]`.
+        The npz layout does not state the days; its samples are split at random. Columns of the
+        samples: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in
+        radians, `side` int64 `[n]` (0 left, 1 right), and `day` int64 `[n]`, the number in the
+        day's file name, where days are known.
+
+        With rows = "frames" the columns are those of `eye_glances`: `eyes` uint8
+        `[n, 2, 1, 36, 60]`, left eye first, right eyes not mirrored; `gaze` and `pose` `[n, 2, 2]`
+        for the two eyes; `day` `[n]`.
 
         Raises:
-            DataError: a file is missing, truncated or of another version, has NaN in gaze, fails
-                the sign test of the two eyes, or a person is unknown or has too few days.
+            DataError: a file is missing, truncated or of another version. Gaze is NaN, or the yaws
+                of the two eyes have wrong signs. A person is unknown or has too few days.
             ConfigError: an option is out of range.
         """
         folder = data_folder(root, "mpiigaze", WHERE)
@@ -149,9 +156,9 @@ class Mpiigaze(PeopleOptions, Dataset):
 
 @dataclass(frozen=True)
 class Eye:
-    """One eye on one day, as the network sees it (a right eye is already mirrored).
+    """Patches of one eye on one day; right eyes are mirrored already.
 
-    `image` uint8 `[n, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` (pitch, yaw) in radians.
+    `image` uint8 `[n, 36, 60]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in radians.
     """
 
     image: np.ndarray
@@ -161,7 +168,10 @@ class Eye:
 
 @dataclass(frozen=True)
 class Day:
-    """One recording day of one person; both eyes hold the frames of `names` in this order."""
+    """One recording day of one person.
+
+    Row i of both eyes belongs to the frame `names[i]`.
+    """
 
     names: tuple[str, ...]
     left: Eye
@@ -169,20 +179,20 @@ class Day:
 
 
 def pose_angles(rotations: np.ndarray) -> np.ndarray:
-    """Return (pitch, yaw) `[n, 2]` in radians of head rotation vectors `[n, 3]`.
+    """Return the head's (pitch, yaw) `[n, 2]` in radians from its rotation vectors `[n, 3]`.
 
-    Source: normalised MPIIGaze data, v = third column of Rodrigues(r), pitch = asin(v_y),
-    yaw = atan2(v_x, v_z); the face looks along -v.
+    The convention is that of normalised MPIIGaze data: v = third column of Rodrigues(r), pitch =
+    asin(v_y), yaw = atan2(v_x, v_z). The face looks along -v.
     """
     x, y, z = Rotation.from_rotvec(rotations).as_matrix()[:, :, 2].T
     return np.stack([np.arctan2(y, np.hypot(x, z)), np.arctan2(x, z)], 1)
 
 
 def read_day(path: Path) -> Day:
-    """Read one `dayYY.mat`; right eyes come out mirrored, with the signs of both yaws flipped.
+    """Read one `dayYY.mat`; right eyes are mirrored, and the yaws of gaze and head are negated.
 
     Raises:
-        DataError: missing, truncated, of another version, or NaN in gaze.
+        DataError: the file is missing, truncated or of another version, or gaze or pose is NaN.
     """
     data = read_mat(path, "data", WHERE)
     names = tuple(_text(name) for name in np.atleast_1d(read_mat(path, "filenames", WHERE)).ravel())
@@ -225,10 +235,14 @@ def _read_days(folder: Path) -> dict[str, Day]:
 
 
 def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
-    """Accept a person whose eyes move together: after mirroring, yaws must run against each other.
+    """Check that a person's two eyes look to the same side in each frame.
 
-    Both eyes of a frame look at one target. If right eyes were already mirrored on disk, mirroring
-    them again would make the two yaws agree.
+    Right eyes are mirrored on reading, so their yaws must have the opposite sign of the left eyes'
+    yaws. If right eyes were already mirrored in the files, the second mirroring gives both eyes the
+    same sign.
+
+    Raises:
+        DataError: the yaws of the two eyes are positively correlated.
     """
     left = np.concatenate([day.left.gaze[:, 1] for day in days.values()])
     right = np.concatenate([day.right.gaze[:, 1] for day in days.values()])
@@ -243,7 +257,7 @@ def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
 
 
 def listed_eyes(days: Mapping[str, Day], path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield day, frame number within it and side of every listed sample, in the list's order.
+    """Yield (day, frame number within the day, side) of every listed sample, in the list's order.
 
     Raises:
         DataError: the list is missing or empty, or a line names no frame of these days.
@@ -266,7 +280,7 @@ def listed_eyes(days: Mapping[str, Day], path: Path) -> Iterator[tuple[str, int,
 def _listed_samples(
     days: Mapping[str, Day], path: Path
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the columns of the listed samples, in the order of the list, and their days."""
+    """Return the columns of the listed samples, in the list's order, and the day of each sample."""
     listed = list(listed_eyes(days, path))
     columns = {
         name: np.stack([getattr(getattr(days[day], side), name)[row] for day, row, side in listed])
@@ -279,9 +293,10 @@ def _listed_samples(
 def _frames(
     days: Mapping[str, Day], listed: set[tuple[str, int, str]] | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the columns of frames with both eyes as seen, and their days.
+    """Return the columns of frames with both eyes, and the day of each frame.
 
-    These are all frames in order, or the frames of which at least one eye is listed.
+    Right eyes are not mirrored. `listed` holds (day, frame number, side) of samples: only frames of
+    which at least one eye is listed are returned. None: all frames, in order.
     """
     places = [
         (name, row)
@@ -301,13 +316,13 @@ def _frames(
 
 
 def frame_rows(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> Samples:
-    """Return frames `[n, 2, 36, 60]` as samples: `eyes` get an axis for their one channel."""
+    """Return some rows of the columns as samples; `eyes` becomes `[n, 2, 1, 36, 60]`."""
     tensors = {name: torch.from_numpy(column[rows].copy()) for name, column in columns.items()}
     return Samples({**tensors, "eyes": tensors["eyes"][:, :, None]})
 
 
 def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the columns of both eyes of every frame, day by day, and their days."""
+    """Return the columns of both eyes of every frame, day by day, and the day of each sample."""
     eyes = [(name, eye) for name, day in days.items() for eye in (day.left, day.right)]
     columns = {
         column: np.concatenate([getattr(eye, column) for _, eye in eyes])
@@ -355,7 +370,10 @@ def _text(name: np.ndarray | str) -> str:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with the published totals: people, frames, listed samples per person."""
+    """Compare a folder with the published totals; return the lines of `vergence data check`.
+
+    The totals are those of people, frames, and the listed samples of each person.
+    """
     folder = root / NORMALIZED
     if not folder.is_dir():
         lines = Checks()

@@ -1,8 +1,9 @@
 """MPIIGaze, the 9x15 pixel centre crops of the evaluation subset as one npz file.
 
 Layout of `root`: `mpiigaze_9x15.npz` with `image` uint8 `[people, 3000, 9, 15]`, `gaze` and `pose`
-float32 `[people, 3000, 2]` (pitch, yaw in radians) and `person`. Left eyes first, then as many
-right eyes, mirrored, yaw signs flipped to match.
+float32 `[people, 3000, 2]` (pitch, yaw in radians) and `person`. The first half of a person's
+samples are left eyes, the second half right eyes. Right eyes are mirrored, and their yaws have the
+opposite sign.
 
 Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "Appearance-based
 gaze estimation in the wild", CVPR 2015; "MPIIGaze", TPAMI 41(1), 2019.
@@ -30,7 +31,7 @@ from vergence.errors import DataError
 
 FILE, PEOPLE, SAMPLES, HEIGHT, WIDTH = "mpiigaze_9x15.npz", 11, 3000, 9, 15
 RECORDED = ("side", "day")
-"""Columns that say under which conditions a sample was taken; no network sees them."""
+"""Columns with the conditions of a recording; they are no inputs of a network."""
 WHERE = (
     f"root must hold {FILE} (image, gaze, pose, person), cut from the MPIIGaze evaluation subset; "
     "MPIIGaze is CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics"
@@ -42,21 +43,24 @@ class MpiigazeCrops(SplitOptions, Dataset):
     """Eye crops of 9x15 pixels with gaze and head pose; a participant is a client.
 
     Attributes:
-        people: number of participants to load, from the first in the file; default: all.
-        shares: parts of a person's samples of either eye for training, validation and test.
-        split_seed: fixes the random split within each person.
+        people: number of participants to load, in the order of the file; default: all.
+        shares: fractions of a person's samples for training, validation and test, the same for each
+            eye.
+        split_seed: seed of the random split of each person's samples.
     """
 
     people: Annotated[int, Ge(1)] | None = None
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split within each person, the same shares of left and right eyes.
+        """Read and verify the crops, and split each person's samples at random.
 
-        Columns: `image` uint8 `[n, 1, 9, 15]`, `gaze` and `pose` float32 `[n, 2]` in radians,
-        `side` int64 `[n]` (0 left, 1 right).
+        Left and right eyes are split by the same fractions. Columns of the samples: `image` uint8
+        `[n, 1, 9, 15]`, `gaze` and `pose` float32 `[n, 2]`, (pitch, yaw) in radians, `side` int64
+        `[n]` (0 left, 1 right).
 
         Raises:
-            DataError: the file is missing, truncated, of another version, or has NaN in gaze.
+            DataError: the file is missing, truncated or of another version, or has NaN in gaze or
+                pose.
             ConfigError: an option is out of range.
         """
         table = _read(data_folder(root, "mpiigaze_crops", WHERE) / FILE)
@@ -83,7 +87,7 @@ class MpiigazeCrops(SplitOptions, Dataset):
 
 
 def split_sentence(options: SplitOptions) -> str:
-    """Return a description of the split by `split_eyes`, for `Federation.about`."""
+    """Return a sentence that describes the split by `split_eyes`, for `Federation.about`."""
     return (
         f"within each person, {options.percent} % of either eye at random (seed "
         f"{options.split_seed}); the days of the samples are not known, so one day may be in "
@@ -94,9 +98,10 @@ def split_sentence(options: SplitOptions) -> str:
 def split_eyes(
     columns: dict[str, np.ndarray], shares: Shares, rng: np.random.Generator, person: str
 ) -> Splits:
-    """Split one person's samples at random, the left (first half) and right eyes alike.
+    """Split one person's samples at random, left and right eyes by the same fractions.
 
-    `columns` holds `image` `[n, height, width]`, `gaze` and `pose` `[n, 2]`.
+    `columns` holds `image` `[n, height, width]`, `gaze` and `pose` `[n, 2]`. The first half of the
+    rows are left eyes.
 
     Raises:
         DataError: the person has too few samples for the shares.
@@ -110,9 +115,9 @@ def split_eyes(
 
 
 def eye_samples(columns: dict[str, np.ndarray], rows: np.ndarray) -> Samples:
-    """Return the task columns of these rows: `image` gains its channel axis.
+    """Return these rows as samples: `image` becomes `[n, 1, height, width]`.
 
-    `side` and `day`, where they are known, become int64.
+    `side` and `day` become int64, if the columns have them.
     """
     known = (name for name in RECORDED if name in columns)
     recorded = {name: torch.from_numpy(columns[name][rows].astype(np.int64)) for name in known}
@@ -127,10 +132,10 @@ def eye_samples(columns: dict[str, np.ndarray], rows: np.ndarray) -> Samples:
 
 
 def verify_angles(path: Path, person: str, gaze: np.ndarray, pose: np.ndarray) -> None:
-    """Accept finite gaze and pose angles that can be radians.
+    """Check that gaze and pose are finite, and small enough to be radians.
 
     Raises:
-        DataError: an angle is NaN, or too large for radians.
+        DataError: an angle is NaN, infinite, or too large for radians.
     """
     for name, angles in (("gaze", gaze), ("pose", pose)):
         refuse_nan(angles, f"{name} of {person}", path)
@@ -162,7 +167,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare the file with what it must hold: 11 people or more, 3,000 samples of each."""
+    """Compare the file with the expected counts; return the lines of `vergence data check`.
+
+    It must hold 11 people or more, with 3,000 samples each.
+    """
     lines = Checks()
     with lines.reading(FILE):
         people, samples = _read(root / FILE)["image"].shape[:2]

@@ -1,13 +1,14 @@
-"""Data normalisation for gaze: eye patches from faces in pictures, and directions turned back.
+"""Data normalisation for gaze: from a picture to eye patches, and from a patch's gaze back.
 
-Seven landmarks and a model of a face give the head's pose. A virtual camera is turned to the eye
-(or the face), its x axis parallel to the head's, at a fixed distance: heads near and far, upright
-or tilted look alike. Directions turn with it; they are not scaled.
+The head's pose is found from seven landmarks and a model of a face. A virtual camera is turned to
+the eye (or the face), at a fixed distance, with its x axis parallel to the head's x axis. So near
+and far heads, upright and tilted heads look alike. Gaze directions are rotated in the same way, and
+not scaled.
 
-Head frame: mm, x to the image left-to-right, y down, z into the head; a head without rotation looks
-at the camera. Landmarks: the four eye corners from the image left to right, the two mouth corners,
-the tip of the nose. "Left" is the person's own left eye, on the right in the picture.
-Used by `data.eye_images.face_patches`, `data.eye_images.mpiigaze`, `data.eye_images.screen`,
+Head frame: mm, x to the image right, y down, z into the head; a head without rotation looks at the
+camera. Landmarks: the four eye corners from the image left to right, the two mouth corners, the tip
+of the nose. "Left" is the person's own left eye, on the right in the picture. Used by
+`data.eye_images.face_patches`, `data.eye_images.mpiigaze`, `data.eye_images.screen`,
 `live.eye_sources` and `live.views`.
 
 Source: eyeimages design note, 3.5; Zhang, Sugano, Bulling, "Revisiting data normalization for
@@ -37,14 +38,14 @@ FACE = np.array(
         *[(-28.5, 33.3, 36.7), (28.5, 33.3, 36.7), (0.0, 0.0, 0.0)],
     ]
 )
-"""A face's landmarks in mm."""
+"""Places of a face's seven landmarks, in mm in the head frame, `[7, 3]`."""
 CORNERS = {"left": slice(2, 4), "right": slice(0, 2)}
-"""Landmarks of each eye; the keys are in the order of the column `side`."""
+"""Which landmarks are the corners of each eye; the keys are in the order of the column `side`."""
 
 
 @dataclass(frozen=True)
 class CameraView:
-    """A virtual camera: focal length in pixels, distance in mm, and the size of its picture."""
+    """A virtual camera: focal length in pixels, distance in mm, picture size in pixels."""
 
     focal: float = 960.0
     distance: float = 600.0
@@ -53,7 +54,7 @@ class CameraView:
 
     @property
     def matrix(self) -> NDArray:
-        """The camera matrix `[3, 3]`; the centre is the middle of the picture."""
+        """The camera matrix `[3, 3]`; its principal point is the middle of the picture."""
         # Others put it at (width / 2, height / 2), half a pixel off, where mirrored eyes would
         # differ from unmirrored ones.
         x, y = (self.width - 1) / 2, (self.height - 1) / 2
@@ -61,17 +62,17 @@ class CameraView:
 
 
 EYE = CameraView()
-"""As MPIIGaze: 1.6 pixels per mm."""
+"""The virtual camera of MPIIGaze's eye patches: 1.6 pixels per mm."""
 MPII_FACE = CameraView(1600.0, 1000.0, 224, 224)
 XGAZE_FACE = CameraView(960.0, 600.0, 224, 224)
-"""Face pictures in the manner of MPIIFaceGaze and ETH-XGaze (which also exists at 300 mm)."""
+"""The virtual camera of ETH-XGaze's face pictures (these also exist for a distance of 300 mm)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
     """Pose of a head: landmarks in the camera frame are `rotation @ model + translation`, mm.
 
-    `error_px` is the root mean square distance between the landmarks and those of the model.
+    `error_px` is the root mean square distance in pixels between landmarks and projected model.
     """
 
     rotation: NDArray
@@ -86,12 +87,13 @@ class Head:
 
 
 def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head:
-    """Return the pose whose model points fall nearest to the landmarks `[7, 2]`, in pixels.
+    """Return the head pose whose projected model is nearest to the landmarks `[7, 2]`, in pixels.
 
-    A face looks nearly the same when tilted to the other side of the line of sight, so the search
-    starts from both sides, and the better fit is used. Data without the nose have `[6, 2]`
-    landmarks, almost in a plane: on a face unlike the model both fits are equally good and the
-    head's pitch is arbitrary. The patch needs only the eyes' direction, and is the same.
+    A face looks nearly the same when it is tilted to the other side of the line of sight. So the
+    search starts once from each side, and the better fit is returned. Data without the nose have
+    `[6, 2]` landmarks, which lie almost in a plane. On a face unlike the model, both fits are then
+    equally good, and the head's pitch is arbitrary. The eye patch needs only the direction of the
+    eyes, which is the same in both fits.
 
     Raises:
         DataError: landmarks have another shape or are not finite, or no head in front of the camera
@@ -139,14 +141,14 @@ def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head
 
 @dataclass(frozen=True, eq=False)
 class Normalised:
-    """A virtual camera turned to a point of a head.
+    """A virtual camera that is turned to one point of a head, such as an eye.
 
     Attributes:
-        centre: the point, mm in the camera frame.
-        rotation: camera frame to virtual camera, `[3, 3]`.
+        centre: the point to which it is turned, in mm in the frame of the real camera.
+        rotation: rotation from the frame of the real camera to that of the virtual one, `[3, 3]`.
         pose: (pitch, yaw) of the head in the virtual camera, radians.
-        view: its focal length, distance and size.
-        mirrored: pictures are mirrored and the yaws' signs flipped, as for right eyes.
+        view: the virtual camera's focal length, distance and picture size.
+        mirrored: whether its pictures are mirrored and its yaws negated, as for right eyes.
     """
 
     centre: NDArray
@@ -160,15 +162,18 @@ class Normalised:
         return np.array([1, -1]) if self.mirrored else np.ones(2)
 
     def gaze(self, target: NDArray) -> NDArray:
-        """Return the label (pitch, yaw) of looking at a point, mm in the camera frame."""
+        """Return the gaze label (pitch, yaw) in radians for a target, in mm in the camera frame."""
         return _angles(self.rotation @ (np.asarray(target, float) - self.centre)) * self._mirror
 
     def direction(self, gaze: NDArray) -> NDArray:
-        """Return the unit vectors `[*, 3]` in the camera frame of predictions (pitch, yaw)."""
+        """Return the gaze directions in the camera frame, as unit vectors `[*, 3]`.
+
+        `gaze` `[*, 2]` is a network's prediction for the patch, (pitch, yaw) in radians.
+        """
         return vectors(np.asarray(gaze, float) * self._mirror) @ self.rotation
 
     def warp(self, camera: Camera) -> NDArray:
-        """Return the homography `[3, 3]` from pixels of a picture without distortion to the patch.
+        """Return the homography `[3, 3]` from undistorted pixels of a picture to the patch's.
 
         Source: W = Cn diag(1, 1, distance / |centre|) Rn K^-1 of Zhang et al. 2018.
         """
@@ -179,22 +184,22 @@ class Normalised:
         return flip @ self.view.matrix @ scale @ self.rotation @ np.linalg.inv(camera.matrix)
 
     def _sources(self, camera: Camera, x: NDArray, y: NDArray) -> NDArray:
-        """Return the pixels of the picture `[*, 2]` that are seen at places x, y of the patch."""
+        """Return the picture's pixels `[*, 2]` that are seen at the patch's pixels (x, y)."""
         places = np.stack([*np.broadcast_arrays(x, y, 1.0)], -1)
         return camera.project(places @ np.linalg.inv(self.warp(camera) @ camera.matrix).T)
 
     def inside(self, camera: Camera) -> bool:
-        """Whether the whole patch lies inside the picture."""
+        """Return whether the whole patch lies inside the camera's picture."""
         # Half a pixel beyond the centres are the outer edges of the patch.
         x, y = np.array([-0.5, self.view.width - 0.5]), np.array([[-0.5], [self.view.height - 0.5]])
         corners = self._sources(camera, x, y)
         return bool((corners >= -0.5).all() and (corners <= np.array(camera.size) - 0.5).all())
 
     def cut(self, picture: NDArray, camera: Camera) -> NDArray:
-        """Return the patch, uint8 `[height, width]` or with the channels of the picture.
+        """Return the patch, uint8 `[height, width]`, or `[height, width, channels]` for colour.
 
-        If the picture has several pixels per pixel of the patch, these are averaged; the patch is
-        black beyond the picture's edges.
+        If several pixels of the picture fall into one pixel of the patch, their mean is taken. The
+        patch is black beyond the picture's edges.
         """
         corners = self._sources(camera, np.array([0, self.view.width - 1]), np.zeros(1))
         density = np.linalg.norm(corners[1] - corners[0]) / (self.view.width - 1)
@@ -220,9 +225,10 @@ class Normalised:
 def turned_to(
     head: Head, centre: NDArray, view: CameraView, *, mirrored: bool = False
 ) -> Normalised:
-    """Turn a virtual camera to a point in the camera frame, its x axis along the head's.
+    """Return the virtual camera that looks at a point `centre`, in mm in the camera frame.
 
-    Source: eyeimages design note, 3.5, steps 3 and 5.
+    The x axis of the virtual camera is parallel to that of the head. Source: eyeimages design note,
+    3.5, steps 3 and 5.
     """
     z = centre / np.linalg.norm(centre)
     y = np.cross(z, head.rotation[:, 0])
@@ -234,7 +240,7 @@ def turned_to(
 
 
 def eyes(head: Head, view: CameraView = EYE) -> tuple[Normalised, Normalised]:
-    """Return virtual cameras turned to the left eye and to the right one, which is mirrored."""
+    """Return the virtual cameras of the left and of the right eye; the right one is mirrored."""
     left, right = (
         turned_to(head, head.points[corners].mean(0), view, mirrored=side == "right")
         for side, corners in CORNERS.items()
@@ -243,18 +249,24 @@ def eyes(head: Head, view: CameraView = EYE) -> tuple[Normalised, Normalised]:
 
 
 def face(head: Head, view: CameraView = MPII_FACE) -> Normalised:
-    """Return the virtual camera turned to the face, the mean of its eye and mouth corners."""
+    """Return the virtual camera that looks at the mean of the eye and mouth corners."""
     return turned_to(head, head.points[:6].mean(0), view)
 
 
 def eye_patch(eye: Normalised, picture: NDArray, camera: Camera) -> NDArray:
-    """Return the patch a network sees, grey and equalised, of a picture `[H, W]` or `[H, W, 3]`."""
+    """Return the network's input patch, grey and equalised, uint8 `[height, width]`.
+
+    `picture` is uint8 `[H, W]` or `[H, W, 3]`.
+    """
     grey = np.asarray(Image.fromarray(picture).convert("L"))
     return equalise(eye.cut(grey, camera)[None])[0]
 
 
 def vectors(angles: NDArray) -> NDArray:
-    """Return the unit vectors (-cos p sin y, -sin p, -cos p cos y) of (pitch, yaw), radians."""
+    """Return the gaze vectors `[*, 3]` of angles (pitch, yaw) `[*, 2]` in radians, of length 1.
+
+    For pitch p and yaw y the vector is (-cos p sin y, -sin p, -cos p cos y).
+    """
     pitch, yaw = angles[..., 0], angles[..., 1]
     flat = np.cos(pitch)
     return np.stack([-flat * np.sin(yaw), -np.sin(pitch), -flat * np.cos(yaw)], -1)
@@ -263,7 +275,7 @@ def vectors(angles: NDArray) -> NDArray:
 def gaze_angles(vectors: np.ndarray) -> np.ndarray:
     """Return (pitch, yaw) `[n, 2]` in radians of gaze vectors `[n, 3]` in the camera frame.
 
-    Source: normalised MPIIGaze data, pitch = asin(-g_y), yaw = atan2(-g_x, -g_z).
+    The convention is that of normalised MPIIGaze data: pitch = asin(-g_y), yaw = atan2(-g_x, -g_z).
     """
     x, y, z = vectors.T
     return np.stack([np.arctan2(-y, np.hypot(x, z)), np.arctan2(-x, -z)], 1)

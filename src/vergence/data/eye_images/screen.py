@@ -1,8 +1,9 @@
-"""Points of gaze on a screen, and their calibration from nine points looked at.
+"""Gaze points on a screen, and calibration from nine screen points that a person looked at.
 
-Screen frame: mm, the top left corner is the origin, x to the right and y down as the person in
-front of it sees them, z into the screen; its surface is z = 0. Everything else is in the camera
-frame of `vergence.data.eye_images.camera`. Source: eyeimages design note, 3.5 step 6 and 6.1.
+Screen frame: in mm from the screen's top left corner, x to the right and y down as seen by the
+person in front of the screen, z into the screen. The screen's surface is z = 0. All other
+coordinates are in the camera frame of `vergence.data.eye_images.camera`. Source: eyeimages design
+note, 3.5 step 6 and 6.1.
 
 Used by `live.calibration`.
 """
@@ -23,42 +24,48 @@ from vergence.errors import DataError
 
 # The quadratic has six numbers per axis, and one point is left out in turn.
 FEWEST = 7
-"""Points that a calibration needs."""
+"""Fewest points for a calibration."""
 
 Fit = Callable[[NDArray, NDArray, NDArray], "GazePoint"]
 
 
 class GazePoint(Protocol):
-    """Converts gaze into points on the screen, mm `[n, 2]`."""
+    """Function from gaze rays to points on the screen, in mm `[n, 2]`."""
 
     def points(self, origins: NDArray, directions: NDArray) -> NDArray:
-        """Points where rays from origins `[n, 3]` in directions `[n, 3]` meet the screen."""
+        """Return the screen points of rays from origins `[n, 3]` in directions `[n, 3]`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Screen:
-    """A plane: a point p of the camera frame is `rotation @ p + offset` in the screen frame."""
+    """The plane of a screen, and its place before the camera.
+
+    A point p in the camera frame is `rotation @ p + offset` in the screen frame, in mm.
+    """
 
     rotation: NDArray
     offset: NDArray
 
     @staticmethod
     def facing(x: float, y: float) -> Screen:
-        """Return the screen whose camera is at (x, y) mm on it and looks straight away from it.
+        """Return a screen with the camera at (x, y) mm on its plane, looking straight out of it.
 
-        A camera 8 mm above the middle of a screen 344 mm wide is at (172, -8).
+        For example, a camera 8 mm above the middle of a screen 344 mm wide is at (172, -8).
         """
         # The camera looks at the person: its x and z axes run against the screen's.
         return Screen(np.diag([-1.0, 1.0, -1.0]), np.array([x, y, 0.0]))
 
     def place(self, points: NDArray) -> NDArray:
-        """Return places `[n, 3]` in the camera frame of points `[n, 2]` on the screen."""
+        """Return points on the screen `[n, 2]` as points in the camera frame `[n, 3]`, in mm."""
         flat = np.concatenate([points, np.zeros((len(points), 1))], 1)
         return (flat - self.offset) @ self.rotation
 
     def points(self, origins: NDArray, directions: NDArray) -> NDArray:
-        """Return the points where rays meet the plane, mm `[n, 2]`; NaN for rays away from it."""
+        """Return the points in mm `[n, 2]` where rays meet the screen's plane.
+
+        A ray that does not meet the plane gives NaN.
+        """
         start = origins @ self.rotation.T + self.offset
         along = directions @ self.rotation.T
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -69,18 +76,21 @@ class Screen:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """Points as a quadratic function of (pitch, yaw), for a head that does not move."""
+    """Screen points as a quadratic function of gaze (pitch, yaw), for a head that does not move."""
 
     weights: NDArray
 
     def points(self, origins: NDArray, directions: NDArray) -> NDArray:
-        """Return the points for directions, mm `[n, 2]`; the origins are not used."""
+        """Return the screen points of gaze directions `[n, 3]`, in mm `[n, 2]`.
+
+        The origins are not used.
+        """
         return _terms(directions) @ self.weights
 
 
 @dataclass(frozen=True)
 class PoseFit:
-    """A fitted model, and its mean error on points that were left out of the fit one at a time."""
+    """A fitted model, and its mean leave-one-out error over the calibration points."""
 
     model: GazePoint
     error_cm: float
@@ -88,11 +98,10 @@ class PoseFit:
 
 
 def nine_points(width_mm: float, height_mm: float, margin: float = 0.1) -> NDArray:
-    """Return a 3 x 3 grid of points to look at, mm `[9, 2]`, row by row.
+    """Return a 3 x 3 grid of screen points, in mm `[9, 2]`, row by row.
 
-    Live calibration shows them.
-
-    `margin` is the part of the screen left free at either edge.
+    Live calibration shows these points, and the person looks at each. `margin` is the distance of
+    the outer points from the screen's edges, as a fraction of its width and height.
     """
     steps = np.array([margin, 0.5, 1 - margin])
     return np.stack(np.meshgrid(steps * width_mm, steps * height_mm), -1).reshape(-1, 2)
@@ -101,13 +110,13 @@ def nine_points(width_mm: float, height_mm: float, margin: float = 0.1) -> NDArr
 def fit_plane(
     origins: NDArray, directions: NDArray, targets: NDArray, start: Screen | None = None
 ) -> Screen:
-    """Fit position and tilt of the screen: least squares of the angles between gaze and targets.
+    """Return the screen plane with the least squared angles between gaze and targets.
 
     Args:
         origins: eye centres, mm in the camera frame `[n, 3]`.
         directions: gaze in the camera frame `[n, 3]`.
         targets: the points looked at, mm on the screen `[n, 2]`.
-        start: first guess of the screen's position; default: the camera above the middle of the
+        start: first guess of the screen's position; default: the camera is above the middle of the
             targets.
     """
     begin = start or Screen.facing(float(targets[:, 0].mean()), float(targets[:, 1].min()))
@@ -126,11 +135,12 @@ def fit_plane(
 
 
 def calibrate(origins: NDArray, directions: NDArray, targets: NDArray) -> dict[str, PoseFit]:
-    """Fit both models to points looked at; the one with the smaller error comes first.
+    """Fit the models "plane" and "quadratic" to points looked at, and return both by name.
 
-    Errors are those at points that are left out of the fit in turn, in cm on the screen and in
-    degrees at the eye (whose distance follows from the plane fitted to all points). A ray that
-    misses the plane has no error in cm: the model's error is infinite.
+    The model with the smaller error in cm comes first. Each point's error is that of a fit without
+    this point; the mean over points is reported, in cm on the screen and in degrees at the eye. For
+    degrees, the eye's distance is taken from the plane fitted to all points. If a ray misses the
+    plane, the model's errors are infinite.
 
     Raises:
         DataError: fewer than seven points, or a number is not finite.

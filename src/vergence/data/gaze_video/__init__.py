@@ -1,1 +1,1 @@
-"""First-person and screen video with gaze."""
+"""Data sets of first-person and screen video with gaze."""

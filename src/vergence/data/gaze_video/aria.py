@@ -1,11 +1,12 @@
-"""Project Aria glasses, Gen1 and Gen2: recordings of the scene with the wearer's gaze.
+"""Project Aria glasses, Gen1 and Gen2: scene video with the wearer's gaze.
 
-A recording is a folder with either `rgb_upright.mp4` (or another single mp4) and `gaze_2d.csv`
-(columns frame, frame_timestamp_us, gaze_timestamp_us, dt_ms, x, y; x and y in fractions of the
-upright frame; gaze_timestamp_us, x and y all empty where there was no gaze), or one `.vrs` with the
-MPS eye gaze CSV in it or below it (extra `aria`; Gen2 also carries gaze inside the VRS). The first
-folder below `root` is the person. Three tiny clips are packaged, for predictions and tests: with
-17 frames in all they are no benchmark.
+A recording is a folder of one of two kinds. The first kind has `rgb_upright.mp4` (or another single
+mp4) and `gaze_2d.csv` with the columns frame, frame_timestamp_us, gaze_timestamp_us, dt_ms, x, y.
+There x and y are fractions of the upright frame; without gaze, gaze_timestamp_us, x and y are all
+empty. The second kind has one `.vrs`, and the CSV of Meta's Machine Perception Services (MPS) with
+the eye gaze, beside the `.vrs` or in a folder below (extra `aria`). A Gen2 VRS may hold the gaze
+itself. The first folder below `root` is the person. Three tiny clips are packaged, for predictions
+and tests; with 17 frames in all they are no benchmark.
 
 Licence: the packaged clips Apache-2.0, other recordings their own.
 
@@ -46,9 +47,9 @@ MPS_NAMES = (
     "eyegaze.csv",
     "eyegaze_legacy.csv",
 )
-"""Names of an MPS eye gaze CSV, the best first."""
+"""File names of an MPS eye gaze CSV; the first one that exists is read."""
 PACKAGED = {"adt": 6, "aea": 8, "gen2": 3}
-"""Frames of each packaged clip."""
+"""Packaged clip -> its number of frames."""
 ABOUT = {
     "licence": "of the recordings at root; the packaged clips: Apache-2.0, Meta Platforms",
     "citation": "Engel et al.: Project Aria: A new tool for egocentric multi-modal AI research. "
@@ -58,25 +59,27 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Aria(WindowOptions, Dataset):
-    """Windows of Aria recordings; a person is a folder below root."""
+    """Windows of Aria recordings; each folder directly below root is a person, and a client."""
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder."""
+        """Return every recording below a folder."""
         return recordings(root)
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut and split; without `root` the packaged clips (too short to be split).
+        """Read the recordings, cut them into windows, and split each person's windows in time.
+
+        Without `root`, the packaged clips are read; these are too short for a split.
 
         Raises:
             ConfigError: an option is out of range, or a VRS needs projectaria-tools.
-            DataError: a recording is incomplete or unreadable, or a person has too few clips.
+            DataError: a recording is incomplete or unreadable, or a person has too few windows.
         """
         folder = Path(root).expanduser() if root else SAMPLE
         return federation(self, recordings(folder), folder, ABOUT)
 
 
 def recordings(root: Path) -> list[Recording]:
-    """Return every recording below `root`, in the order of their paths.
+    """Return every recording below `root`, sorted by path.
 
     Raises:
         DataError: `root` does not exist, or a recording is incomplete.
@@ -89,10 +92,10 @@ def recordings(root: Path) -> list[Recording]:
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
-    """Read the recording in one folder.
+    """Read the recording in one folder; the names of recording and person depend on `root`.
 
     Raises:
-        ConfigError: it is a VRS and projectaria-tools is not installed.
+        ConfigError: the recording is a VRS, and projectaria-tools is not installed.
         DataError: there is gaze without video or video without gaze, or a file is unreadable.
     """
     name, person = id_and_person(folder, root)
@@ -117,10 +120,14 @@ def read(folder: Path, root: Path | None = None) -> Recording:
 
 
 def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
-    """Read `gaze_2d.csv`: one record per frame at the time of the frame, and the frame times (s).
+    """Read `gaze_2d.csv`; return the gaze record and the times of the frames.
+
+    The record has one sample per frame. Times are in seconds from the first frame, float64
+    `[frames]`.
 
     Raises:
-        DataError: another version, NaN in a row that has gaze, or frames out of order.
+        DataError: the file is of another version, has NaN in a row with gaze, or its frames are out
+            of order.
     """
     table = read_table(path, COLUMNS, "gaze_2d.csv of an upright Aria video")
     frames, us = table.integers("frame"), table.ticks("frame_timestamp_us")
@@ -146,7 +153,10 @@ def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
 
 
 def mps_file(folder: Path) -> Path | None:
-    """Return the MPS eye gaze CSV in or below a folder, the wearer's own calibration first."""
+    """Return the MPS eye gaze CSV in or below a folder; None if there is none.
+
+    A file with the wearer's own calibration comes before one without.
+    """
     for name in MPS_NAMES:
         files = sorted(folder.rglob(name))
         if files:
@@ -155,7 +165,10 @@ def mps_file(folder: Path) -> Path | None:
 
 
 def check(root: Path | None = None) -> list[Check]:
-    """Check frames and gaze of every recording, and the counts of the packaged clips."""
+    """Check frames and gaze of every recording; return the lines of `vergence data check`.
+
+    Without `root`, the packaged clips are checked, and their numbers of frames.
+    """
     hint = "put folders with an mp4 and gaze_2d.csv, or a .vrs and its MPS CSV, below root"
     known = PACKAGED if root is None else {}
     return check_recordings(recordings, root or SAMPLE, hint, frames=known)

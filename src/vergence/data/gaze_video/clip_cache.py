@@ -1,15 +1,16 @@
-"""Cache of decoded video on disk as uint8: decoded once, then mapped into memory.
+"""Cache of decoded video on disk: frames are decoded once, then mapped into memory as uint8.
 
-An entry holds the frames of one bank: some rows of one or more videos at one size. It is a
-safetensors file with a SHA-256 per block of frames. A video is identified by its size, its time of
-last change and a digest of four pieces of 64 KiB, head and tail among them.
+A bank is an array of frames that samples refer to by row. A cache entry holds one bank: chosen
+frames of one or more videos, resized to one size. The entry is a safetensors file with a SHA-256
+for each block of frames. A video file is identified by its size, its time of last change and a
+digest of four slices of 64 KiB, the first and the last among them.
 
-Its files are bounded, checksummed, resumable and shared. An entry is `KEY.safetensors`. While it is
-made it is `KEY.part`, of its final size, with zeros for the digests of the missing blocks: after an
-interruption the next process continues behind the last intact block. The one process that makes an
-entry holds `KEY.lock`. A process that has an entry mapped holds a shared lock on it (`flock`, which
-ends with the mapping, whatever ends the process), so that only unused entries are removed to make
-room.
+An entry is the file `KEY.safetensors`. While a process decodes the frames, the file is `KEY.part`.
+The part file has the final size, and zeros for the digests of missing blocks. After an interruption
+the next process continues behind the last intact block. The process that makes an entry holds
+`KEY.lock`; other processes wait. All entries together have a size limit: the entries that were used
+longest ago are removed to make room. A process that has an entry mapped holds a shared `flock` on
+it, so that only unused entries are removed. The lock ends with the process, even after a crash.
 
 Used by `data.gaze_video.gaze_table`, `data.gaze_video.recording` and `data.saliency.stimuli`.
 """
@@ -48,13 +49,13 @@ from vergence.system.file_access import BINARY
 from vergence.system.file_locks import lock, lock_shared, try_lock, try_lock_shared_by_none
 
 VERSION = 4
-"""Part of every key: raise it when the same video should give other pixels."""
+"""Part of every key; raise it if the same video is to give other pixels than before."""
 LIMIT_GB = 20.0
 # A full digest would read every video whole on every load. The tables of a container, which count
 # the bytes of every frame, lie at its ends: other pictures change one of these pieces or the size.
 SLICES, SLICE_BYTES = 4, 1 << 16
 BLOCK_BYTES = 16 << 20
-"""Frames are checked and resumed in blocks of at most this many bytes, or one frame."""
+"""Most bytes of a block, the unit with one digest; a larger frame is a block of its own."""
 # Memory is mapped in pages: the header fills whole ones, so that frames begin at one.
 PAGE = 4096
 NO_DIGEST = "0" * 64
@@ -62,7 +63,10 @@ NO_DIGEST = "0" * 64
 
 @dataclass(frozen=True, eq=False)
 class ClipWindow:
-    """Frames of one video: `rows` int64 (ascending) of `footage`, read from the file `path`."""
+    """Some frames of one video file.
+
+    `rows` int64 holds the ascending numbers of the frames in `footage`; `path` is the file.
+    """
 
     path: Path
     footage: Footage
@@ -70,10 +74,12 @@ class ClipWindow:
 
 
 def limit_bytes() -> int:
-    """Return the limit of the cache of decoded video in bytes (`VERGENCE_CACHE_GB`, or 20 GB).
+    """Return the size limit of the cache of decoded video, in bytes.
+
+    It is `VERGENCE_CACHE_GB` gigabytes, by default 20. With 0, nothing is written to disk.
 
     Raises:
-        ConfigError: the variable is not a number of 0 or more (0: nothing is written to disk).
+        ConfigError: the variable is not a number of 0 or more.
     """
     text = os.environ.get("VERGENCE_CACHE_GB") or str(LIMIT_GB)
     try:
@@ -89,10 +95,11 @@ def limit_bytes() -> int:
 
 
 def identity(path: Path) -> str:
-    """Return the identity of a file's content: size, time of change, digest of four pieces.
+    """Return a text that identifies a file's content: size, time of last change, and a digest.
 
-    Files of up to 256 KiB are digested whole. The name is not part of the identity, so that a file
-    that was moved with its time of change keeps its entry.
+    Files of up to 256 KiB are digested whole, larger files in four slices of 64 KiB. The file's
+    name is not part of the text. So a file that was moved, and kept its time of change, keeps its
+    cache entries.
 
     Raises:
         DataError: the file cannot be read.
@@ -122,7 +129,7 @@ def _identity(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def open_video(path: Path) -> Video:
-    """Return `Video.open(path)`, with frame times from the cache after the first time.
+    """Return `Video.open(path)`; after the first call, frame times come from the cache.
 
     Raises:
         DataError: the file is missing, not a video, truncated, or has no frames.
@@ -148,15 +155,18 @@ def open_video(path: Path) -> Video:
 def load_clips(
     banks: Sequence[Sequence[ClipWindow]], size: tuple[int, int]
 ) -> list[UInt8[Tensor, "frames height width 3"]]:
-    """Return the frames of every bank, in order, at `size` (width, height), decoded at most once.
+    """Return the frames of every bank, in order, resized to `size` (width, height) in pixels.
 
-    The tensors are mapped from the cache: pages are read when used, and leave memory when room is
-    short. Writing to one changes this process's copy, never the cache. Frames that do not fit into
-    `VERGENCE_CACHE_GB` next to the entries in use, or cannot be written, are decoded into memory,
-    with one line on stderr. Progress is shown after two seconds on a terminal.
+    The tensors are mapped from the cache; frames are decoded only if the cache lacks them. Pages of
+    memory are read when used, and are released when memory is short. Writing to a tensor changes
+    only this process's copy, never the cache.
+
+    Frames are decoded into memory if they do not fit into `VERGENCE_CACHE_GB` together with the
+    entries in use, or if they cannot be written. A line on stderr reports this. On a terminal, a
+    progress bar appears after two seconds.
 
     Raises:
-        ConfigError: VERGENCE_CACHE_GB is not a number.
+        ConfigError: VERGENCE_CACHE_GB is not a number of 0 or more.
         DataError: a video cannot be read, or changed while it was decoded.
     """
     limit = limit_bytes()
@@ -188,7 +198,7 @@ def _stored_or_decoded(store: Store, frames: _Frames, refused: list[str]) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """Frames of one bank that may have to be decoded."""
+    """The frames of one bank, which are decoded if the cache lacks them."""
 
     cuts: Sequence[ClipWindow]
     size: tuple[int, int]
@@ -200,7 +210,7 @@ class _Frames:
         return sum(len(cut.rows) for cut in self.cuts), height, width, 3
 
     def key(self) -> Mapping[str, object]:
-        """Return everything on which the pixels depend, as the key of the entry."""
+        """Return the key of the bank's cache entry: everything on which the pixels depend."""
         cuts = []
         for cut in self.cuts:
             rows = hashlib.sha256(np.ascontiguousarray(cut.rows, "<i8").tobytes()).hexdigest()
@@ -208,10 +218,10 @@ class _Frames:
         return {"version": VERSION, "av": av.__version__, "size": list(self.size), "cuts": cuts}
 
     def decode(self, start: int) -> Iterator[NDArray[np.uint8]]:
-        """Yield the frames from number `start` on, uint8 `[height, width, 3]`.
+        """Yield the bank's frames from number `start` on, each uint8 `[height, width, 3]`.
 
         Raises:
-            DataError: a frame cannot be decoded, or a file changed meanwhile.
+            DataError: a frame cannot be decoded, or a file changed while it was decoded.
         """
         self.progress.advance(start)
         for cut in self.cuts:
@@ -228,7 +238,7 @@ class _Frames:
                 raise DataError(f"video {cut.path} changed while it was read; load it again")
 
     def count_as_done(self) -> None:
-        """Show all frames as done, because the cache had them."""
+        """Advance the progress bar by all frames; called when the cache has them."""
         self.progress.advance(self.shape[0])
 
     def in_memory(self) -> Tensor:
@@ -240,7 +250,7 @@ class _Frames:
 
 @dataclass
 class _Progress:
-    """Progress bar that appears after two seconds, where stderr is a terminal."""
+    """Progress bar on stderr, if that is a terminal; it appears after two seconds."""
 
     bar: Progress
     total: int
@@ -260,18 +270,20 @@ def _progress(total: int) -> Iterator[_Progress]:
 
 
 class NoRoom(Exception):
-    """Raised if an entry does not fit into the limit next to the entries in use."""
+    """Raised if an entry does not fit into the size limit together with the entries in use."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Folder of entries that take at most `limit` bytes together."""
+    """Folder of cache entries that take at most `limit` bytes together."""
 
     folder: Path
     limit: int
 
     def take(self, key: str, source: _Frames) -> UInt8[Tensor, "frames height width 3"]:
-        """Map the entry of this key; without an intact entry, make it from `source`.
+        """Return the entry of this key, mapped into memory.
+
+        If there is no intact entry, it is first made from the frames of `source`.
 
         Raises:
             DataError: a video cannot be decoded.
@@ -311,7 +323,13 @@ class Store:
         part.replace(path)
 
     def _reserve(self, file: BinaryIO, part: Path, layout: _StoreLayout) -> None:
-        """Make room for the entry by removing those used longest ago, and take its space."""
+        """Make room for an entry, and set its part file to the final size.
+
+        Unused entries are removed, those used longest ago first.
+
+        Raises:
+            NoRoom: the limit leaves no room for the entry.
+        """
         file.truncate(0)
         if layout.bytes > self.limit:
             raise NoRoom(f"needs {_gb(layout.bytes)}, VERGENCE_CACHE_GB allows {_gb(self.limit)}")
@@ -341,7 +359,7 @@ _KINDS = (".safetensors", ".part")
 
 @dataclass(frozen=True)
 class _StoreLayout:
-    """Layout of an entry: header, blocks and frames."""
+    """Layout of an entry's file: a header, then the frames in blocks."""
 
     key: str
     shape: tuple[int, int, int, int]
@@ -367,7 +385,7 @@ class _StoreLayout:
         return self.offset + self.shape[0] * self.frame_bytes
 
     def header(self, digests: list[str]) -> bytes:
-        """Return the head of a safetensors file; its length does not depend on the digests."""
+        """Return the header of the safetensors file; its length does not depend on the digests."""
         about = {
             # One string: the file format keeps no order among several.
             "__metadata__": {"made": "".join(digests) + " " + self.key},
@@ -382,7 +400,10 @@ class _StoreLayout:
         return struct.pack("<Q", len(text)) + text
 
     def digests(self, head: bytes) -> list[str] | None:
-        """Return the digests in a header; None if it is damaged or belongs to another entry."""
+        """Return the blocks' digests in a header.
+
+        The result is None if the header is damaged or belongs to another entry.
+        """
         try:
             made = parse_json(head[8:])["__metadata__"]["made"]
         except (ValueError, KeyError, TypeError):
@@ -393,7 +414,7 @@ class _StoreLayout:
 
 
 def _map_if_intact(path: Path, layout: _StoreLayout) -> Tensor | None:
-    """Return an entry; None if there is none, or if it is damaged."""
+    """Return an entry mapped into memory; None if it does not exist, or is damaged."""
     try:
         frames = _map_entry(path, layout)
     except FileNotFoundError:
@@ -408,7 +429,11 @@ def _map_if_intact(path: Path, layout: _StoreLayout) -> Tensor | None:
 
 
 def _map_entry(path: Path, layout: _StoreLayout) -> Tensor:
-    """Map an entry and lock it against removal; raise ValueError where a digest is wrong."""
+    """Return an entry mapped into memory, and lock its file against removal.
+
+    Raises:
+        ValueError: a block's digest is wrong.
+    """
     with path.open("rb") as file:
         lock_shared(file)
         # Read through the file: pages of the mapping would count as memory of this process.
@@ -434,7 +459,11 @@ def _count_intact_blocks(file: BinaryIO, layout: _StoreLayout) -> int:
 def _decode_missing_blocks(
     file: BinaryIO, layout: _StoreLayout, done: int, source: _Frames
 ) -> None:
-    """Decode the missing blocks one by one; a block counts once its digest is written."""
+    """Decode and write the blocks from number `done` on, one after the other.
+
+    A block's digest is written after the block. So after an interruption, a block without its
+    digest counts as missing.
+    """
     file.seek(0)
     written = layout.digests(file.read(layout.offset)) or []
     digests = [*written[:done], *[NO_DIGEST] * (layout.blocks - done)]
@@ -454,7 +483,7 @@ def _decode_missing_blocks(
 
 @contextmanager
 def _exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a lock file exclusively, after waiting for other processes."""
+    """Wait for a lock file that other processes may hold, hold it, and remove it afterwards."""
     while True:
         file = path.open("a", encoding="utf-8")
         lock(file)
@@ -470,7 +499,10 @@ def _exclusive_lock(path: Path) -> Iterator[None]:
 
 
 def _lock_if_unused(path: Path, locks: ExitStack) -> bool:
-    """Lock an entry in `locks` and return True, if no process has it mapped or is making it."""
+    """Lock an entry's file if no process uses it; return whether it was locked.
+
+    A process uses an entry if it has it mapped or is making it. `locks` releases the lock.
+    """
     locked = path.with_suffix(".lock") if path.suffix == ".part" else path
     try:
         file = locks.enter_context(locked.open("rb" if locked == path else "ab"))
@@ -484,7 +516,7 @@ def _lock_if_unused(path: Path, locks: ExitStack) -> bool:
 
 
 def _is_same_file(path: Path, handle: int) -> bool:
-    """Return whether an open file is still the one with this name."""
+    """Return whether an open file, given by its handle, is still the file at this path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

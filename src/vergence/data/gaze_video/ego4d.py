@@ -1,24 +1,25 @@
-"""Ego4D gaze: social settings, Pupil Invisible glasses, 30 frames a second, one wearer per video.
+"""Ego4D gaze: social scenes, Pupil Invisible glasses, 30 frames a second, one wearer per video.
 
-Layout of `root`, as the official tool leaves it (`ego4d --output_directory DIR --datasets
-full_scale gaze`; root is DIR/v2): `gaze/UID.csv` beside `gaze/manifest.csv`, and
-`full_scale/UID.mp4`, where videos without gaze are skipped. Or as GLC arranges it:
-`full_scale.gaze/UID.mp4`, or 5 s clips `clips.gaze/UID/UID_tSTART_tEND.mp4`.
-`ego4d_gaze_untracked.csv` (video, start, end, reason) is applied where it lies at `root`; with
-`split = "official"`, GLC's lists of clips lie there, too. The client is the video uid. Gaze has
-its origin at the bottom left and is placed by time, never by frame number. `world_index` is
-written as a float (`10583.0`).
+GLC is the gaze model of Lai et al., whose repository BolinLai/GLC publishes lists of clips. `root`
+holds `gaze/UID.csv` beside `gaze/manifest.csv`, and videos in one of two layouts. In the official
+tool's layout (`ego4d --output_directory DIR --datasets full_scale gaze`; root is DIR/v2), videos
+are `full_scale/UID.mp4`, and videos without gaze are skipped. In GLC's layout, videos are
+`full_scale.gaze/UID.mp4`, or 5 s clips `clips.gaze/UID/UID_tSTART_tEND.mp4`. If `root` has
+`ego4d_gaze_untracked.csv` (video, start, end, reason), gaze in these intervals is left out. With
+`split = "official"`, `root` must hold GLC's lists of clips too. Each video uid is a client. In the
+tables, gaze has its origin at the bottom left, and `world_index` is written as a float (`10583.0`).
+Gaze is matched to frames by time, never by frame number.
 
-GLC's list of untracked intervals has one that ends before it starts (row 21, 2:15 to 0:22). It
-leaves nothing out, as with GLC, and counts -113 s in the published total of 3158 s.
+In GLC's list of untracked intervals, row 21 ends before it starts (2:15 to 0:22). This interval
+leaves no gaze out, as in GLC's code. It counts -113 s in the published total of 3158 s.
 
-Written after the published description and sample, and untried on original files.
+The reader was written from the published description and sample, and not tried on original files.
 
 Licence: signed individually; not redistributable.
 
-Source: Grauman et al., "Ego4D: around the world in 3,000 hours of egocentric video", CVPR 2022;
-the sample of a gaze table at https://ego4d-data.org/docs/data/gaze/; the saccade rule (more than
-40 px between frames) and the four videos left out are those of BolinLai/GLC.
+Source: Grauman et al., "Ego4D: around the world in 3,000 hours of egocentric video", CVPR 2022; the
+sample of a gaze table at https://ego4d-data.org/docs/data/gaze/; the saccade rule (more than 40 px
+between frames) and the four videos left out are taken from BolinLai/GLC.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ LEFT_OUT = (
     "83081c5a-8456-44d8-af67-280034f8f0a6",
     "a77682da-cae7-4e68-8580-6cb47658b23f",
 )
-"""Videos with a published gaze table that GLC's lists leave out; read if `people` names them."""
+"""Videos with gaze that GLC's lists leave out; they are read only if `people` names them."""
 WHERE = (
     "holders of the signed licence get videos (full_scale/UID.mp4) and gaze (gaze/UID.csv) with "
     "the Ego4D tool (ego4d --output_directory DIR --datasets full_scale gaze --video_uids UID "
@@ -96,7 +97,7 @@ Intervals = dict[str, list[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Ego4DClip:
-    """One official clip: video uid, start and end in seconds of the video."""
+    """One official clip: uid of its video, start and end in seconds from the video's start."""
 
     video: str
     start_s: int
@@ -104,10 +105,10 @@ class Ego4DClip:
 
     @staticmethod
     def parse(name: str) -> Ego4DClip:
-        """Read a clip name, with or without folder and `.mp4`.
+        """Return the clip of a file name `UID_tSTART_tEND`, with or without folder and `.mp4`.
 
         Raises:
-            DataError: not the name of an Ego4D gaze clip.
+            DataError: the name is not that of an Ego4D gaze clip.
         """
         match = CLIP.fullmatch(name.strip().rsplit("/", 1)[-1])
         if not match:
@@ -117,26 +118,30 @@ class Ego4DClip:
 
 @dataclass(frozen=True)
 class Ego4d(OfficialOptions, CheckedFolder, Dataset):
-    """Windows of Ego4D gaze videos; a video (one wearer) is a client, or several are."""
+    """Windows of Ego4D gaze videos; a video, which has one wearer, is a client.
+
+    With the option `clients`, several videos together are a client.
+    """
 
     short: Literal["error", "skip"] = "skip"
 
     unit: ClassVar[str] = "videos"
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder."""
+        """Return the recordings in a folder, of the videos in `people`; see `recordings`."""
         return recordings(root, self.people)
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut, and split per video in time or by the official lists.
+        """Read the videos, cut them into windows, and split in time or by the official lists.
 
-        The lists have videos for training and others for testing: with `split = "official"` a
-        client is tested on wearers that it did not train on.
+        The lists have some videos for training and other videos for testing. So with
+        `split = "official"`, a client is tested on wearers on whom it did not train.
 
         Raises:
             ConfigError: an option is out of range.
-            DataError: files are missing (says where a licence holder gets them) or damaged, or a
-                video is too short for the split, or a client has none for a part.
+            DataError: a file is missing or damaged; the message says where a licence holder gets
+                it. A video is too short for the split. A client has no windows for a part of the
+                split.
         """
         folder = data_folder(root, "ego4d", WHERE)
         official = read_official(folder) if self.split == "official" else None
@@ -150,16 +155,19 @@ class Ego4d(OfficialOptions, CheckedFolder, Dataset):
         return dealt_federation(self, read, folder, about, official)
 
     def check(self, root: Path) -> list[Check]:
-        """Compare a folder with the published numbers, and list the people of each client."""
+        """Compare a folder with the published numbers; return the lines of `vergence data check`.
+
+        The last lines list the videos of each client.
+        """
         videos = {*_gaze_folder(root)[0]} - ({*LEFT_OUT} - {*self.people})
         return [*check(root), *check_clients(self, videos, lambda: read_official(root))]
 
 
 def gaze_tables(root: Path) -> dict[str, Path]:
-    """Return the gaze tables in `root/gaze` by video uid, without the tool's manifest.
+    """Return video uid -> gaze table in `root/gaze`, without the download tool's manifest.
 
     Raises:
-        DataError: a table is not named by a video uid, or has the name of a video.
+        DataError: a table's name is not a video uid, or a table has the ending .mp4.
     """
     tables, misnamed = _gaze_folder(root)
     if misnamed:
@@ -168,7 +176,7 @@ def gaze_tables(root: Path) -> dict[str, Path]:
 
 
 def _gaze_folder(root: Path) -> tuple[dict[str, Path], list[str]]:
-    """Return the tables by uid, and a message for every file with an impossible name."""
+    """Return uid -> gaze table, and an error message for each table with a wrong name."""
     tables, misnamed = {}, []
     for path in sorted((root / "gaze").glob("*")):
         if path.suffix == ".mp4":
@@ -189,10 +197,12 @@ def _gaze_folder(root: Path) -> tuple[dict[str, Path], list[str]]:
 def gaze_videos(
     root: Path, tables: Collection[str]
 ) -> tuple[dict[str, Path], dict[str, list[Path]]]:
-    """Return whole videos and clips by uid.
+    """Return two tables: uid -> whole video, and uid -> list of clips of a video.
+
+    `tables` are the uids with a gaze table; other videos in the folder `full_scale` are ignored.
 
     Raises:
-        DataError: the name of a file in `clips.gaze` is not that of a clip.
+        DataError: a file name in `clips.gaze` is not that of a clip.
     """
     # The folder full_scale may hold all of Ego4D: only videos with a gaze table count there.
     whole = {p.stem: p for p in (root / "full_scale").glob("*.mp4") if p.stem in tables}
@@ -204,13 +214,14 @@ def gaze_videos(
 
 
 def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
-    """Return one recording per video, or per clip where there are only clips.
+    """Return one recording per video, or one per clip if only clips of the video are there.
 
-    Without `people` the four videos of `LEFT_OUT` are skipped.
+    With `people`, only these video uids are read. Without, all are read except the four in
+    `LEFT_OUT`.
 
     Raises:
-        DataError: there is no video at all, a video has no gaze or gaze no video, or one of
-            `people` has neither.
+        DataError: there is no video at all, a video has no gaze table, a gaze table has no video,
+            or a uid in `people` has neither.
     """
     tables = gaze_tables(root)
     whole, clips = gaze_videos(root, tables)
@@ -247,18 +258,20 @@ def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
 
 
 def _version_folder_hint(root: Path) -> str:
-    """Return the hint that the tool's folder of a version lies one folder below."""
+    """Return a hint for an error message; "" unless the data are in a subfolder v2 or v1."""
     versions = [root / name for name in ("v2", "v1") if (root / name / "gaze").is_dir()]
     return f", but in {versions[0]}, the root to give" if versions else ""
 
 
 def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze:
-    """Read the gaze of one video on its canonical time; `untracked` are intervals to omit (s).
+    """Read the gaze of one video; times are seconds on the video's clock.
 
-    A sample is SACCADE where gaze moved more than 40 px (1088 x 1080) within one frame (1/30 s).
+    `untracked` holds (start, end) in seconds of intervals whose samples count as untracked. A
+    sample is a SACCADE if gaze moved more than 40 px within one frame (1/30 s), in a frame of 1088
+    x 1080 px.
 
     Raises:
-        DataError: another version of the format, or a cell that is no number.
+        DataError: the table is of another version, or a cell is not a number.
     """
     needed = ["canonical_timestamp_s", "confidence", "norm_pos_x", "norm_pos_y"]
     table = read_table(path, needed, "Ego4D gaze CSV")
@@ -285,7 +298,13 @@ def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze
 
 
 def _frames(table: DelimitedTable) -> NDArray[np.int64] | int:
-    """Return the world index of every sample, written as `10583.0`; -1 where there is none."""
+    """Return the world index of every sample, int64, or -1 for all if the column is missing.
+
+    A sample without an index gets -1. The table writes an index as a float, such as `10583.0`.
+
+    Raises:
+        DataError: an index is not a whole number of 0 or more.
+    """
     if "world_index" not in table:
         return -1
     index = table.floats("world_index")
@@ -315,7 +334,7 @@ def _events(
 
 
 def read_clip_list(path: Path) -> list[Ego4DClip]:
-    """Read a list of `UID/UID_tSTART_tEND.mp4` lines.
+    """Return the clips of a list with lines `UID/UID_tSTART_tEND.mp4`.
 
     Raises:
         DataError: the list is missing or not text, or a line is not a clip.
@@ -324,10 +343,10 @@ def read_clip_list(path: Path) -> list[Ego4DClip]:
 
 
 def read_official(root: Path) -> OfficialClips:
-    """Read GLC's lists of clips for training and for testing.
+    """Read GLC's two lists of clips in `root`, for training and for testing.
 
     Raises:
-        DataError: one is missing (says where it comes from) or damaged.
+        DataError: a list is missing or damaged; the message says where to get it.
     """
     clips = [
         ListedClip(
@@ -345,10 +364,11 @@ def read_official(root: Path) -> OfficialClips:
 
 
 def read_untracked(path: Path) -> Intervals:
-    """Read the untracked intervals (video, hh:mm:ss, hh:mm:ss, reason): uid -> [(start, end)] s.
+    """Return uid -> list of untracked intervals (start, end), in seconds of the video.
 
-    One interval of the published list ends before it starts (row 21, 2:15 to 0:22): it stays in the
-    list and leaves nothing out, here as in GLC's code.
+    A line of the file is: video, start as hh:mm:ss, end as hh:mm:ss, reason. In the published file,
+    row 21 ends before it starts (2:15 to 0:22). This interval stays in the result, and leaves no
+    gaze out, as in GLC's code.
 
     Raises:
         DataError: the list is missing or a row is damaged.
@@ -384,7 +404,10 @@ def _seconds(clock: str) -> float:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare lists, videos and gaze with the published numbers; read every gaze table whole."""
+    """Compare lists, videos and gaze with the published numbers; return the lines of a check.
+
+    Every gaze table is read to its end.
+    """
     return [*_check_lists(root), *_check_files(root), *_check_tables(root)]
 
 

@@ -1,21 +1,22 @@
 """EGTEA Gaze+: cooking in a kitchen, 32 subjects, 86 sessions, SMI glasses, 24 frames a second.
 
-Layout of `root` (as GLC arranges it): `cropped_clips/SESSION/SESSION-startms-endms-Fstart-Fend.mp4`
-and `gaze_data/SESSION.txt` (or `SESSION-GazeData.txt`), BeGaze text exports of either version. The
-client is the subject, the part of SESSION before the first dash. Frame numbers in clip names count
-from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file. With
-`split = "official"`, GLC's lists lie at `root`.
+`root` has the layout of GLC, the gaze model of Lai et al. (repository BolinLai/GLC). Clips are
+`cropped_clips/SESSION/SESSION-startms-endms-Fstart-Fend.mp4`. Gaze is in text exports of SMI's
+program BeGaze: `gaze_data/SESSION.txt` or `SESSION-GazeData.txt`. Each subject is a client; the
+subject is the part of SESSION before the first dash. Frame numbers in clip names count from 1 in
+the session video. So frame i of a clip, from 0, is frame i + Fstart - 1 of the gaze file. With
+`split = "official"`, `root` must hold GLC's lists of clips too.
 
-BeGaze exports have 7 or 26 columns under a row `Time Type Trial`, which are taken by name, else by
-position. Frames are numbers or HH:MM:SS:FF, at most 24 a second. Messages (`MSG`) are skipped; a
-sample with a dash, an empty cell or NaN counts as untracked.
+BeGaze exports have 7 or 26 columns below a header row `Time Type Trial`. Columns are found by name,
+or else by position. A frame is a number or a time HH:MM:SS:FF with 24 frames a second. Messages
+(rows of type MSG) are skipped. A sample with a dash, an empty cell or NaN counts as untracked.
 
-Written after public readers of the format, and untried on original files.
+The reader was written from public readers of the format, and not tried on original files.
 
 Licence: research use, Georgia Tech; not redistributable.
 
 Source: Li, Liu, Rehg, "In the eye of beholder: joint learning of gaze and actions in first person
-video", ECCV 2018; `compat_glc` repeats how BolinLai/GLC reads the gaze files.
+video", ECCV 2018. The option `compat_glc` repeats how BolinLai/GLC reads the gaze files.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ WIDTH, HEIGHT = 1280, 960
 LAST_FRAME = 24 * 3600 * FPS
 TRAIN_CLIPS, TEST_CLIPS, SESSIONS, SUBJECTS, WITHOUT_TEST = 8299, 2022, 86, 32, 6
 SHARING = 559
-"""Official test clips that have frames in common with a training clip."""
+"""Published number of official test clips that have frames in common with a training clip."""
 LISTS = "train_gaze_official.csv", "test_gaze_official.csv"
 CLIP = re.compile(r"((O?P\d\d)-R\d\d-\w+)-(\d+)-(\d+)-F(\d{1,9})-F(\d{1,9})(?:\.mp4)?")
 EXPORT = re.compile(r"(O?P\d\d-R\d\d-\w+?)(?:-GazeData)?\.txt", re.IGNORECASE)
@@ -74,17 +75,17 @@ ABOUT = {
 }
 EVENTS = {"Fixation": Event.FIXATION, "Saccade": Event.SACCADE}
 NO_EVENT = {"Blink", "-"}
-"""Words of BeGaze for samples without an eye event."""
+"""Words that BeGaze writes for samples without an eye event."""
 HEADER = re.compile(r"Time[\s;,]+Type[\s;,]+Trial")
 NUMBERS = TextForm(decimal=",")
-"""Form of numbers in BeGaze, which writes a point or a comma, as Windows is set."""
+"""How BeGaze writes numbers: with a decimal point or comma, depending on Windows' settings."""
 BY_POSITION = {7: [3, 4, 5, 6], 26: [5, 6, 24, 25]}
-"""Columns of x, y, frame and event in BeGaze's two versions, by the number of tokens in a row."""
+"""Number of columns in a row -> positions of x, y, frame and event."""
 
 
 @dataclass(frozen=True)
 class EgteaClip:
-    """One official clip: `first` and `last` are session frames, counted from 1."""
+    """One official clip; `first` and `last` are frame numbers of the session video, from 1."""
 
     name: str
     session: str
@@ -99,10 +100,10 @@ class EgteaClip:
 
     @staticmethod
     def parse(name: str) -> EgteaClip:
-        """Read a clip name, with or without folder and `.mp4`.
+        """Return the clip of a file name, with or without folder and `.mp4`.
 
         Raises:
-            DataError: not the name of an EGTEA clip.
+            DataError: the name is not that of an EGTEA clip.
         """
         stem = name.strip().rsplit("/", 1)[-1].removesuffix(".mp4")
         match = CLIP.fullmatch(stem)
@@ -121,13 +122,14 @@ class EgteaClip:
 
 @dataclass(frozen=True)
 class Egtea(OfficialOptions, CheckedFolder, Dataset):
-    """Windows of EGTEA clips; a subject is a client, or several are.
+    """Windows of EGTEA clips; a subject is a client. With `clients`, several subjects are one.
 
     Attributes:
-        strict_range: whether gaze outside the frame is OUT_OF_RANGE; if not, it is moved to the
-            border.
-        compat_glc: whether to read gaze as the official GLC code does (running average, type of the
-            last sample, off-frame gaze kept at the border); overrides strict_range.
+        strict_range: true: gaze outside the frame is marked OUT_OF_RANGE. False: such gaze is moved
+            to the border.
+        compat_glc: true: gaze is read as the official GLC code does. Samples of a frame are merged
+            by a running average, the frame's event is that of the last sample, and gaze outside the
+            frame is moved to the border. It overrides strict_range.
     """
 
     short: Literal["error", "skip"] = "skip"
@@ -137,16 +139,16 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
     unit: ClassVar[str] = "subjects"
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder."""
+        """Return the recordings in a folder, of the subjects in `people`; see `recordings`."""
         return recordings(root, self.people, self.strict_range, self.compat_glc)
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut, and split per subject in time or by the official lists.
+        """Read the clips, cut them into windows, and split in time or by the official lists.
 
         Raises:
             ConfigError: an option is out of range.
-            DataError: files are missing (says where a licence holder gets them) or damaged, or a
-                subject or client has too few clips.
+            DataError: a file is missing or damaged; the message says where a licence holder gets
+                it. A subject or client has too few windows for the split.
         """
         folder = data_folder(root, "egtea", WHERE)
         official = read_official(folder) if self.split == "official" else None
@@ -154,7 +156,10 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
         return dealt_federation(self, read, folder, ABOUT, official)
 
     def check(self, root: Path) -> list[Check]:
-        """Compare a folder with the published numbers, and list the people of each client."""
+        """Compare a folder with the published numbers; return the lines of `vergence data check`.
+
+        The last lines list the subjects of each client.
+        """
         clips = (CLIP.fullmatch(path.name) for path in (root / "cropped_clips").rglob("*.mp4"))
         subjects = {match[2] for match in clips if match}
         return [*check(root), *check_clients(self, subjects, lambda: read_official(root))]
@@ -163,7 +168,10 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
 def recordings(
     root: Path, people: Sequence[str] = (), strict_range: bool = True, compat_glc: bool = False
 ) -> list[Recording]:
-    """Return one recording per clip below `root/cropped_clips`, of these people (empty = all).
+    """Return one recording per clip below `root/cropped_clips`.
+
+    With `people`, only clips of these subjects are read. `strict_range` and `compat_glc` are the
+    options of `Egtea`.
 
     Raises:
         DataError: there are no clips, or a session has no gaze file.
@@ -200,7 +208,7 @@ def recordings(
 
 
 def gaze_files(root: Path) -> dict[str, Path]:
-    """Return the BeGaze exports below `root/gaze_data` by session in lower case.
+    """Return session, in lower case -> its BeGaze export below `root/gaze_data`.
 
     An export is named SESSION.txt or SESSION-GazeData.txt.
     """
@@ -213,21 +221,26 @@ def gaze_files(root: Path) -> dict[str, Path]:
 
 
 def clip_gaze(gaze: Gaze, clip: EgteaClip) -> Gaze:
-    """Return the part of a session's gaze that belongs to a clip, in the clip's own time."""
+    """Return the part of a session's gaze that belongs to a clip.
+
+    Time 0 of the result is the clip's first frame.
+    """
     rows = (gaze.source_frame >= clip.first - 1) & (gaze.source_frame < clip.last)
     return gaze.select(rows, (clip.first - 1) / FPS)
 
 
 def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False) -> Gaze:
-    """Read a BeGaze text export, one sample per session frame (`t_s` = frame / 24).
+    """Read a BeGaze text export into a record with one sample per session frame.
 
-    Columns are found by name, else by position (v1: 7 tokens, v2: 26). Several measurements of a
-    frame become the mean of those with the frame's event, which is the most frequent one (ties: the
-    later). Blinks and samples without an event are UNTRACKED. Messages (rows of type MSG) are
-    skipped. The sample count in the header is unreliable, and is ignored.
+    The time `t_s` of a sample is its frame number / 24. Columns are found by name, or else by
+    position (7 columns in version 1, 26 in version 2). An export may have several measurements of a
+    frame. The frame's event is the most frequent one among them, of equally frequent ones the one
+    that occurs last. Its place is the mean of the measurements with this event. Blinks and samples
+    without an event are UNTRACKED. Rows of type MSG and the sample count in the header are ignored.
+    `strict_range` and `compat_glc` are the options of `Egtea`.
 
     Raises:
-        DataError: not a BeGaze export, of another version, or a row is damaged or cut.
+        DataError: the file is not a BeGaze export or is of another version, or a row is damaged.
     """
     layout, rows = _read_export(path)
     frames: dict[int, list[tuple[float, float, Event]]] = {}
@@ -254,7 +267,11 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
 
 
 def _read_export(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
-    """Return the layout of an export, and its samples with their line numbers."""
+    """Return the layout of an export, and its sample rows as (line number, line).
+
+    Raises:
+        DataError: the file has no header row or no samples, or its last row is incomplete.
+    """
     lines = list(text_lines(path, f"BeGaze export; {WHERE}"))
     head = next((i for i, line in enumerate(lines) if HEADER.match(line)), None)
     if head is None:
@@ -278,7 +295,11 @@ def _read_export(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
 
 @dataclass(frozen=True)
 class _BegazeLayout:
-    """Positions of x, y (pixels), frame and event in a row, by name or by GLC's numbers."""
+    """Positions of x, y (pixels), frame and event in a row of an export.
+
+    They are `by_name`, from the header. If this is None, or a row has another number of cells, they
+    are those of `BY_POSITION`.
+    """
 
     path: Path
     names: list[str]
@@ -298,7 +319,11 @@ class _BegazeLayout:
         return _BegazeLayout(path, names, None)
 
     def sample(self, line: str, number: int) -> tuple[int, float, float, Event]:
-        """Return frame, x and y (pixels) and event of one row."""
+        """Return frame number, x and y in pixels, and event of one row.
+
+        Raises:
+            DataError: a cell cannot be read.
+        """
         cells, picks = line.rstrip("\r\n").split(self.delimiter), self.by_name
         if picks is None or len(cells) != len(self.names):
             cells = line.replace(self.delimiter, " ").split()
@@ -333,7 +358,11 @@ class _BegazeLayout:
 
 
 def _frame(cell: str) -> int:
-    """Parse a frame: a number (v1) or HH:MM:SS:FF at 24 frames a second (v2)."""
+    """Return a frame number from a cell with a number, or with HH:MM:SS:FF at 24 frames a second.
+
+    Raises:
+        ValueError: the cell holds neither.
+    """
     if ":" not in cell:
         number = int(cell)
     else:
@@ -367,7 +396,9 @@ def _merge_glc(samples: list[tuple[float, float, Event]]) -> tuple[float, float,
 
 
 def read_clip_list(path: Path) -> list[EgteaClip]:
-    """Read a list of clips: `SESSION/CLIP.mp4` lines, or action rows whose first word is the clip.
+    """Return the clips of a list.
+
+    A line is `SESSION/CLIP.mp4`, or an action annotation whose first word is the clip.
 
     Raises:
         DataError: the list is missing or not text, or a line is not a clip.
@@ -377,10 +408,10 @@ def read_clip_list(path: Path) -> list[EgteaClip]:
 
 
 def read_official(root: Path) -> OfficialClips:
-    """Read GLC's lists of clips for training and for testing.
+    """Read GLC's two lists of clips in `root`, for training and for testing.
 
     Raises:
-        DataError: one is missing (says where it comes from) or damaged.
+        DataError: a list is missing or damaged; the message says where to get it.
     """
     clips = [
         ListedClip(clip.name, clip.subject, clip.name, -np.inf, np.inf, part)
@@ -391,9 +422,10 @@ def read_official(root: Path) -> OfficialClips:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare lists (where there are any), clips and gaze with the published numbers.
+    """Compare lists, clips and gaze with the published numbers; return the lines of a check.
 
-    Every BeGaze file is read; the line of a fault names file, row and column.
+    Lists are compared if they are there. Every BeGaze file is read; a line on a fault names its
+    file, row and column.
     """
     out = _check_lists(root)
     paths, clips = sorted((root / "cropped_clips").rglob("*.mp4")), []
@@ -433,7 +465,11 @@ def _check_lists(root: Path) -> Checks:
 
 
 def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
-    """Describe the two minimal lengths of clips that come nearest to the paper's counts."""
+    """Describe which minimal length of clips gives about the paper's number of clips.
+
+    The text names two lengths in frames: the largest that leaves at least as many training clips as
+    the paper states, and the next one. It is "" without both lists.
+    """
     if len(lists) < 2:
         return ""
     frames = {part: np.array([c.frames for c in clips]) for part, clips in lists.items()}

@@ -16,7 +16,7 @@ from vergence.errors import DataError
 
 
 class Event(IntEnum):
-    """Type of eye event; importers translate the numbers of their formats into these."""
+    """Type of eye event, the same for all file formats."""
 
     FIXATION = 0
     SACCADE = 1
@@ -27,13 +27,14 @@ class Event(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Gaze:
-    """Gaze samples in time order: equal-length one-dimensional arrays.
+    """Gaze samples of one recording in time order, as one-dimensional arrays of equal length.
 
-    `t_s` float64, seconds in the clock of the recording (0 = its first frame where known); `x`, `y`
-    float64, fractions of the frame from its top-left corner, in [0, 1] where `valid`; `event` int8
-    (`Event`); `confidence` float64, 1 where the source states none; `source_frame` int64, the frame
-    number the source gives, -1 = none; `dt_ms` float64, when the eye was measured minus `t_s`.
-    `source` names the file in messages.
+    `t_s` float64 is the time in seconds on the recording's clock; 0 is the first frame, if this is
+    known. `x` and `y` float64 are fractions of the frame from its top-left corner; they are in [0,
+    1] for `valid` samples. `event` int8 is an `Event`. `confidence` float64 is the tracker's, or 1
+    if the file has none. `source_frame` int64 is the frame number in the file, or -1 if it has
+    none. `dt_ms` float64 is the time of the eye measurement minus `t_s`. `source` names the file in
+    error messages.
 
     Raises:
         DataError: lengths differ, times go back or are not finite, a valid sample is NaN or lies
@@ -74,7 +75,7 @@ class Gaze:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Samples that metrics use: valid ones, and only fixations if the source has labels."""
+        """Which samples metrics use, bool: valid ones whose event is FIXATION or UNKNOWN."""
         return self.valid & np.isin(self.event, (Event.FIXATION, Event.UNKNOWN))
 
     @classmethod
@@ -93,12 +94,13 @@ class Gaze:
         sort: bool = False,
         out_of_range: str = "drop",
     ) -> Gaze:
-        """Make a record of raw columns (top-left origin, fractions of the frame).
+        """Make a gaze record from raw columns.
 
-        Samples that are untracked, or whose place is NaN, become NaN and UNTRACKED. Tracked ones
-        outside the frame become invalid and OUT_OF_RANGE, or, with `out_of_range="clip"`, move to
-        the border and stay valid. `sort` puts samples in time order, for devices whose clock is
-        known to jump back.
+        `x` and `y` are fractions of the frame from its top-left corner. Samples that are untracked,
+        or whose x or y is NaN, get NaN and the event UNTRACKED. A tracked sample outside the frame
+        becomes invalid, with the event OUT_OF_RANGE. With `out_of_range="clip"`, such a sample is
+        moved to the border and stays valid. `sort` puts samples in time order, for devices whose
+        clock can jump back.
 
         Raises:
             DataError: a place is infinite, or times go back and `sort` is off.
@@ -143,12 +145,12 @@ class Gaze:
         return Gaze(**columns, source=self.source)
 
     def at(self, times_s: ArrayLike, max_gap_ms: float = 40.0) -> Gaze:
-        """Return the nearest sample for each frame time (seconds, ascending; ties: the earlier).
+        """Return a record with the nearest sample for each frame time, in seconds and ascending.
 
-        `dt_ms` of the result is when the eye was measured minus the frame time. A frame with no
-        measurement within `max_gap_ms` (also before the first and after the last sample, and where
-        there are no samples at all) is invalid and UNTRACKED, with `dt_ms` kept. The limit follows
-        public reports of gaze repeated over frames, up to 100 ms off (hd-epic-annotations #15).
+        Of two equally near samples, the earlier one is taken. `dt_ms` of the result is the time of
+        the eye measurement minus the frame time. If a frame has no measurement within `max_gap_ms`,
+        its sample is invalid and UNTRACKED; `dt_ms` is kept. The default limit follows public
+        reports of gaze that is repeated over frames, up to 100 ms off (hd-epic-annotations #15).
         """
         times = np.asarray(times_s, np.float64)
         if not len(self):

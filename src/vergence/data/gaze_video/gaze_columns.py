@@ -1,8 +1,8 @@
-"""Gaze tables of any maker: columns by their names, read into one clock and one unit.
+"""Gaze tables of any tracker: columns are found by name, and read into one clock and unit.
 
-Faults name file, row, column and value. Nothing is repaired silently: samples that repeat an
-earlier time are dropped and counted, and a clock that goes back is refused unless an option asks
-for sorting.
+Error messages name file, row, column and value. Nothing is repaired silently. Samples that repeat
+an earlier time are dropped and counted. If the clock goes back, the table is refused, unless an
+option asks for sorting.
 
 Used by `data.format_detection`, `data.gaze_video.gaze_files`, `data.gaze_video.gaze_presets`,
 `data.gaze_video.gaze_table`, `data.saliency.eyelink_asc` and `data.saliency.stimuli`.
@@ -27,53 +27,57 @@ from vergence.errors import ConfigError, DataError, meant
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "datetime": 1e-9}
 TICKS = ("s", "ms", "us", "ns")
-"""Units of times that are numbers."""
+"""Units of times that are written as numbers."""
 UNITS_IN_NAMES = {"[s]": "s", "[ms]": "ms", "[us]": "us", "[μs]": "us", "[µs]": "us", "[ns]": "ns"}
 # Trackers take 2.5 to 2,500 samples a second: 0.4 to 400 ms apart, or 400 us and more.
 TICKS_OF_US = 400
-"""Median step from which times are us, in a format that has ms or us."""
+"""If the median step between times is at least this, the unit "auto" means us, else ms."""
 KIND = "gaze table"
 EVENT = "Event"
 STARTS, ENDS = (
     tuple(f"{kind}{edge}" for kind in ("ImageStimulus", "VideoStimulus", "WebStimulus", "Media"))
     for edge in ("Start", "End")
 )
-"""Texts of Tobii Pro Lab in that column when a stimulus appears and disappears."""
+"""Texts in Tobii Pro Lab's column of events when a stimulus appears, and when it disappears."""
 # NumPy gives every row of a column the memory of its longest text.
 LONGEST = 1000
-"""Characters that a name in a cell may have."""
+"""Most characters of a name in a cell."""
 
 
 @dataclass(frozen=True)
 class GazeColumns(NamedOptions, label="columns"):
-    """Columns of a gaze table by their names in its header; empty: there is no such column.
+    """Names of a gaze table's columns, as in its header; empty: the table has no such column.
 
     A name may leave out the brackets at its end: `Recording timestamp` also means `Recording
     timestamp [ms]`.
 
     Attributes:
         t: the time; its unit is `t_unit`.
-        x: the place to the right. With several columns (both eyes), it is the mean of those that
-            have a number.
-        y: the place downwards, or as `origin` of the data set says. Several columns are averaged as
-            for x.
+        x: horizontal place of gaze, rightwards. With several columns (both eyes), the mean of the
+            columns that have a number in the row.
+        y: vertical place of gaze, downwards, or as the data set's option `origin` says. Several
+            columns are averaged as for x.
         unit: unit of x and y: px (pixels), fraction (of the picture's or screen's sides), deg
             (degrees).
-        t_unit: s, ms, us, ns; datetime (ISO 8601, with or without a time zone); auto (ms or us, by
-            the median step: for formats that were in both).
-        valid: a number, where gaze is valid from `valid_from` up (1, a confidence), or a word such
-            as Valid.
+        t_unit: unit of t. "s", "ms", "us" or "ns"; "datetime": ISO 8601, with or without a time
+            zone; "auto": ms or us, by the median step between rows, for formats that have used
+            both.
+        valid: whether gaze is valid: a word such as Valid, or a number. Numbers from `valid_from`
+            up, such as a 1 or a high confidence, mean valid gaze.
         valid_from: smallest number of `valid` that means valid gaze.
-        event: the kind of eye movement, in words: a fixation begins with "fix".
-        fixation: a number of the fixation that a row belongs to.
-        kind: meaning of x and y in a row: sample; running mean (of the fixation so far, whose place
-            is its last valid row; needs `fixation`); fixation (the place of a whole fixation).
+        event: the kind of eye movement, in words; words that begin with "fix" mean a fixation.
+        fixation: the number of the fixation to which a row belongs.
+        kind: what x and y of a row are. "sample": one measurement. "running mean": the mean of the
+            fixation so far, so that its last valid row gives its place; needs `fixation`.
+            "fixation": the place of a whole fixation.
         person: the person to whom a row belongs.
         stimulus: the file name of the picture or video that was shown.
-        trial: a number of the showing; time may start again with each showing.
-        media: left and top edge, width and height of the picture as shown on the screen, in pixels.
-        rows: a column and a text: only rows with this text in that column are read.
-        missing: numbers that mean that there was no gaze, such as -1.
+        trial: the number of the trial, in which a stimulus is shown once; each trial may have its
+            own time 0.
+        media: four columns: left edge, top edge, width and height of the picture on the screen, in
+            pixels.
+        rows: a column and a text; only rows with this text in this column are read.
+        missing: numbers in x and y that mean that there was no gaze, such as -1.
     """
 
     t: str = ""
@@ -105,7 +109,7 @@ class GazeColumns(NamedOptions, label="columns"):
             )
 
     def or_from(self, other: GazeColumns) -> GazeColumns:
-        """Return these columns, with those of another record where none is set here."""
+        """Return these columns; those that have their default value here are taken from `other`."""
         usual = GazeColumns()
         own = {
             f.name: getattr(self, f.name)
@@ -118,28 +122,34 @@ class GazeColumns(NamedOptions, label="columns"):
         """Check that all of these columns are set.
 
         Raises:
-            ConfigError: one is not set.
+            ConfigError: a column is not set; the message ends with `hint`.
         """
         for name in needed:
             if not getattr(self, name):
                 raise ConfigError(f"columns: {name} must be given; {hint}")
 
     def names_for(self, role: str) -> list[str]:
-        """Return the columns that are set for a role."""
+        """Return the column names set for a role; a role is an attribute's name, such as x."""
         value = getattr(self, role)
         # The second text of `rows` is a cell's content and no column.
         wanted = [value] if isinstance(value, str) else list(value)[: 1 if role == "rows" else 4]
         return [name for name in wanted if name]
 
     def missing_in(self, header: Collection[str]) -> list[str]:
-        """Return the columns that a header lacks, of those that every file must have."""
+        """Return the needed column names that a header lacks.
+
+        Needed are the columns of time, place, stimulus and media, if they are set.
+        """
         return [n for role in NEEDED for n in self.names_for(role) if not column(header, n)]
 
     def names(self, header: Collection[str], path: Path, optional: bool) -> dict[str, list[str]]:
-        """Return the file's columns for each role; with `optional`, a preset's may be absent.
+        """Return role -> names of the columns in a file with this header.
+
+        A role is the name of an attribute, such as x. With `optional`, which presets use, a role
+        other than time, place, stimulus and media is left out if the header lacks its columns.
 
         Raises:
-            DataError: a column is not in the header, or a name fits two of them.
+            DataError: a column is not in the header, or a name fits two columns.
         """
         by_role: dict[str, list[str]] = {}
         for role in ROLES:
@@ -165,7 +175,11 @@ NEEDED = ("t", "x", "y", "stimulus", "media")
 
 
 def column(header: Collection[str], name: str) -> str:
-    """Return the column of this name, or the only one with brackets after it; else ""."""
+    """Return the column of this name, or else the only column with this name and brackets behind.
+
+    For example, the name "t" also finds a column "t [ms]". The result is "" if there is none, or if
+    there are several.
+    """
     if name in header:
         return name
     begun = re.compile(rf"{re.escape(name)}\s*[\[(][^\])]*[\])]")
@@ -174,7 +188,7 @@ def column(header: Collection[str], name: str) -> str:
 
 
 def read_header(path: Path, kind: str = KIND) -> list[str]:
-    """Return the names of a table's columns.
+    """Return the names of a table's columns; `kind` says in messages what the file should be.
 
     Raises:
         DataError: the file is not a table.
@@ -184,11 +198,13 @@ def read_header(path: Path, kind: str = KIND) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class GazeRows:
-    """Rows of one gaze table in the file's order, as arrays of equal length.
+    """Rows of one gaze table, as arrays of equal length.
 
-    `line` int64 is the line in the file; `ticks` the time in the file's own unit, which is `scale`
-    seconds; `x`, `y` float64 in `unit`, NaN where missing; `valid` bool; `event` int8 (`Event`);
-    `fixation` float64, NaN = none; `media` float64 `[rows, 4]`, NaN = unknown.
+    `line` int64 is the line number in the file. `ticks` is the time in the file's own unit, which
+    is `scale` seconds. `x` and `y` float64 are in `unit`; NaN means no gaze. `valid` bool. `event`
+    int8 is an `Event`. `fixation` float64 is the number of the fixation; NaN means none. `media`
+    float64 `[rows, 4]` is left, top, width and height of the picture on the screen; NaN means
+    unknown. `names` maps a role, such as t, to the file's columns.
     """
 
     path: Path
@@ -211,7 +227,7 @@ class GazeRows:
         return len(self.line)
 
     def select(self, rows: NDArray[Any]) -> GazeRows:
-        """Return the rows with these numbers, or where a mask is true."""
+        """Return some rows, given by their numbers or by a mask."""
         arrays = {
             f.name: getattr(self, f.name)[rows]
             for f in fields(self)
@@ -220,7 +236,9 @@ class GazeRows:
         return replace(self, **arrays)
 
     def seconds(self, start: float | str = "first") -> NDArray[np.float64]:
-        """Return times in seconds from `start`: "first", a date, or a number in the file's unit.
+        """Return the times of the rows in seconds from `start`, float64 `[rows]`.
+
+        `start` is "first" (the first row), a date and time, or a number in the file's unit.
 
         Raises:
             ConfigError: `start` is none of these.
@@ -246,13 +264,13 @@ class GazeRows:
 def read_rows(
     path: Path, columns: GazeColumns, optional: bool = False, kind: str = KIND
 ) -> GazeRows:
-    """Read a gaze table in any encoding and with any cell separator, see `detect_form`.
+    """Read a gaze table; encoding and cell separator are detected (`detect_form`).
 
     Args:
         path: the file.
         columns: the names of its columns.
-        optional: columns other than time, place and stimulus may be absent, as for a preset.
-        kind: what the file should be.
+        optional: whether only time, place, stimulus and media must be there, as for presets.
+        kind: what the file should be, for error messages.
 
     Raises:
         DataError: the file cannot be read, lacks a column, or has a cell that cannot be used.
@@ -308,10 +326,10 @@ def read_rows(
 def _last_of_fixations(
     x: NDArray[np.float64], y: NDArray[np.float64], valid: NDArray[np.bool_], *keys: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the places of rows, where the last valid row of a fixation gives the place of all.
+    """Return x and y of all rows, where each row gets the place of its fixation's last valid row.
 
-    `keys` are the times and the columns that distinguish fixations, because numbers and times may
-    start again with a stimulus.
+    The rows of a fixation are consecutive. `keys` are the times, and then the columns whose change,
+    or a time that goes back, begins a new fixation.
     """
     # The place is the mean of the fixation so far, so that its last row has the whole mean.
     ticks, *marks = keys
@@ -329,9 +347,10 @@ def _last_of_fixations(
 def _while_stimulus_shown(
     table: DelimitedTable, columns: Mapping[str, list[str]]
 ) -> NDArray[np.bool_]:
-    """Return False for rows between the event that ends a stimulus and the start of another.
+    """Return which rows were recorded while a stimulus was shown, bool `[rows]`.
 
-    Tobii Pro Lab writes events such as ImageStimulusEnd into a column of their own.
+    Tobii Pro Lab writes events such as ImageStimulusEnd into a column of events. Rows from such an
+    end until the next stimulus starts are False.
     """
     shown = np.ones(len(table), bool)
     if EVENT not in table or not columns.get("stimulus"):
@@ -350,7 +369,7 @@ def _while_stimulus_shown(
 
 
 def _stripped_text(table: DelimitedTable, name: str) -> NDArray[np.str_]:
-    """Return a column of names without spaces around them."""
+    """Return a column of names, without spaces at their ends."""
     cells = [cell.strip() for cell in table.text(name)]
     long = next((i for i, cell in enumerate(cells) if len(cell) > LONGEST), None)
     if long is not None:
@@ -362,10 +381,13 @@ def _stripped_text(table: DelimitedTable, name: str) -> NDArray[np.str_]:
 
 
 def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any], float]:
-    """Return the times of a column (exact int64 for integers), and their unit in seconds.
+    """Return the times of a column, and their unit in seconds.
+
+    Times are exact int64 if all cells are integers or dates, else float64. A unit in brackets at
+    the end of the column's name takes precedence over `unit`.
 
     Raises:
-        DataError: a cell holds no time.
+        DataError: a cell holds no time, or only some times have a time zone.
     """
     # A unit in the column's own name wins over that of a preset or an option.
     bracket = re.search(r"\[\w+\]$", name)
@@ -407,9 +429,9 @@ def _nanoseconds(cell: str) -> int:
 
 
 def iso_ns(text: str) -> int | None:
-    """Return the nanoseconds since 1970 of a date or a date and time; None for other texts.
+    """Return the nanoseconds from 1970 to a date, or to a date and time, in ISO 8601.
 
-    A text without a time zone is in UTC.
+    A text without a time zone is in UTC. For other texts the result is None.
     """
     try:
         moment = datetime.fromisoformat(text.replace(",", "."))
@@ -433,12 +455,14 @@ def _mean_coordinate(
 
 
 def in_time_order(rows: GazeRows, clock: str, what: str) -> tuple[GazeRows, int]:
-    """Return rows with rising times, and the number of dropped rows that repeat a time.
+    """Return the rows in order of time, and how many rows were dropped.
+
+    A row is dropped if it has the same time as the row before.
 
     Args:
-        rows: rows of one recording, or of one showing of a stimulus.
+        rows: rows of one recording, or of one trial.
         clock: what to do if time goes back: "refuse" or "sort".
-        what: the owner of these rows, for the message.
+        what: the recording or trial, for the error message.
 
     Raises:
         DataError: the time goes back, and `clock` is "refuse".
@@ -468,13 +492,13 @@ def to_fractions(
     size: tuple[float, float],
     origin: Origin = "top_left",
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return places as fractions of a picture from its top-left corner.
+    """Return x and y as fractions of a picture's width and height, from its top-left corner.
 
     Args:
-        x: places to the right.
-        y: places downwards; upwards for the origins `bottom_left` and `centre_up`.
-        unit: px or fraction.
-        size: width and height in pixels; unused for fractions.
+        x: horizontal coordinates, rightwards.
+        y: vertical coordinates, downwards; upwards for the origins `bottom_left` and `centre_up`.
+        unit: unit of x and y, px or fraction.
+        size: width and height of the picture in pixels; not used for fractions.
         origin: the place where x and y are 0.
     """
     width, height = size if unit == "px" else (1.0, 1.0)
@@ -491,14 +515,16 @@ def angles_to_fractions(
     fov_deg: tuple[float, float],
     lens: Lens = "pinhole",
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return directions from a camera's axis as fractions of its picture (top-left origin).
+    """Return where a camera sees directions, as x and y in fractions of its picture.
 
-    A pinhole maps the tangent of an angle, an equidistant (fisheye) lens the angle itself.
+    Fractions count from the picture's top-left corner. In a pinhole camera, the distance from the
+    middle grows with the tangent of the angle; in an equidistant (fisheye) camera, with the angle
+    itself.
 
     Args:
-        right_deg: degrees to the right of the middle.
-        down_deg: degrees below the middle.
-        fov_deg: the camera's field of view, horizontal and vertical.
+        right_deg: angles to the right of the camera's axis, in degrees.
+        down_deg: angles below the camera's axis, in degrees.
+        fov_deg: the camera's horizontal and vertical field of view, in degrees.
         lens: the kind of camera.
     """
     if lens == "pinhole":

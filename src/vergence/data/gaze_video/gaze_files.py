@@ -1,8 +1,8 @@
 """Rules for the tables of a folder: which of them hold gaze, and to which person each belongs.
 
 The data sets `gaze_table` and `stimuli` and the command `vergence data import` share these rules.
-Tables are recognised by their endings and columns and not by their folder: pictures may lie there
-too.
+Tables are recognised by their endings and columns, not by their folder: pictures may be in the same
+folder.
 
 Used by `data.eye_images.face_pictures`, `data.format_detection`, `data.gaze_video.gaze_table` and
 `data.saliency.stimuli`.
@@ -27,26 +27,30 @@ TABLES = (".csv", ".tsv", ".txt")
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 NO_GAZE, NO_TABLE = "no gaze", "no table"
 LISTED = 6
-"""Number of files that a summary names for each reason."""
+"""Most files that a summary names for each reason."""
 REPEATED, FEWEST = 0.9, 20
-"""Share of samples that other tables repeat in a copy, and the samples it has at least."""
+"""A table of at least 20 samples is a copy if others repeat more than this fraction of them."""
 PERSON = re.compile(
     r"(?:sub|subj|subject|s|p|pp|ppt|vp|vpn|part|participant|user|id|person|proband|obs|observer)"
     r"[- ]?\d+",
     re.IGNORECASE,
 )
-"""Parts of names that mean a person, such as S01; a number alone may mean anything."""
+"""Parts of names that mean a person, such as S01; a number alone does not."""
 OTHER = re.compile(
     r"(?:ses|session|run|trial|block|day|task|rec|recording|t|r|b|set|cond|condition|img|image)?"
     r"[- ]?\d*",
     re.IGNORECASE,
 )
-"""Parts of names that mean a session, a trial or a number."""
+"""Parts of names that mean a session, a trial or a number, and not a person."""
 
 
 @dataclass(frozen=True, eq=False)
 class GazeFiles:
-    """Tables below `root`: those to read, with named parts of paths, and the others."""
+    """Tables of gaze below `root`, and tables that are left out.
+
+    `tables` maps the path of each table to read to the texts of the pattern's named parts, such as
+    `person`. `left_out` maps the path of each other table to the reason.
+    """
 
     root: Path
     tables: Mapping[Path, Mapping[str, str]]
@@ -61,16 +65,18 @@ class GazeFiles:
         exact: bool,
         pictures: Path | None = None,
     ) -> GazeFiles:
-        """Return the tables that fit the first pattern with any table; without patterns, all.
+        """Choose the tables of gaze below a folder.
+
+        The first pattern that fits any file decides; without patterns, all tables fit.
 
         Args:
             root: the folder.
             patterns: patterns of paths below the folder; see `path_patterns.matching_files`.
             without: patterns of tables that are not read.
-            sets: sets of columns; a table of gaze has all columns of one set.
-            exact: tables that fit a pattern are read even without these columns, so that a
+            sets: possible sets of columns; a table holds gaze if it has all columns of one set.
+            exact: if true, tables that fit a pattern are read even without these columns, so that a
                 missing column is an error.
-            pictures: a folder below which tables are read only with these columns.
+            pictures: a folder of pictures; tables below it must have the columns even if `exact`.
 
         Raises:
             DataError: no table is left to read.
@@ -112,13 +118,13 @@ class GazeFiles:
     def without_copies(
         self, tables: Sequence[tuple[Path, GazeRows]]
     ) -> tuple[GazeFiles, list[tuple[Path, GazeRows]]]:
-        """Return these files and tables without those whose samples other tables repeat."""
+        """Return the files and the tables, without tables whose samples other tables repeat."""
         copies = dict.fromkeys(_copies(tables), "the same samples as other tables")
         unique = [(path, rows) for path, rows in tables if path not in copies]
         return replace(self, left_out={**self.left_out, **copies}), unique
 
     def summary(self, people: Collection[str]) -> str:
-        """Summarise how many tables of how many people were read, and which were left out."""
+        """Return a sentence: how many tables and people were read, and which tables were not."""
         read = len(self.tables.keys() - self.left_out.keys())
         # A readme.txt is no table that a user would miss.
         notes = {p for p, why in self.left_out.items() if why == NO_TABLE and p.suffix == ".txt"}
@@ -137,10 +143,11 @@ class GazeFiles:
 
 
 def why_no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -> str:
-    """Return why a table has no gaze in one of these sets of columns; "" if it has.
+    """Return why a table has no gaze; "" if it has all columns of one of these sets.
 
     Raises:
-        DataError: with `strict`, a table is damaged; a .txt may be any text.
+        DataError: `strict` is true, and a table is damaged. A damaged .txt is no error, since it
+            may be any text.
     """
     try:
         header = read_header(path)
@@ -160,7 +167,7 @@ def why_no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -
 
 
 def _copies(tables: Sequence[tuple[Path, GazeRows]]) -> list[Path]:
-    """Return tables that repeat one other table, or that consist of whole other tables."""
+    """Return the tables that repeat another table, or that consist of other tables."""
     samples: dict[Path, set[tuple[str, float]]] = {}
     for path, table in tables:
         # One number for each sample: by these factors, two samples share one only by accident.
@@ -187,16 +194,16 @@ def _copies(tables: Sequence[tuple[Path, GazeRows]]) -> list[Path]:
 
 
 def default_person(root: Path, path: Path) -> str:
-    """Return a table's person by default: its first folder below root, or its own name."""
+    """Return a table's person without a pattern: its first folder below root, or its name."""
     below = path.relative_to(root).parts
     return below[0] if len(below) > 1 else path.stem
 
 
 def people_of_paths(paths: Sequence[str]) -> list[str]:
-    """Return the person of each path: the first folder in which paths differ; "" if none.
+    """Return the person of each path: the name of the first folder in which the paths differ.
 
-    Folders of sessions, days and numbers do not count as people; if one of those folders is of that
-    kind, the very first folder is the person instead.
+    If one of these names means a session, a day or a number, the very first folder is the person
+    instead. A path without such a folder gets "".
     """
     folders = [PureWindowsPath(path).parts[:-1] for path in paths]
     levels = enumerate(zip(*folders, strict=False))
@@ -208,11 +215,12 @@ def people_of_paths(paths: Sequence[str]) -> list[str]:
 
 
 def person_pattern(root: Path, paths: Sequence[Path], numbers: bool = False) -> str:
-    """Return the pattern of paths in which `{person}` is common to several tables; "" if none.
+    """Return the pattern in which `{person}` gives several tables the same person; "" if none.
 
-    Names such as `S01_free.csv` and `S01_search.csv`, or `free/S01.csv` and `search/S01.csv`, are
-    two recordings of one person. A part such as S01 is the person, or else the part with most
-    values that are not numbers or sessions; with `numbers`, these may be people, too.
+    For example, `S01_free.csv` and `S01_search.csv`, or `free/S01.csv` and `search/S01.csv`, are
+    two recordings of the person S01. Paths are split into parts, and one varying part is the
+    person. It is a part such as S01, or else the part with most different values. A part whose
+    values are all numbers or sessions is chosen only if `numbers` is true.
     """
     for split in (r"[_ .-]", "_", "-", " "):
         names = [_parts(path.relative_to(root), split) for path in paths]
@@ -245,6 +253,6 @@ def person_pattern(root: Path, paths: Sequence[Path], numbers: bool = False) -> 
 
 
 def _parts(path: Path, split: str) -> list[str]:
-    """Return the folders and pieces of a name, the signs between them, and its ending."""
+    """Return folders, pieces of the file name, the separators between them, and the ending."""
     stem = re.split(f"({split})", path.stem)
     return [*(x for folder in path.parent.parts for x in (folder, "/")), *stem, "", path.suffix]

@@ -1,10 +1,11 @@
-"""Presets: names and meanings of the columns in makers' exports, with their sources.
+"""Presets: names and meanings of the columns in exports of tracker makers, with sources.
 
-A preset is a file in `presets`: a named set of options of the data sets `gaze_table` and `stimuli`.
-Where a maker has changed its names there are several sets of columns, and the first one that a file
-has is used. Exports of more than one table (scene video, frame times, camera) have a data set of
-their own, named in `reader`. Names were taken from the pages in `source`; no original
-files of Tobii Pro Lab, EyeLink, SMI and Tobii Pro Glasses 3 were at hand.
+A preset is a file in the folder `presets`: a named set of options for the data sets `gaze_table`
+and `stimuli`. If a maker has changed column names over time, the preset has several sets of
+columns. The first set that a file has is used. Exports of several files (scene video, frame times,
+camera) are read by a special data set, named in `reader`. The names were taken from the pages in
+`source`. They were not tried on original files of Tobii Pro Lab, EyeLink, SMI and Tobii Pro Glasses
+3.
 
 Used by `data.format_detection`, `data.gaze_video.gaze_table` and `data.saliency.stimuli`.
 """
@@ -25,20 +26,23 @@ from vergence.errors import ConfigError, DataError, meant
 
 @dataclass(frozen=True)
 class GazePreset:
-    """Options for a maker's export.
+    """Options for the export of one tracker maker.
 
     Attributes:
-        title: name of the export, for people.
-        data: the data set that reads it.
+        title: the export's name in messages to the user.
+        data: name of the data set that has these options.
         source: the page or repository where the format is described.
-        files: patterns of the tables' paths; the first that fits a file is used.
-        columns: sets of columns, tried in this order; none where the export has its own reader.
-        known_by: names of columns that no other export has; none: the files' names identify it.
-        unlike: beginnings of names of columns that this export does not have.
-        place: origin of the coordinates, see `stimuli`; "" = the files do not tell.
-        reader: the data set whose reader is used.
-        options: options that `vergence data import` writes, because the files do not tell them.
-        notes: what the user should check, by option.
+        files: patterns of the tables' paths; the first one that fits any file is used.
+        columns: possible sets of columns, tried in this order; empty if the export has its own
+            reader.
+        known_by: names of columns that together identify this export; empty: the file names do.
+        unlike: prefixes of column names; a table with such a column is not from this export.
+        place: to what x and y refer, as in the option `place` of `stimuli`; "": the files do not
+            tell.
+        reader: name of the data set whose reader is used instead of columns; "": none.
+        options: option values that `vergence data import` writes, because the files do not state
+            them.
+        notes: names of options -> what the user should check.
     """
 
     title: str
@@ -56,16 +60,24 @@ class GazePreset:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def matches(self, header: Collection[str]) -> bool:
-        """Return whether a table with these columns comes from this export."""
+        """Return whether a table with these columns comes from this export.
+
+        It must have all columns in `known_by`, and none whose name begins as in `unlike`.
+        """
         other = any(name.startswith(start) for name in header for start in self.unlike)
         return not other and all(column(header, name) for name in self.known_by)
 
     def column_sets(self, own: GazeColumns) -> list[GazeColumns]:
-        """Return the sets of columns, in each of which the columns of `own` take precedence."""
+        """Return the preset's sets of columns, each completed by the user's columns `own`.
+
+        In each set, the columns of `own` take precedence.
+        """
         return [own.or_from(columns) for columns in self.columns]
 
     def columns_for(self, own: GazeColumns, path: Path) -> GazeColumns:
-        """Return the first set of columns that a file has; columns of `own` take precedence.
+        """Return the first set of columns that a file has.
+
+        In each set, the columns of `own` take precedence.
 
         Raises:
             DataError: the file has none of the sets.
@@ -85,7 +97,9 @@ class GazePreset:
 
 
 def read_preset(path: Path) -> GazePreset:
-    """Read a preset's file; its table `shared` is a part of every set of columns.
+    """Read a preset from a .toml file.
+
+    Entries of the file's table `shared` are added to every set of columns.
 
     Raises:
         ConfigError: the file is missing, or is not a preset.
@@ -109,10 +123,10 @@ PRESETS = {
 
 
 def preset_of(name: str, data: str) -> GazePreset:
-    """Return the preset of this name, or in this .toml file, for a data set.
+    """Return the preset that `name` names, which is a packaged preset or a path of a .toml file.
 
     Raises:
-        ConfigError: there is no such preset, or it is for another data set.
+        ConfigError: there is no such preset, or it is for a data set other than `data`.
     """
     if name.endswith(".toml"):
         preset = read_preset(Path(name))
@@ -135,14 +149,14 @@ def preset_of(name: str, data: str) -> GazePreset:
 def columns_of(
     preset: str, data: str, own: GazeColumns, files: str, needed: Sequence[str]
 ) -> tuple[GazePreset | None, Sequence[str], list[GazeColumns]]:
-    """Return the preset (or None), the patterns of tables, and their possible sets of columns.
+    """Return the preset (or None), the patterns of table paths, and the possible sets of columns.
 
     Args:
         preset: the name of the preset, or "".
-        data: the data set that reads the tables.
-        own: the user's columns.
-        files: the user's pattern, or "".
-        needed: columns that the user must set where there is no preset.
+        data: name of the data set that reads the tables.
+        own: the columns that the user has set.
+        files: the user's pattern of table paths, or "".
+        needed: columns that the user must set if there is no preset.
 
     Raises:
         ConfigError: there is no such preset, or a needed column is not set.

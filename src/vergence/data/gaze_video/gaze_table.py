@@ -1,11 +1,11 @@
-"""Recordings of one's own: a gaze table and a scene video each, of any tracker.
+"""The user's own recordings: a gaze table and a scene video each, from any tracker.
 
-Name the columns (`columns`), or a preset. Files lie below `root`; the person is
-a column, a part of the path (`files = "{person}/*.csv"`), or the first folder below root. The video
-is the one that `videos` names with the same parts, else the only one in the table's folder or the
-one of the table's name. Presets of glasses whose exports are several files (`pupil_player`,
-`pupil_neon`, `tobii_glasses3`, `aria_mps`) are read as the data sets `pupil`, `tobii` and `aria`
-read them; formats and sources: `gaze_presets`.
+The user names the columns (`columns`), or a preset. All files are below `root`. The person is a
+column, a part of the path (`files = "{person}/*.csv"`), or the first folder below root. A table's
+video is found by the pattern `videos`, with the same named parts. Without this pattern, it is the
+video with the table's name, or else the only video in the table's folder. The presets
+`pupil_player`, `pupil_neon`, `tobii_glasses3` and `aria_mps` are for exports of several files, and
+use the readers of the data sets `pupil`, `tobii` and `aria`. Formats and sources: `gaze_presets`.
 
 Licence: that of the recordings.
 
@@ -61,11 +61,11 @@ WHERE = (
     "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
 )
 MAX_OUTSIDE = 0.9
-"""Share of gaze outside the picture above which the unit or the origin must be wrong."""
+"""Above this fraction of valid gaze outside the picture, the unit or the origin must be wrong."""
 SAMPLING_S = (4e-4, 0.4)
-"""Time between samples of trackers with 2.5 to 2,500 a second."""
+"""Plausible seconds between samples: trackers take 2.5 to 2,500 samples a second."""
 MAX_LENGTH_RATIO = 3.0
-"""Factor below which the lengths of a table and of its video agree."""
+"""A table and a video are about equally long if their lengths differ by less than this factor."""
 ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
@@ -74,21 +74,22 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
     """Windows of the user's own recordings: gaze tables with scene videos.
 
     Attributes:
-        preset: a maker's export, in place of `columns`, or a .toml file of the same form; other
-            options take precedence over it.
+        preset: name of the preset of a tracker maker, or path of a preset in a .toml file, instead
+            of `columns`. Options that are set take precedence over the preset's.
         columns: names and units of the tables' columns.
-        files: pattern of the tables' paths below root, see `matching_files`; default: every
+        files: pattern of the tables' paths below root, such as `{person}/*.csv`; default: every
             table that has the columns.
         without: patterns of tables that are not read.
         videos: pattern of the videos' paths, with the same named parts as `files`.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
         start: the time of the video's first frame, in the table's unit; "first": the time of the
             first sample; or a date and time, for t_unit = "datetime".
-        frame_times: a table beside each gaze table and its column of frame times, in t_unit.
-        scene_size: (width, height) to which pixel positions refer; default: the video's.
-        fov_deg: the scene camera's field of view in degrees, (across, down), for unit = deg.
-        lens: how that camera maps angles: pinhole or equidistant (fisheye).
-        clock: what to do if time goes back: refuse, or sort.
+        frame_times: (file, column) of the frame times: a table in the folder of each gaze table,
+            and its column, in t_unit. Default: the video's own times.
+        scene_size: (width, height) of the picture in which unit = px counts; default: the video's.
+        fov_deg: the scene camera's (horizontal, vertical) field of view in degrees, for unit = deg.
+        lens: type of the scene camera's lens: pinhole or equidistant (fisheye), for unit = deg.
+        clock: what to do if time goes back in a table: "refuse" the data, or "sort" the rows.
     """
 
     preset: str = ""
@@ -118,15 +119,15 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             raise ConfigError(f"frame_times must be (file, column), got {list(self.frame_times)}")
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder."""
+        """Return every recording below a folder."""
         return self.read(root)[0]
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut and split.
+        """Read the recordings, cut them into windows, and split each person's windows in time.
 
         Raises:
             ConfigError: an option is out of range, or columns are not set.
-            DataError: a table or video cannot be used, or a person has too few clips.
+            DataError: a table or video cannot be used, or a person has too few windows.
         """
         folder = data_folder(root, "gaze_table", WHERE)
         recordings, summary = self.read(folder)
@@ -137,7 +138,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return replace(made, about={**made.about, "left_out": left_out})
 
     def read(self, root: Path) -> tuple[list[Recording], str]:
-        """Return every recording below a folder, and a summary of what was left out."""
+        """Return every recording below a folder, and a sentence on what was left out."""
         needed = ("t", "x", "y", "unit", "t_unit")
         preset, patterns, sets = columns_of(
             self.preset, "gaze_table", self.columns, self.files, needed
@@ -185,7 +186,11 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         sets: Sequence[GazeColumns],
         known: set[str],
     ) -> tuple[GazeFiles, list[tuple[Path, GazeRows]]]:
-        """Read the gaze tables below a folder; add people whose files are skipped to `known`."""
+        """Return the gaze tables below a folder, and their rows.
+
+        Tables of people who are not in the option `people` are not read; these people are added to
+        `known`.
+        """
         frames = tuple(f"**/{name}" for name in self.frame_times[:1])
         files = GazeFiles.of(root, patterns, (*self.without, *frames), sets, bool(self.files))
         tables, unread = list[tuple[Path, GazeRows]](), dict[Path, str]()
@@ -209,7 +214,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return bool(self.people) and person not in self.people
 
     def check(self, root: Path) -> list[Check]:
-        """Check that each recording has usable gaze on the clock of its video."""
+        """Check that each recording has gaze while its video runs.
+
+        The result is the lines of `vergence data check`.
+        """
 
         def read(folder: Path) -> list[Recording]:
             recordings, _ = self.read(folder)
@@ -288,7 +296,11 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         return to_fractions(rows.x, rows.y, rows.unit, size or (1, 1), self.origin)
 
     def _aria(self, folder: Path, root: Path) -> Recording:
-        """Read an Aria recording: exactly from a VRS file, or from an mp4 by angles alone."""
+        """Read an Aria recording from a VRS file, from `gaze_2d.csv`, or from an mp4 with MPS gaze.
+
+        In the last case the camera is not calibrated: gaze is placed by its angles and `fov_deg`,
+        as if the eyes were at the camera.
+        """
         if list(folder.glob("*.vrs")) or (folder / "gaze_2d.csv").is_file():
             return aria.read(folder, root)
         table, videos = aria.mps_file(folder), videos_in(folder, usual=(".mp4",))
@@ -317,7 +329,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
 
 
 def _aria_folders(root: Path) -> list[Path]:
-    """Return the folders of recordings; with a video other than mp4 only next to MPS gaze."""
+    """Return the folders with an Aria recording: an mp4, a VRS, or another video with MPS gaze."""
     others = [
         p for p in recording_folders(root, *(f"*{ending}" for ending in VIDEOS)) if aria.mps_file(p)
     ]
@@ -325,14 +337,17 @@ def _aria_folders(root: Path) -> list[Path]:
 
 
 def check_time_unit(recording: Recording, unit: str) -> None:
-    """Check that a table is about as long as its video, or has the sampling rate of a tracker.
+    """Check that the time unit of a gaze table is plausible.
+
+    It is, if the median step between samples is that of a tracker, or if no other unit makes the
+    table about as long as its video.
 
     Args:
         recording: a recording whose times were read in `unit`.
         unit: s, ms, us or ns.
 
     Raises:
-        DataError: table and video would be about as long as each other in another unit.
+        DataError: another unit makes table and video about equally long.
     """
     steps = np.diff(recording.gaze.t_s)
     if not len(steps) or SAMPLING_S[0] <= float(np.median(steps)) < SAMPLING_S[1]:
@@ -350,10 +365,11 @@ def check_time_unit(recording: Recording, unit: str) -> None:
 
 
 def check_overlap(recording: Recording) -> None:
-    """Check that a recording has valid gaze while its video runs.
+    """Check that some valid gaze of a recording is within its video's time, give or take a second.
 
     Raises:
-        DataError: there is no such gaze, so that the two clocks are not the same.
+        DataError: there is valid gaze, but none in that time, so gaze and video have different
+            clocks.
     """
     times = recording.footage().times_s
     valid = recording.gaze.t_s[recording.gaze.valid]

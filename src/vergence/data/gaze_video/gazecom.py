@@ -1,11 +1,11 @@
-"""GazeCom: gaze on 18 outdoor clips of 20 s, watched on a screen; frames rebuilt from crops.
+"""GazeCom: gaze on 18 outdoor clips of 20 s, watched on a screen; frames put together from crops.
 
-Layout of `root`: `frames/CLIP/fNNNN.jpg` (NNNN = 0..99, one each 0.2 s), `gaze_25hz.npz` (flat
-columns person, clip, t_s, x, y, valid; x, y in [0, 1], origin top left; a row is the median of
-[t, t + 0.04 s)) and `frame_donors.csv` (person, clip).
+Layout of `root`: `frames/CLIP/fNNNN.jpg` (NNNN = 0..99, a frame every 0.2 s), `gaze_25hz.npz`
+(columns person, clip, t_s, x, y, valid of equal length; x, y in [0, 1], origin top left; a row is
+the median gaze from t to t + 0.04 s) and `frame_donors.csv` (person, clip).
 
-The frames were put together from crops around the gaze of some viewers (the donors), so freshness
-of a pixel is a weak cue to gaze.
+The frames were put together from crops around the gaze of some viewers (the donors). So a pixel
+that is up to date is a weak hint that a donor looked there.
 
 Licence: none stated by the source, research use only, never packaged. Source: Dorr, Martinetz,
 Gegenfurtner, Barth, "Variability of eye movements when viewing dynamic natural scenes", Journal of
@@ -40,7 +40,7 @@ from vergence.errors import ConfigError, DataError, nearest
 CLIPS, FRAMES, FRAME_S, GAZE_S = 18, 100, 0.2, 0.04
 PEOPLE, RECORDINGS, ROWS, DONORS = 36, 567, 283_500, 102
 SHUFFLES = 1000
-"""Number of shuffles to try for a split that serves every viewer."""
+"""Most shuffles that are tried for a split in which every viewer has enough clips."""
 WHERE = (
     "root must hold frames/CLIP/fNNNN.jpg, gaze_25hz.npz and frame_donors.csv, the rebuilt GazeCom "
     "movies (research use only; the original movies are at the University of Luebeck)"
@@ -53,15 +53,16 @@ class Gazecom(Dataset):
     """Gaze of up to 36 viewers on the same clips; a viewer is a client, a window a sample.
 
     Attributes:
-        people: viewers to load, such as ("P01", "P07"); all with enough clips by default.
-        window: frames of a sample.
-        every_s: seconds from one frame of a window to the next, a multiple of 0.2.
-        hop: number of frames between the starts of windows; default: no overlap.
-        size: (width, height) of the frames in pixels.
+        people: viewers to load, such as ("P01", "P07"); by default all who have enough clips.
+        window: number of frames in a sample.
+        every_s: seconds between neighbouring frames of a window, a multiple of 0.2.
+        hop: number of frames from one window's start to the next; default: windows do not overlap.
+        size: (width, height) to which frames are resized, in pixels.
         clips: numbers of clips for training, validation and test, the same for all viewers.
-        min_clips: smallest number of a viewer's clips in every part.
-        split_seed: fixes which clips are tested.
-        exclude_donors: whether to leave out the recordings that gave crops to the rebuilt frames.
+        min_clips: fewest clips of a viewer in each of training, validation and test.
+        split_seed: seed of the split of the clips.
+        exclude_donors: whether to leave out the donors' recordings, whose crops the frames consist
+            of.
     """
 
     people: tuple[str, ...] | None = None
@@ -80,15 +81,15 @@ class Gazecom(Dataset):
         return self.every_s
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and split by clip, for all viewers alike.
+        """Read and verify the data, and split by clip; all viewers have the same split.
 
-        Columns: `frame_ids` int64 `[n, window]` into bank `frames` uint8
-        `[all frames, height, width, 3]`, `points` float32 `[n, window, 1, 2]` in [0, 1] (NaN: gaze
-        lost), `scene` int64 `[n]` = 1000 clip + first frame.
+        Columns of the samples: `frame_ids` int64 `[n, window]`, rows of the bank `frames` uint8
+        `[all frames, height, width, 3]`; `points` float32 `[n, window, 1, 2]`, gaze (x, y) in [0,
+        1], NaN if gaze was lost; `scene` int64 `[n]`, 1000 x clip number + first frame.
 
         Raises:
-            DataError: a file is missing, truncated or of another version, a person is unknown or
-                has too few clips for the split, or a clip is shorter than the window.
+            DataError: a file is missing, truncated or of another version. A person is unknown or
+                has too few clips for the split. A clip is shorter than the window.
             ConfigError: an option is out of range.
         """
         stride = self._stride()
@@ -137,11 +138,14 @@ class Gazecom(Dataset):
         return stride
 
     def _deal(self, gaze: dict[str, dict[int, np.ndarray]], count: int) -> list[set[int]]:
-        """Return the clips of the three parts.
+        """Return the numbers of the clips for training, validation and test.
 
-        Of the seed's shuffles, the first is taken that gives everybody with at least 3 `min_clips`
-        clips at least `min_clips` in each part. The shuffle depends on who has seen which
-        clip in the whole file, never on the gaze.
+        Clips are shuffled again and again with one seed. The first shuffle is taken in which every
+        viewer with at least 3 `min_clips` clips has at least `min_clips` clips in each part. The
+        choice depends on who has seen which clip in the whole file, and not on the gaze.
+
+        Raises:
+            DataError: no shuffle has this property, or there are too few clips.
         """
         # Nor on the options that leave people out, so that these move no clip to another part.
         if sum(self.clips) > count:
@@ -168,7 +172,11 @@ class Gazecom(Dataset):
     def _people_to_load(
         self, gaze: dict[str, dict[int, np.ndarray]], dealt: list[set[int]]
     ) -> tuple[list[str], dict[str, list[int]]]:
-        """Return the viewers to load, and the clips per part of those who have too few."""
+        """Return the viewers to load, and for viewers with too few clips their number in each part.
+
+        Raises:
+            DataError: a viewer in `people` is unknown or has too few clips, or nobody has enough.
+        """
         counts = {p: [len(part & set(own)) for part in dealt] for p, own in gaze.items()}
         for person in self.people or ():
             if person not in counts:
@@ -189,7 +197,10 @@ class Gazecom(Dataset):
     def _windows(
         self, own: dict[int, np.ndarray], stride: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the columns of all windows of these clips, and which windows hold any gaze."""
+        """Return the columns of all windows of some clips, and which windows have any gaze.
+
+        `own` maps a clip's number to the gaze `[100, 2]`; `stride` is the step between frames.
+        """
         span = (self.window - 1) * stride + 1
         hop = self.window * stride if self.hop is None else self.hop
         starts = np.arange(0, FRAMES - span + 1, hop)
@@ -225,10 +236,10 @@ class Gazecom(Dataset):
 
 
 def read_gaze(folder: Path) -> tuple[list[str], dict[str, dict[int, np.ndarray]]]:
-    """Return the clip names, and person -> clip number -> gaze at the frames, `[100, 2]`.
+    """Return the clip names, and person -> clip number -> gaze in the frames, `[100, 2]`.
 
-    A frame takes the nearest valid 25 Hz row within 0.04 s: the row that starts with it, else the
-    row before, else the row after; NaN if none of them is valid.
+    A frame's gaze is a valid row of the 25 Hz table: the row that starts at the frame's time, else
+    the row 0.04 s before, else the row 0.04 s after. If none of the three is valid, it is NaN.
 
     Raises:
         DataError: the file is missing, damaged or of another version, or has NaN in valid gaze.
@@ -279,7 +290,10 @@ def _read_frames(folder: Path, names: list[str], size: tuple[int, int]) -> torch
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with the published counts of clips, frames, people and gaze rows."""
+    """Compare a folder with the published counts; return the lines of `vergence data check`.
+
+    The counts are those of clips, frames, people, recordings and gaze rows.
+    """
     frames = len(list((root / "frames").glob("*/f*.jpg")))
     lines = Checks([compare("frames", frames, CLIPS * FRAMES, WHERE)])
     with lines.reading("gaze and frames"):

@@ -1,4 +1,4 @@
-"""Splits by published lists of clips, and people dealt to a few clients as in a paper.
+"""Splits by published lists of clips, and people grouped into a few clients as in a paper.
 
 Used by `data.gaze_video.ego4d` and `data.gaze_video.egtea`.
 """
@@ -29,7 +29,7 @@ from vergence.data.io.checks import Check, Checks, need_file
 from vergence.errors import DataError
 
 GLC = "https://github.com/BolinLai/GLC, folder data"
-"""Where the lists are published."""
+"""Where the lists are published, for error messages."""
 # Frame times are not exact: a window may begin or end half a frame outside its clip.
 HALF_FRAME_S = 1 / 60
 
@@ -39,13 +39,13 @@ class OfficialOptions(WindowOptions):
     """Options of data sets with published lists of clips for training and for testing.
 
     Attributes:
-        split: "time": each person's windows are split in time. "official": the published lists
-            say which clips are for training and which for testing; the last of each person's
-            training windows validate, as many as `shares` has for validation outside the test,
-            `gap_s` behind the others.
-        clients: number of clients to which people are dealt, each with all windows of its people;
-            0: each person is a client.
-        deal_seed: seed of the dealing.
+        split: "time": each person's windows are split in time. "official": the published lists say
+            which clips are for training and which for testing. The last of each person's training
+            windows are then for validation, at least `gap_s` after the others; their fraction of
+            the training windows is that of `shares`, without the test share.
+        clients: number of clients among which people are divided; a client has all windows of its
+            people. 0: each person is a client.
+        deal_seed: seed of the random division of people among clients.
     """
 
     split: Literal["time", "official"] = "time"
@@ -53,17 +53,17 @@ class OfficialOptions(WindowOptions):
     deal_seed: Annotated[int, Ge(0)] = 0
 
     unit: ClassVar[str] = "people"
-    """The word for the people who are dealt."""
+    """The word for people in messages: "people", or in a data set "subjects" or "videos"."""
 
     @property
     def validation_share(self) -> float:
-        """Share of validation among the windows for training and validation."""
+        """Fraction of the windows for training and validation that are for validation."""
         train, val, _ = self.shares
         return val / (train + val)
 
     @property
     def grouping(self) -> str:
-        """Description of clients of several people; empty where each client is one person."""
+        """Description of clients with several people each; "" if each client is one person."""
         if not self.clients:
             return ""
         return (
@@ -72,7 +72,9 @@ class OfficialOptions(WindowOptions):
         )
 
     def deal(self, people: Iterable[str], tested: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the people of each client: groups of near equal size, `tested` spread evenly.
+        """Return client -> its people, in groups whose sizes differ by at most one.
+
+        People in `tested`, who have test clips, are spread evenly over the clients.
 
         Raises:
             DataError: there are fewer people than clients.
@@ -94,9 +96,10 @@ class OfficialOptions(WindowOptions):
 
 
 class ListedClip(NamedTuple):
-    """Clip of a list: its person, the recording that it is cut from, and its times there (s).
+    """A clip of a published list.
 
-    `source` is the name of a recording, or of its session; `part` is TRAIN or TEST.
+    `source` is the id of a recording, or the name of its session. `start_s` and `end_s` are its
+    times in that source, in seconds. `part` is TRAIN or TEST.
     """
 
     name: str
@@ -108,14 +111,14 @@ class ListedClip(NamedTuple):
 
 
 class OfficialClips:
-    """Clips of the lists for training and for testing.
+    """The clips of two published lists, for training and for testing.
 
     Args:
-        lists: names of the files for training and for testing.
+        lists: file names of the lists for training and for testing.
         clips: all clips of both lists.
 
     Raises:
-        DataError: a clip is for training and for testing, or twice in a list.
+        DataError: a clip is in both lists, or twice in a list.
     """
 
     def __init__(self, lists: tuple[str, str], clips: Sequence[ListedClip]) -> None:
@@ -134,7 +137,7 @@ class OfficialClips:
             own.sort(key=lambda clip: clip.start_s)
 
     def of(self, window: GazeWindow) -> ListedClip | None:
-        """Return the listed clip in which all frames of a window lie."""
+        """Return the listed clip in which all frames of a window lie; None if there is none."""
         recording = window.recording
         own = self.by_source.get(recording.id) or self.by_source.get(recording.session, [])
         at = bisect_right(own, window.start_s + HALF_FRAME_S, key=lambda clip: clip.start_s) - 1
@@ -142,7 +145,7 @@ class OfficialClips:
         return own[at] if inside else None
 
     def people(self, part: int) -> dict[str, int]:
-        """Return the number of clips in a part, for each person who has any."""
+        """Return person -> number of clips in a part (TRAIN or TEST), for people who have any."""
         counts: dict[str, int] = {}
         for clip in self.clips:
             if clip.part == part:
@@ -152,10 +155,12 @@ class OfficialClips:
     def split(
         self, person: str, cut: Sequence[GazeWindow], options: OfficialOptions
     ) -> list[list[GazeWindow]]:
-        """Return a person's windows for training, validation and test, all in listed clips.
+        """Return a person's windows for training, validation and test.
+
+        Windows outside the listed clips are left out. `cut` holds all of the person's windows.
 
         Raises:
-            DataError: there are too few training windows to validate on some of them.
+            DataError: there are too few training windows to set some aside for validation.
         """
         clips = [self.of(w) for w in cut]
         parts = [None if clip is None else clip.part for clip in clips]
@@ -173,7 +178,10 @@ class OfficialClips:
     def description(
         self, split: Iterable[Sequence[Sequence[GazeWindow]]], validation_share: float
     ) -> str:
-        """Return a description of the split, with the number of listed clips that have samples."""
+        """Return a sentence on the split, with the number of listed clips that have samples.
+
+        `split` holds for each person the windows for training, validation and test.
+        """
         used = {clip for parts in split for part in parts for w in part if (clip := self.of(w))}
         sizes = [
             f"{name} (samples of {sum(c.part == part for c in used):,} of "
@@ -187,7 +195,7 @@ class OfficialClips:
 
 
 def need_list(path: Path) -> Path:
-    """Return the path of a list that exists.
+    """Return the path of a list, after checking that the file exists.
 
     Raises:
         DataError: the list is missing; the message says where it is published.
@@ -203,11 +211,15 @@ def dealt_federation(
     about: Mapping[str, str],
     official: OfficialClips | None,
 ) -> Federation:
-    """Make a federation of recordings: cut, split in time or by the lists, deal, decode.
+    """Make a federation whose clients may have several people each.
+
+    Recordings are cut into windows, and each person's windows are split in time, or by the lists if
+    `official` is given. People are then divided among clients, and frames are decoded. `where` is
+    the folder of the recordings, for messages. `about` has entries for `Federation.about`.
 
     Raises:
-        DataError: as in `recording.federation`; a client would have no clips for training or for
-            testing, or there are fewer people than clients.
+        DataError: a recording cannot be used, or a person has too few windows. A client would have
+            no windows for training or for testing. There are fewer people than clients.
     """
     cut = CutRecordings.of(options, recordings, where)
     if official is None:
@@ -239,9 +251,9 @@ def dealt_federation(
 def check_clients(
     options: OfficialOptions, people: Collection[str], read: Callable[[], OfficialClips]
 ) -> list[Check]:
-    """Return the lines of a check on each client's people and their number of listed clips.
+    """Return lines of `vergence data check` on each client's people and number of listed clips.
 
-    `read` reads the lists; it is called where they make the split.
+    `read` reads the lists; it is called only if the option `split` is "official".
     """
     out = Checks()
     with out.reading("clients"):

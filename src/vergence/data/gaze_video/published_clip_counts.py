@@ -1,4 +1,4 @@
-"""Clip counts in the FedCPF paper, next to those of the official lists.
+"""Numbers of clips in the FedCPF paper, compared with those in the official lists.
 
 Used by `data.gaze_video.ego4d` and `data.gaze_video.egtea`.
 
@@ -15,10 +15,16 @@ STATED = {"egtea": ("EGTEA Gaze+", 6456, 1404), "ego4d": ("Ego4D", 8140, 2035)}
 def paper_counts(
     name: str, lists: dict[str, int], pieces: dict[str, int] | None = None, tried: str = ""
 ) -> Check:
-    """Return the line of a check that reports the paper's counts, and never fails.
+    """Return a line of `vergence data check` that states the paper's numbers of clips.
 
-    `lists` are the clips in the official lists at hand, `pieces` whole clips of 5 s in them, both
-    by "train" and "test". `tried` describes the nearest counts.
+    It never fails, because no tried rule on the official lists gives these numbers.
+
+    Args:
+        name: the data set, egtea or ego4d.
+        lists: "train" and "test" -> number of clips in the official list, for the lists that are
+            there.
+        pieces: the same for whole stretches of 5 s in these clips; None: not stated.
+        tried: a remark on the rules that come nearest to the paper's numbers.
     """
     # No rule on the official lists that was tried gives the paper's counts.
     _, train, test = STATED[name]

@@ -1,10 +1,11 @@
 """Pupil Labs glasses: Player export (Core, Invisible), Cloud export, and Neon's native recording.
 
-A recording is a folder with `gaze_positions.csv` and `world_timestamps.csv` (Player; times in
-seconds, origin bottom-left), with `gaze.csv` and `world_timestamps.csv` (Cloud; UTC nanoseconds,
-pixels from the top-left), or with `gaze psN.raw` / `.time` (Neon native 2.x; pixels from the
-top-left, UTC nanoseconds, several parts). The scene video lies beside them as mp4. The first folder
-below `root` is the person. Clocks may jump back: samples are put in time order.
+A recording is a folder of one of three kinds, each with the scene video as mp4. A Player export has
+`gaze_positions.csv` and `world_timestamps.csv`, with times in seconds and the origin at the bottom
+left. A Cloud export has `gaze.csv` and `world_timestamps.csv`, with UTC nanoseconds and pixels from
+the top left. A native Neon recording 2.x has `gaze psN.raw` and `gaze psN.time` in several parts N,
+with UTC nanoseconds and pixels from the top left. The first folder below `root` is the person. A
+clock may jump back, so samples are put in time order.
 
 Licence: that of the recordings.
 
@@ -40,9 +41,9 @@ from vergence.errors import DataError
 
 INVISIBLE_SIZE = (1088, 1080)
 NEON_SIZE = (1600, 1200)
-"""Width and height of the scene cameras' pictures in pixels."""
+"""Width and height of the scene camera's picture in pixels, of Neon and of Invisible."""
 MIN_CONFIDENCE = 0.6
-"""Confidence below which Pupil Core calls a pupil unreliable."""
+"""Pupil Core calls a pupil detection with a lower confidence unreliable."""
 WHERE = "put exports of Pupil Player or Cloud, or Neon recordings, in folders below root"
 ABOUT = {
     "licence": "of the recordings at root; none is packaged",
@@ -53,25 +54,25 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Pupil(WindowOptions, Dataset):
-    """Windows of Pupil Labs recordings; a person is a folder below root."""
+    """Windows of Pupil Labs recordings; each folder directly below root is a person."""
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder."""
+        """Return every recording below a folder."""
         return recordings(root)
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut and split.
+        """Read the recordings, cut them into windows, and split each person's windows in time.
 
         Raises:
             ConfigError: an option is out of range.
-            DataError: a recording is incomplete or unreadable, or a person has too few clips.
+            DataError: a recording is incomplete or unreadable, or a person has too few windows.
         """
         folder = data_folder(root, "pupil", WHERE)
         return federation(self, recordings(folder), folder, ABOUT)
 
 
 def recordings(root: Path) -> list[Recording]:
-    """Return every recording below `root`, in the order of their paths."""
+    """Return every recording below `root`, sorted by path."""
     names = ("gaze_positions.csv", "gaze.csv", "gaze ps1.raw", "world_timestamps.csv")
     return [
         recording for place in recording_folders(root, *names) for recording in read(place, root)
@@ -79,7 +80,7 @@ def recordings(root: Path) -> list[Recording]:
 
 
 def read(folder: Path, root: Path | None = None) -> list[Recording]:
-    """Read one folder: one recording, or one per part of a Neon recording.
+    """Return the recordings in one folder: one, or one per part of a native Neon recording.
 
     Raises:
         DataError: there is video without gaze, or a file is missing, damaged or of another version.
@@ -100,7 +101,8 @@ def read(folder: Path, root: Path | None = None) -> list[Recording]:
 def read_player(folder: Path, name: str, person: str) -> Recording:
     """Read a Pupil Player export.
 
-    `source_frame` is the export's world_index, which an export of a part of the video shifts.
+    `source_frame` is the column world_index. If only a part of the video was exported, this number
+    differs from the frame's number in the exported video.
     """
     path = folder / "gaze_positions.csv"
     needed = ["gaze_timestamp", "world_index", "confidence", "norm_pos_x", "norm_pos_y"]
@@ -133,7 +135,10 @@ def read_player(folder: Path, name: str, person: str) -> Recording:
 
 
 def read_cloud(folder: Path, name: str, person: str) -> Recording:
-    """Read a Pupil Cloud export (Invisible or Neon); blinks and unworn glasses are untracked."""
+    """Read a Pupil Cloud export of Invisible or Neon.
+
+    Samples during a blink, or while the glasses are not worn, are untracked.
+    """
     path = folder / "gaze.csv"
     needed = ["timestamp [ns]", "gaze x [px]", "gaze y [px]"]
     table = read_table(path, needed, "gaze.csv of Pupil Cloud")
@@ -166,10 +171,10 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
 
 
 def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
-    """Read a native Neon recording: one recording per part of the scene video.
+    """Return the recordings of a native Neon folder: one per part of the scene video.
 
     Raises:
-        DataError: the format version is not 2.x, or raw and time files do not belong together.
+        DataError: the format version is not 2.x, or a raw and a time file differ in length.
     """
     info = _json(folder / "info.json")
     version = str(info.get("data_format_version"))
@@ -221,7 +226,10 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
 def label_fixations(
     t: NDArray[np.float64] | NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
 ) -> NDArray[np.int8]:
-    """Return FIXATION inside the intervals and SACCADE outside (int8, one per time)."""
+    """Return FIXATION for times in the intervals and SACCADE for others, int8, one per time.
+
+    Interval i is from `start[i]` to `end[i]`, on the clock of the times `t`.
+    """
     return np.where(_inside_intervals(t, start, end), Event.FIXATION, Event.SACCADE).astype(np.int8)
 
 
@@ -277,9 +285,10 @@ def _read_records(path: Path, kind: np.dtype) -> NDArray:
 
 
 def _scene_camera(path: Path) -> tuple[tuple[int, int], float | None]:
-    """Return the size of the scene image and its horizontal field of view (pinhole, degrees).
+    """Return the scene picture's (width, height), and its horizontal field of view in degrees.
 
-    The export does not state the size: the principal point distinguishes Invisible from Neon.
+    The export does not state the size: it is that of Invisible or of Neon, whichever has its middle
+    nearer to the principal point. The lens is taken for a pinhole.
     """
     if not path.is_file():
         raise DataError(f"{path} is missing; export it with the recording, it tells the camera")
@@ -316,5 +325,5 @@ def _need_frame_times(count: int, path: Path) -> None:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare video frames with the recorder's frame times, and check for usable gaze."""
+    """Compare frames of videos and recorders, and look for gaze; return the lines of a check."""
     return check_recordings(recordings, root, WHERE)

@@ -1,4 +1,4 @@
-"""Recordings (video and gaze on one clock), and the windows of them that become samples.
+"""Recordings (video and gaze on one clock), and the windows of frames that become samples.
 
 Used in `data` and `video`.
 """
@@ -40,13 +40,14 @@ from vergence.errors import ConfigError, DataError
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Recording of one person's view and gaze.
+    """Recording of one person's scene video and gaze.
 
-    `gaze.t_s` is on the clock of `frame_times_s` (seconds; one per frame). If `frame_times_s` is
-    None, the clock is that of the video, counted from its first frame or, with `container_clock`,
-    from the video file's own zero, which may be before the first frame. `start_s` is the start of
-    the recording in its `session`: a split keeps gaps between recordings of one session. `fov_deg`
-    is the horizontal field of view, None where the files do not state it.
+    `frame_times_s` holds the time of each frame in seconds, and gaze is on the same clock. If it is
+    None, gaze is on the video's clock. This clock's 0 is the first frame or, with
+    `container_clock`, the video file's own zero, which may be before the first frame. `start_s` is
+    the recording's start in its `session`, in seconds; a split in time keeps gaps between
+    recordings of one session, too. `fov_deg` is the scene camera's horizontal field of view, or
+    None if the files do not state it.
     """
 
     id: str
@@ -63,8 +64,8 @@ class Recording:
         """Open the video and put its frames on the clock of the gaze.
 
         Raises:
-            DataError: there is gaze but no video, the video cannot be read, or it has another
-                number of frames than the recorder noted.
+            DataError: there is gaze but no video, the video cannot be read, or its number of frames
+                differs from the number of `frame_times_s`.
         """
         if self.video is None:
             raise DataError(
@@ -87,16 +88,16 @@ class Recording:
         return replace(footage, times_s=times_s)
 
     def gaze_per_frame(self, footage: Footage, max_gap_ms: float = 40.0) -> Gaze:
-        """Return the gaze record of every frame; see `Gaze.at`."""
+        """Return a gaze record with one sample for every frame; see `Gaze.at`."""
         return self.gaze.at(footage.times_s, max_gap_ms)
 
 
 @dataclass(frozen=True)
 class GazeWindow:
-    """Frames of one recording that make one sample, and the scored gaze in each.
+    """Frames of one recording that make one sample, and the gaze in each frame.
 
-    `rows` int64 `[T]`; `points` float32 `[T, 1, 2]`, NaN = not scored; `start_s`, `end_s` on the
-    clock of the session.
+    `rows` int64 `[T]` are the frames' numbers. `points` float32 `[T, 1, 2]` is gaze (x, y), NaN if
+    metrics do not use it. `start_s` and `end_s` are seconds on the clock of the session.
     """
 
     recording: Recording
@@ -108,21 +109,22 @@ class GazeWindow:
 
 @dataclass(frozen=True)
 class WindowOptions(NamedOptions):
-    """Options of all data sets of recordings: how they are cut into samples and split.
+    """Options of all data sets of recordings: how recordings are cut into samples and split.
 
     Attributes:
-        size: (width, height) of the frames in pixels; frames are squeezed, not cropped.
-        window: frames in a sample.
+        size: (width, height) of the frames in pixels; frames are resized to it without cropping.
+        window: number of frames in a sample.
         step_s: seconds between the frames of a sample.
         stride_s: seconds between the starts of samples.
-        gap_s: least seconds between the parts of a person's split (5 or more).
-        shares: shares of a person's windows for training, validation and test.
-        max_gap_ms: frames without a gaze measurement within this time are not scored.
-        short: what to do with a clip shorter than one sample: "error" or "skip" (counted).
-        people: the people to load; empty = everybody.
-        clip_s: seconds of a clip, for papers that count in clips: a recording is cut into whole
-            clips, one behind the other, and a sample has `window` frames evenly over a clip.
-            0 = cut by step_s and stride_s instead.
+        gap_s: least seconds between a person's windows for training, validation and test; 5 or
+            more.
+        shares: fractions of a person's windows for training, validation and test.
+        max_gap_ms: metrics do not use frames without a gaze measurement within this time.
+        short: what to do with a recording shorter than one sample: "error", or "skip" and count it.
+        people: names of the people to load; empty: everybody.
+        clip_s: length of a clip in seconds, for papers that count clips. A recording is cut into
+            consecutive whole clips; each is a sample of `window` evenly spaced frames. 0: the
+            recording is cut by step_s and stride_s instead.
     """
 
     size: FrameSize = (64, 64)
@@ -143,12 +145,12 @@ class WindowOptions(NamedOptions):
 
     @property
     def frame_step_s(self) -> float | None:
-        """Seconds between the frames of a sample."""
+        """Seconds between neighbouring frames of a sample."""
         return self.pace_s[0]
 
     @property
     def pace_s(self) -> tuple[float, float]:
-        """Seconds between the frames of a sample and between the starts of samples."""
+        """Seconds between neighbouring frames of a sample, and between the starts of samples."""
         if self.clip_s:
             return self.clip_s / self.window, self.clip_s
         return self.step_s, self.stride_s
@@ -168,7 +170,7 @@ class WindowOptions(NamedOptions):
             )
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder; by default there are none.
+        """Return the recordings in a folder; data sets override this method, which returns none.
 
         Raises:
             DataError: a file is missing or cannot be used.
@@ -176,7 +178,7 @@ class WindowOptions(NamedOptions):
         return ()
 
     def choose(self, recordings: Sequence[Recording], where: str) -> list[Recording]:
-        """Return the recordings of the people to load.
+        """Return the recordings of the people to load; `where` is their folder, for messages.
 
         Raises:
             DataError: there are no recordings, or one of `people` has none.
@@ -196,10 +198,12 @@ class WindowOptions(NamedOptions):
 
 
 def cut_windows(recording: Recording, footage: Footage, options: WindowOptions) -> list[GazeWindow]:
-    """Cut a recording into windows; leave out those without a scored frame.
+    """Cut a recording into windows of frames.
+
+    Windows in which metrics use the gaze of no frame are left out.
 
     Raises:
-        DataError: the clip is shorter than one window and `options.short` is "error".
+        DataError: the recording is shorter than one window, and `options.short` is "error".
     """
     times = footage.times_s
     length, need = float(times[-1] - times[0]), options.span_s
@@ -239,9 +243,10 @@ def cut_windows(recording: Recording, footage: Footage, options: WindowOptions) 
 def decode_samples(
     parts: Sequence[Sequence[GazeWindow]], opened: Mapping[int, Footage], size: tuple[int, int]
 ) -> list[Samples]:
-    """Make samples of each of these parts, with a bank of their frames.
+    """Decode frames, and return the samples of each part.
 
-    `opened` maps the `id` of a recording to its footage.
+    A part is a list of windows, such as those of one client for training. Its samples share a bank
+    of frames of `size` (width, height). `opened` maps the `id()` of each recording to its footage.
     """
     cuts, numbers = zip(*(_frames_needed(part, opened) for part in parts), strict=True)
     out = []
@@ -259,7 +264,7 @@ def decode_samples(
 def _frames_needed(
     part: Sequence[GazeWindow], opened: Mapping[int, Footage]
 ) -> tuple[list[ClipWindow], NDArray[np.int64]]:
-    """Return the frames that these windows need, and the numbers of each window's frames."""
+    """Return the frames to decode for these windows, and each window's row numbers in this bank."""
     used: dict[int, list[GazeWindow]] = {}
     for w in part:
         used.setdefault(id(w.recording), []).append(w)
@@ -279,13 +284,15 @@ def _frames_needed(
 def federation(
     options: WindowOptions, recordings: Sequence[Recording], where: Path, about: Mapping[str, str]
 ) -> Federation:
-    """Make a federation of recordings for task `gaze_map`: cut, split in time, decode.
+    """Make a federation of recordings, in which each person is a client.
 
-    Each person is a client. `where` is the folder of the recordings.
+    Recordings are cut into windows, each person's windows are split in time, and frames are
+    decoded. The samples fit the task `gaze_map`. `where` is the folder of the recordings, for
+    messages. `about` has entries for `Federation.about`.
 
     Raises:
         DataError: there are no recordings, one of `people` has none, one cannot be read, or a
-            person has too few clips for the split.
+            person has too few windows for the split.
     """
     cut = CutRecordings.of(options, recordings, where)
     split = {person: split_in_time(person, own, options) for person, own in cut.windows.items()}
@@ -293,7 +300,7 @@ def federation(
 
 
 def time_split(options: WindowOptions) -> str:
-    """Return a description of the split by `split_in_time`."""
+    """Return a phrase that describes the split by `split_in_time`, for `Federation.about`."""
     return f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s"
 
 
@@ -302,9 +309,9 @@ class CutRecordings:
     """Recordings cut into windows, before their frames are decoded.
 
     Attributes:
-        options: how they were cut.
-        windows: windows by person, in order of names.
-        footage: footage by `id` of its recording.
+        options: how the recordings were cut.
+        windows: person -> windows, sorted by names.
+        footage: `id()` of a recording -> its footage.
         skipped: number of recordings without a usable window.
     """
 
@@ -315,7 +322,7 @@ class CutRecordings:
 
     @staticmethod
     def of(options: WindowOptions, recordings: Sequence[Recording], where: Path) -> CutRecordings:
-        """Cut the recordings of the people to load; `where` is their folder.
+        """Cut the recordings of the people to load; `where` is their folder, for messages.
 
         Raises:
             DataError: there are no recordings, one of `people` has none, or one cannot be read.
@@ -337,9 +344,10 @@ class CutRecordings:
     def federation(
         self, clients: Mapping[str, Sequence[list[GazeWindow]]], about: Mapping[str, str], why: str
     ) -> Federation:
-        """Decode every client's windows for training, validation and test.
+        """Decode frames, and return the federation of these clients.
 
-        `why` completes the note on the windows that no client has.
+        `clients` maps each client to its windows for training, validation and test. `about` has
+        entries for `Federation.about`. `why` says there why other windows are left out.
         """
         options = self.options
         # The frames of all clients in one call, so that one progress bar covers them.
@@ -363,7 +371,13 @@ class CutRecordings:
 def split_in_time(
     person: str, cut: Sequence[GazeWindow], options: WindowOptions
 ) -> list[list[GazeWindow]]:
-    """Return a person's windows for training, validation and test, without those in the gaps."""
+    """Return a person's windows for training, validation and test.
+
+    Windows in the gaps between these three parts are left out.
+
+    Raises:
+        DataError: there are too few windows.
+    """
     if not cut:
         raise DataError(too_few(person, 0, 0.0, options.gap_s))
     start, end = windows_on_one_clock(cut, options.gap_s)
@@ -374,21 +388,24 @@ def split_in_time(
 def windows_on_one_clock(
     cut: Sequence[GazeWindow], gap_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return starts and ends of a person's windows, with sessions in a row, `gap_s` apart."""
+    """Return starts and ends of a person's windows in seconds, on one clock for all sessions.
+
+    Sessions follow one another with gaps of `gap_s`.
+    """
     session = [w.recording.session or w.recording.id for w in cut]
     return join_sessions(session, [w.start_s for w in cut], [w.end_s for w in cut], gap_s)
 
 
 def recording_folders(root: Path, *patterns: str) -> list[Path]:
-    """Return the folders in or below `root` with a file of one of these patterns, in order."""
+    """Return the folders in or below `root` that hold a file of one of these patterns, sorted."""
     files = files_below(root)
     return sorted({path.parent for path in files if any(map(path.match, patterns))})
 
 
 def id_and_person(folder: Path, root: Path | None) -> tuple[str, str]:
-    """Return a recording's id (its path below `root`) and person (the first folder of it).
+    """Return a recording's id and person: its path below `root`, and that path's first folder.
 
-    Both are the folder's own name if it is `root` itself, or if `root` is None.
+    If the folder is `root` itself, or `root` is None, both are the folder's name.
     """
     below = folder.relative_to(root or folder)
     name = folder.resolve().name
@@ -396,7 +413,7 @@ def id_and_person(folder: Path, root: Path | None) -> tuple[str, str]:
 
 
 def check_videos(paths: Sequence[Path]) -> list[Check]:
-    """Return the lines of a check on video files: the faults, and how many files open."""
+    """Return lines of `vergence data check` on video files: each fault, and how many files open."""
     out = Checks()
     for path in with_progress(paths, "videos"):
         with out.reading(path.name):
@@ -411,14 +428,14 @@ def check_recordings(
     what: str = "recordings",
     frames: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Check]:
-    """Return the lines of a check on recordings: usable gaze in each, and a video that fits it.
+    """Return lines of `vergence data check`: whether each recording has valid gaze and a video.
 
     Args:
-        read: returns the recordings below a folder.
-        root: the folder.
-        hint: what the user can do where there are none.
-        what: the word for recordings in the lines.
-        frames: the expected number of frames of known recordings, by id.
+        read: function that returns the recordings below a folder.
+        root: the folder to check.
+        hint: what the user can do if there are no recordings.
+        what: the lines' word for recordings.
+        frames: id of a recording -> expected number of frames, for recordings where it is known.
     """
     out = Checks()
     with out.reading(what, ConfigError):

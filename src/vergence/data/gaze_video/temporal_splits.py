@@ -1,4 +1,4 @@
-"""Temporal splits inside one person: train, then validation, then test, with gaps between.
+"""Splits of one person's windows in time: train, then validation, then test, with gaps between.
 
 Used by `data.gaze_video.ego4d`, `data.gaze_video.egtea`, `data.gaze_video.official_split` and
 `data.gaze_video.recording`.
@@ -21,7 +21,11 @@ MIN_GAP_S = 5.0
 def join_sessions(
     sessions: Sequence[str], start_s: ArrayLike, end_s: ArrayLike, gap_s: float = MIN_GAP_S
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Put sessions in a row by name, `gap_s` apart; return the windows' new starts and ends."""
+    """Put sessions one after another on one clock, and return the windows' new starts and ends.
+
+    Each window has a session, a start and an end in seconds. Sessions are sorted by name and follow
+    one another with gaps of `gap_s`.
+    """
     start, end = np.array(start_s, np.float64), np.array(end_s, np.float64)
     names = np.array(sessions)
     offset = 0.0
@@ -41,15 +45,16 @@ def temporal_split(
     gap_s: float = MIN_GAP_S,
     shares: tuple[float, float, float] = (0.70, 0.15, 0.15),
 ) -> NDArray[np.int8]:
-    """Give each window (start and end, seconds, any order) a part: TRAIN, VAL, TEST or DROPPED.
+    """Return a part for each of a person's windows: TRAIN, VAL, TEST or DROPPED, int8 `[windows]`.
 
-    Every window of a later part starts at least `gap_s` after the last window of the part before
-    it has ended; windows in between are dropped. The cuts divide the other windows by `shares`, as
-    nearly as the gaps allow.
+    Windows are given by start and end in seconds, in any order. All windows for validation start at
+    least `gap_s` after the last training window has ended, and windows for test at least `gap_s`
+    after those for validation. Windows in between are dropped. The sizes of the parts are as near
+    to `shares` as the gaps allow.
 
     Raises:
         ConfigError: `gap_s` is below 5 s.
-        DataError: a part would stay empty.
+        DataError: a part would be empty.
     """
     if gap_s < MIN_GAP_S:
         raise ConfigError(
@@ -88,12 +93,13 @@ def temporal_split(
 def hold_out(
     person: str, start_s: ArrayLike, end_s: ArrayLike, gap_s: float, share: float
 ) -> NDArray[np.int8]:
-    """Give each window of a person's training TRAIN, VAL or DROPPED: the last `share` validates.
+    """Return TRAIN, VAL or DROPPED for each of a person's training windows, int8 `[windows]`.
 
-    It works like `temporal_split`, on windows without those for testing.
+    The last windows are for validation, about `share` of those kept. They start at least `gap_s`
+    after the last training window has ended; windows in between are dropped.
 
     Raises:
-        DataError: a part would stay empty.
+        DataError: a part would be empty.
     """
     start, end = np.asarray(start_s, np.float64), np.asarray(end_s, np.float64)
     n = len(start)
@@ -120,7 +126,7 @@ def too_few(
     gap_s: float,
     parts: str = "train, validation and test",
 ) -> str:
-    """Return the message for a person whose windows do not fill these parts."""
+    """Return the error message for a person who has too few windows for these parts."""
     return (
         f"person '{person}' has too few clips for the split: {windows} windows over "
         f"{seconds:.1f} s do not fill {parts} with gaps of {gap_s:g} s; add "

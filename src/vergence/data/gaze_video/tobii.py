@@ -1,25 +1,26 @@
-"""Tobii Pro Glasses 2 and 3: recordings as they lie on the SD card.
+"""Tobii Pro Glasses 2 and 3: recordings as the glasses write them on the SD card.
 
-Glasses 2: segments with `livedata.json.gz` and `fullstream.mp4`. Each line of livedata is one JSON
-object; `gp` is gaze in fractions of the scene image from its top-left corner, `s` = 0 means good,
-`ts` counts microseconds of the device. `vts` lines pair `ts` with the presentation time in the mp4
-(microseconds), so gaze is on the container's clock; without them `pts` lines pair it with the
-90 kHz clock of the live stream, whose first line is then taken as time 0 of the mp4.
+Glasses 2: a recording consists of segments, folders with `livedata.json.gz` and `fullstream.mp4`.
+Each line of livedata is one JSON object. `gp` is gaze in fractions of the scene image from its
+top-left corner, `s` = 0 means valid, and `ts` is the device's clock in microseconds. Lines with
+`vts` pair a `ts` with a presentation time in the mp4, in microseconds; so gaze is put on the clock
+of the video file. Without these lines, lines with `pts` pair a `ts` with the 90 kHz clock of the
+live stream; the first of these lines is taken for time 0 of the mp4.
 
-Glasses 3: `gazedata.gz` and `scenevideo.mp4`. Each line is one JSON object of type "gaze":
-`timestamp` counts seconds from the start of the recording, as the presentation times of the mp4 do,
-whose first frame may come later: gaze is on the container's clock. `data.gaze2d` is gaze in
-fractions of the scene image from its top-left corner; `data` without it means that the eyes were
-not found. The first folder below `root` is the person.
+Glasses 3: a folder with `gazedata.gz` and `scenevideo.mp4`. Each line is one JSON object of type
+"gaze". `timestamp` counts seconds from the start of the recording, as the presentation times of the
+mp4 do; the first frame may come later. So gaze is on the clock of the video file. `data.gaze2d` is
+gaze in fractions of the scene image from its top-left corner; if it is missing, the eyes were not
+found. For both glasses, the first folder below `root` is the person.
 
 Licence: that of the recordings.
 
 Used by `data.gaze_video.gaze_table`.
 
-Source: github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide, no original file of Glasses 3
-was at hand; `vts`: tobiipro.com, "How can I synchronize the video and the gaze data from Tobii Pro
-Glasses 2?"; public readers of both glasses (dcnieho/glassesTools) compare gaze with presentation
-times too, empty edits of the mp4 included.
+Source: github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide; the reader was not tried on
+original files of Glasses 3. For `vts`: tobiipro.com, "How can I synchronize the video and the gaze
+data from Tobii Pro Glasses 2?". Public readers of both glasses (dcnieho/glassesTools) match gaze
+with presentation times too, and count empty edits of the mp4.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ GAZE3, VIDEO3 = "gazedata.gz", "scenevideo.mp4"
 PTS_HZ = 90_000
 # A record has some hundreds of characters: a longer line only fills the memory.
 LONGEST = 1 << 20
-"""Characters that a line may have."""
+"""Most characters of a line."""
 # Records unpack to a tenth of this; a file made to fill the memory unpacks to more.
 MAX_UNPACK_RATIO, SLACK = 200, 16 << 20
-"""Most that a file may unpack to: so many times its size, and so many bytes more."""
+"""Most bytes that a file may unpack to: this many per byte of the file, plus a constant."""
 WHERE = (
     f"put segments ({LIVE} beside {VIDEO}, or of Glasses 3 {GAZE3} beside {VIDEO3}) of the SD card "
     "in folders below root"
@@ -69,30 +70,30 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Tobii(WindowOptions, Dataset):
-    """Windows of Tobii Glasses 2 and 3 recordings; a person is a folder below root."""
+    """Windows of Tobii Glasses 2 and 3 recordings; each folder directly below root is a person."""
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Read the recordings in a folder."""
+        """Return every recording below a folder."""
         return recordings(root)
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, cut and split.
+        """Read the recordings, cut them into windows, and split each person's windows in time.
 
         Raises:
             ConfigError: an option is out of range.
-            DataError: a segment is incomplete or unreadable, or a person has too few clips.
+            DataError: a segment is incomplete or unreadable, or a person has too few windows.
         """
         folder = data_folder(root, "tobii", WHERE)
         return federation(self, recordings(folder), folder, ABOUT)
 
 
 def recordings(root: Path) -> list[Recording]:
-    """Return every segment below `root`, in the order of their paths."""
+    """Return one recording per segment below `root`, sorted by path."""
     return [read(place, root) for place in recording_folders(root, LIVE, VIDEO, GAZE3, VIDEO3)]
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
-    """Read the gaze of one segment; its video is first opened when it is needed.
+    """Read the gaze of one segment; its video is opened later, when its frames are needed.
 
     Raises:
         DataError: there is video without gaze, or the gaze is truncated or of another version.
@@ -107,10 +108,13 @@ def read(folder: Path, root: Path | None = None) -> Recording:
 
 
 def read_livedata(path: Path) -> Gaze:
-    """Read the gaze of a segment on its video's clock; a status other than 0 is untracked.
+    """Read the gaze of a Glasses 2 segment, on the clock of its video file.
+
+    A sample with a status other than 0 is untracked.
 
     Raises:
-        DataError: the file is truncated, or has no gaze or no line that pairs clock and video.
+        DataError: the file is truncated, has no gaze, or has no line that pairs device and video
+            time.
     """
     rows: list[tuple[np.int64, np.int64, float, float]] = []
     pairs: dict[str, list[tuple[np.int64, np.int64]]] = {"vts": [], "pts": []}
@@ -140,7 +144,7 @@ def read_gazedata(path: Path) -> Gaze:
     """Read the gaze of a Glasses 3 recording; lines without `gaze2d` are untracked.
 
     Raises:
-        DataError: the file is truncated, has no gaze, or a line is of another kind.
+        DataError: the file is truncated or has no gaze, or a line is not a record of Glasses 3.
     """
     rows: list[tuple[float, float, float]] = []
     for number, entry in _read_records(path):
@@ -166,7 +170,11 @@ def video_times(
     pts: Sequence[tuple[SupportsInt, SupportsInt]],
     path: Path,
 ) -> NDArray[np.float64]:
-    """Return the video time (s) of device times (us): linear between pairs, unit rate outside.
+    """Return the video time in seconds of device times `ts` in microseconds.
+
+    `vts` holds pairs of device time and video time, both in microseconds. If it is empty, `pts` is
+    used: pairs of device time and a 90 kHz clock, whose first pair counts as video time 0. Between
+    pairs the result is interpolated; outside, both clocks run at the same rate.
 
     Raises:
         DataError: there are no pairs.
@@ -183,7 +191,11 @@ def video_times(
 
 
 def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the records with their line numbers, with one line at a time in memory."""
+    """Yield (line number, record) of every line of a gzipped file, one line at a time in memory.
+
+    Raises:
+        DataError: the file is missing or truncated, a line is not JSON, or it unpacks to too much.
+    """
     number = 0
     try:
         budget = MAX_UNPACK_RATIO * path.stat().st_size + SLACK
@@ -206,5 +218,5 @@ def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def check(root: Path) -> list[Check]:
-    """Check that gaze and video of every segment can be read."""
+    """Check that gaze and video of every segment can be read; return the lines of the check."""
     return check_recordings(recordings, root, WHERE, "segments")

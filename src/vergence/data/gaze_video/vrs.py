@@ -1,8 +1,9 @@
-"""Project Aria's own formats: VRS recordings (extra `aria`) and MPS eye gaze CSV (always).
+"""Project Aria's own formats: VRS recordings (extra `aria`), and eye gaze CSV files of MPS.
 
-MPS gives gaze as angles in the central pupil frame (CPF): x to the left, y up, z forward, metres.
-Three Gen1 schemas and one Gen2 schema are in circulation; all become points in CPF here, as
-projectaria-tools 2.3.0 makes them (`get_eyegaze_point_at_depth`, `get_gaze_vergence_point`).
+MPS is Meta's Machine Perception Services, which compute gaze from recordings. It states gaze as
+angles in the central pupil frame (CPF): x to the left, y up, z forward, in metres. There are three
+CSV schemas of Gen1 and one of Gen2. Gaze of each becomes points in CPF, computed as in
+projectaria-tools 2.3.0 (`get_eyegaze_point_at_depth`, `get_gaze_vergence_point`).
 
 Used by `data.gaze_video.aria`, `data.gaze_video.gaze_table` and `data.gaze_video.recording`.
 """
@@ -30,7 +31,11 @@ KIND = "MPS eye gaze CSV (tracking_timestamp_us with yaw and pitch, or left and 
 
 @dataclass(frozen=True, eq=False)
 class CpfGaze:
-    """Gaze points in the central pupil frame: `t_us` int64 `[n]`, `point` float64 `[n, 3]` m."""
+    """Gaze points in the central pupil frame.
+
+    `t_us` int64 `[n]` is the device time in microseconds, `point` float64 `[n, 3]` the point in
+    metres, and `valid` bool `[n]` whether there is one.
+    """
 
     t_us: NDArray[np.int64]
     point: NDArray[np.float64]
@@ -38,10 +43,13 @@ class CpfGaze:
 
 
 def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
-    """Read an MPS eye gaze CSV of any schema; `depth_m` is used where it has no depth, or 0.
+    """Read an MPS eye gaze CSV of any schema.
+
+    `depth_m` is the depth of gaze in metres in Gen1 files whose depth is missing, or not above 0.
 
     Raises:
-        DataError: another file or version (the missing columns are named), or an angle is NaN.
+        DataError: the file is another one or of another version (the message names the missing
+            columns), or a time cannot be read.
     """
     table = read_table(path, ["tracking_timestamp_us"], KIND)
     if "yaw_rads_cpf" in table and "left_pitch_rads_cpf" in table:
@@ -74,7 +82,10 @@ def _cyclopean_points(table: DelimitedTable, depth_m: float) -> NDArray[np.float
 
 
 def _vergence_points(table: DelimitedTable) -> NDArray[np.float64]:
-    """Return the midpoint of the shortest line between the two eyes' rays (Gen2)."""
+    """Return the points `[n, 3]` where the two eyes' rays come nearest to each other (Gen2).
+
+    Each is the midpoint of the shortest line between the rays; NaN if they are parallel.
+    """
     origin, ray = {}, {}
     for side in ("left", "right"):
         names = [f"t{axis}_{side}_eye_cpf" for axis in "xyz"]
@@ -105,7 +116,7 @@ def _projectaria(module: str) -> Any:
 
 
 def open_vrs(path: Path) -> Any:
-    """Return the provider of a VRS file.
+    """Return projectaria-tools' data provider of a VRS file.
 
     Raises:
         ConfigError: projectaria-tools is not installed.
@@ -126,11 +137,11 @@ def open_vrs(path: Path) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class VrsFootage(Footage):
-    """The RGB stream of a VRS file, turned upright (Gen1 sensors lie on their side)."""
+    """The RGB stream of a VRS file, turned upright: Gen1 sensors are mounted sideways."""
 
     @staticmethod
     def open(path: Path) -> VrsFootage:
-        """Read the frame times of a file.
+        """Return the footage of a VRS file, with its frame times.
 
         Raises:
             ConfigError: projectaria-tools is not installed.
@@ -143,7 +154,11 @@ class VrsFootage(Footage):
     def frames(
         self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
     ) -> Iterator[NDArray[np.uint8]]:
-        """Yield frames uint8 `[H, W, 3]` RGB; see `Video.frames`."""
+        """Yield frames, uint8 `[height, width, 3]` RGB, resized.
+
+        `rows` are the frames' numbers; default: all. Without `width` or `height`, that side keeps
+        its size.
+        """
         provider = open_vrs(self.path)
         rgb = _projectaria("stream_id").StreamId(RGB)
         size = (width or self.width, height or self.height)
@@ -154,7 +169,7 @@ class VrsFootage(Footage):
 
 
 def on_device_gaze(provider: Any, path: Path) -> CpfGaze:
-    """Return the gaze that a Gen2 device computed while recording (stream 373-1).
+    """Return the gaze that a Gen2 device computed and stored while recording (stream 373-1).
 
     Raises:
         DataError: the recording has no such stream.
@@ -174,10 +189,10 @@ def on_device_gaze(provider: Any, path: Path) -> CpfGaze:
 
 
 def project_gaze(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]]:
-    """Project gaze into the upright RGB image; return the record and the frame times (s, from 0).
+    """Return gaze in the upright RGB image, and the frame times in seconds from the first frame.
 
-    Without `gaze_csv` the on-device gaze of Gen2 is used. Points behind the camera or off the
-    sensor are OUT_OF_RANGE.
+    Without `gaze_csv`, the gaze that a Gen2 device stored in the VRS is used. Points behind the
+    camera or off the sensor are OUT_OF_RANGE.
 
     Raises:
         ConfigError: projectaria-tools is not installed.
