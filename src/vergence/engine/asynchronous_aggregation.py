@@ -1,6 +1,6 @@
-"""Rules for what a round waits for: `virtual_clock` decides by them which replies are late.
+"""Delivery rules: which replies a round waits for. The virtual clock applies them.
 
-A round waits for all replies, a number of them or a time, or takes whichever is next.
+A round waits for all replies, for a number of replies or for a time; or it takes the next reply.
 
 Used by `engine.compatibility`, `engine.plan`, `engine.virtual_clock`, `experiment.record_tables`,
 `experiment.schema` and `studies.comparability`.
@@ -33,37 +33,40 @@ SUITS: Mapping[str, tuple[str, ...]] = {
     "a": ("fedasync",),
     "staleness": ("fedasync",),
 }
-"""Options that only some deliveries use."""
+"""Option of `Delivery` -> names of the rules that use it."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Rule for the replies that a round waits for; without a virtual clock, it waits for all.
+    """Rule for the replies that a round waits for; without a virtual clock, all replies.
 
-    On the virtual clock a turn takes samples x epochs (or steps x batch) of `local`, divided by the
-    client's speed in samples per virtual second, which is log-normal over clients.
+    On the virtual clock, the time of a client's turn is the number of samples that it trains on,
+    divided by the client's speed. The samples are samples x epochs (or steps x batch) of `local`.
+    Speeds, in samples per virtual second, are log-normal over clients.
 
     Args:
-        name: `all` waits for everybody, `quorum` for `replies` replies, `deadline` for `seconds`
-            seconds; `fedbuff` and `fedasync` are asynchronous: nobody waits for a round.
+        name: `all` waits for every reply, `quorum` for `replies` replies, `deadline` for `seconds`
+            virtual seconds. `fedbuff` and `fedasync` are asynchronous: clients do not wait for the
+            end of a round.
         replies: how many replies end a round (`quorum`, `fedbuff`).
         seconds: virtual seconds after which a round ends (`deadline`).
-        a: how far an update of age 0 moves the model (`fedasync`).
-        staleness: how `a` shrinks with age (`fedasync`): `poly` by (1 + age)^-.5; `hinge` by 1 up
-            to age 4, then by 1 / (10 (age - 4) + 1); `constant` not at all.
+        a: weight with which an update of age 0 is added to the model (`fedasync`). An update's age
+            is the number of newer model versions.
+        staleness: how the weight `a` shrinks with age (`fedasync`). `poly`: by (1 + age)^-.5.
+            `hinge`: by 1 up to age 4, then by 1 / (10 (age - 4) + 1). `constant`: not at all.
         clock: whether `all` keeps virtual time, as the other rules always do.
         pace: samples per virtual second of the median client; inf: a turn takes no time.
         sigma: standard deviation of the logarithm of speeds over clients.
-        slow: clients, each with the factor by which its turns take longer than its speed says.
-        bandwidth: bytes per virtual second; a turn receives its message and sends as many bytes; 0:
-            transfers take no time.
-        replay: path of an events.csv, relative to where the command runs; turns take as long as
-            this file says, and no speed is drawn.
+        slow: client -> factor by which its turns take longer.
+        bandwidth: bytes per virtual second. In a turn, a client downloads its message and uploads
+            as many bytes. 0: transfers take no time.
+        replay: path of an earlier run's events.csv, relative to the current folder. Turns take as
+            long as in this file, and no speed is drawn.
 
     Source: Xie et al. 2019, "Asynchronous federated optimization" (FedAsync), Algorithm 1 and
     section 5.2; Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation"
-    (FedBuff), Algorithm 1. Differs: poly has exponent .5, hinge its bends at age 4 with slope 10,
-    and what is older than 16 versions is dropped.
+    (FedBuff), Algorithm 1. Differs: `poly` has exponent .5, and `hinge` bends at age 4 with slope
+    10. Updates from models more than 16 versions old are dropped.
     """
 
     name: Literal["all", "quorum", "deadline", "fedbuff", "fedasync"] = "all"
@@ -104,11 +107,11 @@ class Delivery:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether clients go on without waiting for a round to end."""
+        """Whether clients go on without waiting for the end of a round."""
         return self.name in ("fedbuff", "fedasync")
 
     def scale(self, age: int) -> float:
-        """Return the factor for an update made from a model that is `age` versions old.
+        """Return the weight of an update that was trained from a model `age` versions old.
 
         Examples:
             >>> Delivery("fedbuff").scale(3), Delivery("fedasync", staleness="hinge").scale(6)
@@ -125,7 +128,7 @@ class Delivery:
                 return self.a
 
     def check_clients(self, clients: Sequence[str]) -> None:
-        """Check that every client named here exists.
+        """Check that every client named in `slow` exists.
 
         Raises:
             ConfigError: `slow` names a client that does not exist.
@@ -144,7 +147,10 @@ class Delivery:
             raise DataError(f"delivery: no log to replay at {self.replay}")
 
     def torn(self, method: Method, task: Task) -> str:
-        """Return why a method's updates cannot be delivered singly; empty if they can."""
+        """Return why asynchronous delivery cannot sum a method's updates one by one.
+
+        The result is empty if it can.
+        """
         if method.pooled:
             return "everybody's data lies in one place, and nothing arrives late"
         # A round is tried with two clients that do not exist: only what it asks for matters.

@@ -1,4 +1,4 @@
-"""Execution of clients' turns: the method's client half, local training, sealed replies.
+"""Execution of clients' turns: run a method's client half, train, and seal the reply.
 
 Used in `adaptation`, `deployment`, `engine` and `experiment`.
 """
@@ -58,12 +58,12 @@ NONE = torch.zeros(0, dtype=torch.int64)
 
 
 class TurnResult(NamedTuple):
-    """Outcome of a turn.
+    """Result of a client's turn, that is, its work on one message of the server.
 
     Attributes:
-        result: numbers for the tables.
-        sealed: the reply; None: the client sends nothing.
-        state: the client's new state.
+        result: numbers for the run's tables, such as steps.
+        sealed: the reply to the server; None: the client sends nothing.
+        state: the client's state after the turn.
     """
 
     result: ClientResult
@@ -76,9 +76,10 @@ class LocalData:
     """Data that an executor computes with.
 
     Attributes:
-        trained_on: data for turns: the clients' own, or pooled data for a data centre.
-        people: data for evaluation, by person.
-        all_here: whether `people` are all people of the run, and not one client of a deployment.
+        trained_on: data that clients train on; in a data centre, the pooled data of all people.
+        people: data on which people are evaluated, by person.
+        all_here: whether `people` are all people of the run. On a client's machine in a deployment
+            it is False.
     """
 
     trained_on: Federation
@@ -92,10 +93,10 @@ class Computation:
 
     Attributes:
         precision: number format of training and scoring.
-        stacks: whether several clients are trained as one batched network.
-        device: device of training. A GPU always takes several turns at once: without stacks, they
-            run side by side in `STREAMS` streams.
-        wire: codec of replies.
+        stacks: whether several clients are trained at once as one batched network (a stack).
+        device: device of training. A GPU computes several turns at once even without stacks, in
+            `STREAMS` CUDA streams.
+        wire: compression of replies.
     """
 
     precision: Precision = "fp32"
@@ -105,13 +106,13 @@ class Computation:
 
 
 class ClientExecutor:
-    """Takes clients' turns for one method on one task, with one network in memory.
+    """Runs clients' turns for one method on one task, with one network in memory.
 
     Args:
         method: the method.
         task: the task.
-        data: data of the people whose turns are taken here.
-        stream: random numbers of the run.
+        data: data of the people whose turns run here.
+        stream: source of the run's random numbers.
         how: settings of the computation.
         hooks: protections that act in clients' turns, outermost first.
     """
@@ -142,7 +143,10 @@ class ClientExecutor:
         self.records = method.state_records(task)
 
     def turn(self, task: ClientTask, state: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take the turn of a client that has this state."""
+        """Run one client's turn from its state: answer the method's requests, and seal the reply.
+
+        A client whose DP-SGD budget is spent sends no reply, and keeps its state.
+        """
         turn = ClientTurn(self, task, state, batch)
         try:
             while turn.ask is not None:
@@ -154,16 +158,19 @@ class ClientExecutor:
         return self._done(turn)
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Return why a reply from another machine must not count; None if it may."""
+        """Return why a reply from another machine must be refused; None: it may count."""
         faults = (hook.fault(sealed, client) for hook in self.hooks)
         return next((fault for fault in faults if fault is not None), None)
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """Return whether zeros replace a client's faulty reply, so that it counts nevertheless."""
+        """Return whether a protection replaces a client's faulty reply by zeros, which count.
+
+        `why` says what is wrong with the reply.
+        """
         return any(hook.covers(client, round, why) for hook in self.hooks)
 
     def noise_key(self, client: str) -> NoiseKey:
-        """Return the secret of the noise that a client adds to its part of a secure sum."""
+        """Return the secret key of the noise that a client adds to its part of a secure sum."""
         keys = [key for hook in self.hooks if (key := hook.noise_key(client)) is not None]
         if not keys:
             raise ConfigError(
@@ -172,20 +179,20 @@ class ClientExecutor:
         return keys[0]
 
     def receiving(self) -> list[Check]:
-        """Make the checks of what one client sends while it is served."""
+        """Make the hooks' checks of what one client of split learning sends to the server."""
         return [check for hook in self.hooks if (check := hook.receiving()) is not None]
 
     @property
     def together(self) -> bool:
-        """Whether several turns are taken at once: in a stack, or on a GPU."""
+        """Whether several clients' turns are computed at once: in a batched network or on a GPU."""
         return self.stacked is not None or self.graphed is not None
 
     def turns(
         self, tasks: Sequence[ClientTask], states: Sequence[ClientState], batch: TaskBatch
     ) -> list[TurnResult]:
-        """Take several turns in step: the trainings that they ask for are done together.
+        """Run the turns of several clients, and do the trainings that they ask for together.
 
-        `states` stay as they are; each result holds its client's new state.
+        The objects in `states` do not change; each result holds the new state of its client.
         """
         pairs = zip(tasks, states, strict=True)
         turns = [ClientTurn(self, task, state, batch) for task, state in pairs]
@@ -199,7 +206,7 @@ class ClientExecutor:
         return [self._done(turn) for turn in turns]
 
     def _train(self, turns: Sequence[ClientTurn]) -> None:
-        """Carry out the trainings that some turns ask for, and let the turns go on."""
+        """Do the trainings that these turns wait for, and resume each turn with its result."""
         # A stack of one client would cost more than the plain network.
         trainer = self.graphed if self.stacked is None or len(turns) == 1 else self.stacked
         special = trainer is self.graphed and _special(turns[0].ask)
@@ -222,9 +229,9 @@ class ClientExecutor:
         Args:
             federation: data of the clients.
             client: the client.
-            message: the message that it was sent.
-            progress: share of the run's rounds that are done; None: the client takes no turn, but
-                is measured.
+            message: the message that the client was sent.
+            progress: fraction of the run's rounds that are done; None: the client is evaluated, and
+                does not train.
         """
         data, at = federation.people[client], message.round
         # Named by client, round and verb, the numbers do not depend on who takes a turn before.
@@ -237,7 +244,7 @@ class ClientExecutor:
         return place
 
     def state(self, state: ClientState) -> object:
-        """Return the method's state of a client, or a fresh one if it never took part."""
+        """Return the method's part of a client's state; make a fresh one if there is none yet."""
         return self.method.client(self.task) if state.state is None else state.state
 
     def training(self, ask: Fit, round: int) -> Fit:
@@ -247,17 +254,23 @@ class ClientExecutor:
         return ask
 
     def model(self, params: Params, done: int) -> Params:
-        """Return the parameters to predict with after `done` rounds, as all hooks change them."""
+        """Return the parameters to predict with, after all hooks have changed them.
+
+        `done` is the number of rounds done.
+        """
         for hook in self.hooks:
             params = hook.predicting(params, done)
         return params
 
     def predicting(self, state: object, message: Message, site: ClientContext) -> Params:
-        """Return the parameters with which a client predicts after the message's rounds."""
+        """Return the parameters with which a client predicts once it has received a message.
+
+        The message's `round` is the number of rounds done.
+        """
         done = message.round
 
         def answer(ask: Ask) -> object:
-            """Compute what the method asks for; a measurement is no training, nor is it counted."""
+            """Answer a request of the method while a person is evaluated; no steps are counted."""
             with profiling.phase("training"):
                 if isinstance(ask, Step | Forward):
                     return self.trainers.answer(ask, 1.0)
@@ -270,7 +283,11 @@ class ClientExecutor:
         return self.model(drive(self.method.model_on(state, message, site), answer), done)
 
     def _done(self, turn: ClientTurn) -> TurnResult:
-        """Seal the reply of a finished turn, and measure its model where that is asked for."""
+        """Seal the reply of a finished turn.
+
+        The trained model is evaluated if the turn has the evaluation point P1 (after local
+        training).
+        """
         client, (state, reply) = turn.site.id, turn.end
         turn.after = state
         for hook in self.hooks:
@@ -291,10 +308,12 @@ class ClientExecutor:
         return TurnResult(result, sealed, ClientState(state, turn.state.known_masks, residuals))
 
     def answer(self, ask: object, progress: float) -> object:
-        """Compute what the server's half of a method asks for.
+        """Answer a request of the method's server half, such as an optimiser step.
+
+        `progress` is the fraction of the run's rounds that are done.
 
         Raises:
-            ConfigError: a server's half may not ask for that.
+            ConfigError: a server half may not make a request of this type.
         """
         if isinstance(ask, Step | Forward | Compute):
             with profiling.phase("training"):
@@ -309,12 +328,12 @@ class ClientExecutor:
         )
 
     def _answer(self, ask: Ask | None, turn: ClientTurn) -> object:
-        """Compute what a turn asks for, through the hooks of protections."""
+        """Answer a request of a turn, such as a training; hooks of protections may change it."""
         with profiling.phase("training"):
             return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
 
     def _plain(self, ask: Ask, turn: ClientTurn) -> object:
-        """Compute what a turn asks for, without protections."""
+        """Answer a request of a turn, without hooks of protections."""
         if isinstance(ask, Step | Forward):
             return self.trainers.answer(ask, turn.progress)
         if isinstance(ask, Mean):
@@ -326,20 +345,21 @@ class ClientExecutor:
         return self.graphed.fit(self._placed(ask), turn.batches(), turn.progress)
 
     def _placed(self, ask: Fit) -> Fit:
-        """Return a request whose data are on the device of training, if they were copied there."""
+        """Return a training request with the copy of its data on the GPU, if there is a copy."""
         _, data = self.moved.get(id(ask.data), (None, ask.data))
         return replace(ask, data=data)
 
     def evaluate(
         self, client: str, message: Message, state: ClientState, points: Sequence[str]
     ) -> ClientResult:
-        """Measure a client.
+        """Evaluate a client's models on test samples.
 
         Args:
             client: the client.
-            message: the message that it is sent.
-            state: its state.
-            points: evaluation points: P0 (what it would predict with now), P2 (the server's model).
+            message: the message that the client is sent.
+            state: the client's state.
+            points: evaluation points, that is, models to evaluate: P0, with which the client would
+                predict now, and P2, the server's model.
         """
         for hook in self.hooks:
             hook.measuring(client, message.round)
@@ -356,15 +376,15 @@ class ClientExecutor:
 
 
 class ClientTurn:
-    """A turn in progress: a conversation with the method's client half.
+    """One client's turn in progress: the method's client half makes requests and gets answers.
 
     Attributes:
-        state: the client's state as the turn began.
+        state: the client's state at the beginning of the turn.
         site: data and random numbers that the client may use.
         fitted: result of the last training in this turn.
         fits: number of trainings so far.
         steps: number of optimiser steps so far.
-        ask: what the method wants next; None: the turn is over.
+        ask: the method's next request, such as a training; None: the turn is over.
         end: the client's new state and the reply, once the turn is over.
     """
 
@@ -386,11 +406,11 @@ class ClientTurn:
             self._send(None)
 
     def batches(self) -> RandomStream:
-        """Return the random numbers of the training that is asked for."""
+        """Return the random numbers that draw the batches of the next training."""
         return self.site.rng.child("batches", self.fits)
 
     def go_on(self, answer: object) -> None:
-        """Let the method's half go on with an answer to what it asked for."""
+        """Give the method's client half the answer to its request; it runs to its next request."""
         if isinstance(answer, FitResult):
             self.fitted = answer
             self.fits += 1
@@ -400,7 +420,7 @@ class ClientTurn:
         self._send(answer)
 
     def _send(self, answer: object) -> None:
-        """Send an answer into the conversation, and take the next request or the end."""
+        """Send an answer to the method's client half; store its next request, or its result."""
         try:
             self.ask = self.conversation.send(answer)
         except StopIteration as end:
@@ -419,7 +439,7 @@ def public_data(federation: Federation) -> PublicData:
     """Return the public samples on the server, which belong to no client.
 
     Raises:
-        ConfigError: the server has none.
+        ConfigError: there are no public samples.
     """
     if federation.proxies is None:
         raise ConfigError(
@@ -430,5 +450,8 @@ def public_data(federation: Federation) -> PublicData:
 
 
 def _special(ask: Ask | None) -> bool:
-    """Return whether a training has parts that cannot be recorded as CUDA graphs."""
+    """Return whether a training has its own objective or a correction of gradients.
+
+    CUDA graphs cannot record these.
+    """
     return isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None)

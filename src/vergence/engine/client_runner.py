@@ -1,4 +1,4 @@
-"""Runner of clients' tasks: takes turns, checks replies, files states, adds replies up.
+"""Runner of clients' tasks: runs turns, checks replies, writes states to files, adds replies up.
 
 Used in `deployment` and `engine`.
 """
@@ -40,15 +40,15 @@ NOT_FINITE = "finite: the client's own state holds NaN or infinity"
 
 
 class SettledReply(NamedTuple):
-    """Reply of a turn after its check, and the client's state after the turn.
+    """Checked reply of a client's turn, and the client's state after the turn.
 
     Attributes:
-        reply: the reply, or zeros in its place.
-        outgoing: the reply in the form in which it leaves the client: encoded as words if it is
-            summed securely.
-        state: the client's state after the turn; the old one if the reply does not count.
+        reply: the reply, or the zeros that replace it.
+        outgoing: the reply in the form in which it leaves the client. For a secure sum it is a
+            vector of 64-bit integers.
+        state: the client's state after the turn; the old state if the reply does not count.
         packed: the bytes of the state file to write; None: no file is written.
-        fault: why the reply does not count; None: it does.
+        fault: why the reply does not count; None: it counts.
     """
 
     reply: SealedReply
@@ -59,14 +59,14 @@ class SettledReply(NamedTuple):
 
 
 class ClientRunner:
-    """Carries out groups of tasks with one worker.
+    """Carries out groups of clients' tasks with one executor.
 
     Attributes:
-        worker: takes single turns.
+        worker: the executor, which runs single turns.
         store: folder of clients' states.
-        sums: secure sums; with them, replies of which the server may only see the sum leave the
-            client encoded as words.
-        channel: what messages, replies and states pass through.
+        sums: secure sums. With them, a reply that the server may only see in a sum leaves the
+            client as a vector of integers. None: no secure sums.
+        channel: what messages, replies and states pass through, such as a conversion to bytes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ClientRunner:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
 
     def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
-        """Carry out one group of a batch; `whole` is an empty sum to add the replies to."""
+        """Carry out group `number` of a batch, and add its replies to the empty sum `whole`."""
         tasks = batch.group(number)
         if batch.kind == "evaluate":
             scores = [self.measure(task, self.state_of(task), batch.points) for task in tasks]
@@ -104,7 +104,10 @@ class ClientRunner:
     def _turns(
         self, tasks: Sequence[ClientTask], batch: TaskBatch
     ) -> Iterator[tuple[ClientTask, ClientState, TurnResult]]:
-        """Take the turns of a group: all at once where clients are stacked, else one by one."""
+        """Run the turns of a group; yield each task, the client's state before it, and the result.
+
+        The turns run at once if clients are stacked or a GPU trains; otherwise one by one.
+        """
         if self.worker.together:
             states = [self.state_of(task) for task in tasks]
             yield from zip(tasks, states, self.worker.turns(tasks, states, batch), strict=True)
@@ -115,15 +118,15 @@ class ClientRunner:
             yield task, before, self.turn(task, before, batch)
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take the turn of one client."""
+        """Run the turn of one client."""
         return self.worker.turn(task, before, batch)
 
     def measure(self, task: ClientTask, before: ClientState, points: Sequence[str]) -> ClientResult:
-        """Measure one client at these evaluation points."""
+        """Evaluate one client at these evaluation points."""
         return self.worker.evaluate(task.client, task.message, before, points)
 
     def exposed(self, verb: str) -> Exposure:
-        """Return the row of the exposure table for a client's replies to a verb."""
+        """Return what the method declares about clients' replies to a kind of request (`verb`)."""
         return self.worker.method.exposure[verb]
 
     def state_of(self, task: ClientTask) -> ClientState:
@@ -145,23 +148,26 @@ class ClientRunner:
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Let a served client take turns; `number` is that of the first turn in its session."""
+        """Run turns of one client in split learning, one for each message; yield their results.
+
+        `number` is the number of the first of these turns in the client's session, from 1.
+        """
         for message in messages:
             turn = self.worker.turn(replace(task, message=message), state, batch)
             state = turn.state
             yield turn
 
     def answer(self, ask: object, progress: float) -> object:
-        """Compute what the server's half of a method asks for."""
+        """Answer a request of the method's server half, such as an optimiser step."""
         return self.worker.answer(ask, progress)
 
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """File the state of a client after its session, or return why the session does not count.
+        """Write a client's state to a file after its session of split learning.
 
         Returns:
-            A reference to the file, or None and the reason.
+            A reference to the file and None; or None and the reason why the session does not count.
         """
         packed = Packed(state)
         if not packed.finite:
@@ -169,7 +175,10 @@ class ClientRunner:
         return self.store.write(task.client, stamp, packed, None, task.spare), None
 
     def layout(self, message: Message, templates: Mapping[str, Params]) -> ReplyLayout | None:
-        """Return how the reply to a message is encoded as words; None: it is not encoded."""
+        """Return how the reply to a message is encoded as integers for a secure sum.
+
+        None: the reply is not encoded.
+        """
         method, task, verb = self.worker.method, self.worker.task, message.verb
         if self.sums is None or method.exposure[verb].reveal == "each":
             return None
@@ -180,7 +189,10 @@ class ClientRunner:
     def _state_to_file(
         self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
     ) -> Packed | None:
-        """Return the state to file after a turn; None if it is empty or unchanged."""
+        """Return the state to write to a file after a turn.
+
+        None: no file is needed, as the state is empty, unchanged, or the same as a fresh one.
+        """
         # A teacher answers thousands of questions and stays the same: writing its state each time
         # would cost more than the answers.
         answers = bool(exposed.numbered) and task.file is not None
@@ -193,18 +205,18 @@ class ClientRunner:
         return None if task.file is None and as_new else packed
 
     def share(self, state: object) -> float | None:
-        """Return the share of a client's entries that are personal; None: it has no mask."""
+        """Return the fraction of a client's parameters that are personal; None: it has no mask."""
         mask = self.worker.method.personal(state)
         return None if mask is None else mask.fraction
 
     def settle(
         self, task: ClientTask, batch: TaskBatch, before: ClientState, turn: TurnResult
     ) -> tuple[ClientResult, SealedReply | None]:
-        """Check a client's reply, count it, and file the client's new state if the reply counts.
+        """Check a client's reply; if the reply counts, write the client's new state to a file.
 
         Returns:
-            The result for the tables, and the reply in the form in which it leaves the client, or
-            None if it does not count.
+            The result for the tables; and the reply in the form in which it leaves the client, or
+            None if the reply does not count.
         """
         if turn.sealed is None:
             return turn.result, None
@@ -245,7 +257,7 @@ class ClientRunner:
         reply: SealedReply,
         after: ClientState,
     ) -> SettledReply:
-        """Check a reply and the state after it, and encode the reply for a secure sum."""
+        """Check a reply and the state after it; encode the reply if it goes into a secure sum."""
         exposed, outgoing = self.exposed(task.message.verb), reply
         reason = fault(reply, task.message.round, templates, exposed)
         if reason is None and layout is not None and self.sums is not None:
@@ -272,9 +284,10 @@ class ClientRunner:
         before: ClientState,
         refused: SettledReply,
     ) -> SettledReply:
-        """Replace a refused reply by zeros if the server must not learn of it; else quarantine it.
+        """Replace a refused reply by zeros if a protection hides faults from the server.
 
-        The client's state stays as it was before the turn.
+        Without such a protection the reply does not count. In both cases the client's state stays
+        as it was before the turn.
         """
         verb, reason = task.message.verb, str(refused.fault)
         zeros = zeros_for(refused.reply, templates, self.exposed(verb))
@@ -292,7 +305,7 @@ class ClientRunner:
         return SettledReply(zeros, outgoing, before, packed, None)
 
     def _noise_key(self, task: ClientTask, form: ReplyLayout | None) -> NoiseKey:
-        """Return the secret of the noise that a client adds to its reply to one question."""
+        """Return the secret key of the noise that a client adds to its reply to one request."""
         key, table = self.worker.noise_key(task.client), self.worker.method.exposure
         summed = [exposed for exposed in table.values() if exposed.reveal == "aggregate"]
         if form is None or (len(summed) == 1 and not form.exposed.numbered):
@@ -304,7 +317,7 @@ class ClientRunner:
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:
-    """Return whether a turn left the state unchanged, like that of a teacher that only answers."""
+    """Return whether a turn left the client's state unchanged; compares objects by identity."""
     # By identity: a comparison of all entries would cost as much as writing them.
     return (
         after.state is before.state
@@ -317,7 +330,7 @@ def unchanged(before: ClientState, after: ClientState) -> bool:
 
 
 def owned(sealed: SealedReply) -> SealedReply:
-    """Return a copy of a reply in memory of its own."""
+    """Return a reply whose parameters are copies, with memory of their own."""
     # Its tensors may lie in the mapped file of a client's state, which the next turn overwrites.
     trees = {}
     for name, tree in sealed.trees.items():
@@ -330,13 +343,13 @@ def owned(sealed: SealedReply) -> SealedReply:
 
 
 def masks(sealed: SealedReply) -> dict[str, Mask]:
-    """Return the masks that a receiver learns from a client's reply, by tree."""
+    """Return the masks that a client's reply tells its receiver, by tree."""
     supports = {name: support_mask(tree) for name, tree in sealed.trees.items()}
     return {name: mask for name, mask in supports.items() if mask is not None}
 
 
 def heaviest(tree: SealedTree) -> float:
-    """Return the largest weight of any entry, for the tables."""
+    """Return the largest aggregation weight of any entry of a tree, for the tables."""
     weight = tree.weight
     if isinstance(weight, Mask):
         return float(weight.count > 0)

@@ -24,7 +24,7 @@ from vergence.privacy.reply_checks import reply_trees
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 Release = Callable[[Aggregate], Aggregate]
-"""Adds the noise of protections to a sum: returns it as the method may see it."""
+"""Returns a sum in the form in which the method may see it, with the noise of protections."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class RoundRequest:
 
     Attributes:
         request: the request.
-        exposed: the row of the method's exposure table that declares it.
+        exposed: what the method declares about replies to this request.
         method: the method.
         server: state of the method's server.
-        messages: what each client is sent.
+        messages: client -> the message that it is sent.
     """
 
     request: Request
@@ -47,17 +47,18 @@ class RoundRequest:
 
     @cached_property
     def trees(self) -> Mapping[str, Params]:
-        """Reference trees that have the shapes of the trees in replies."""
+        """Parameters by tree name, with the shapes of the trees in replies."""
         first = next(iter(self.messages.values()), Message(self.request.verb))
         sent = {**self.request.like, **first.trees}
         return reply_trees(self.method, self.request.verb, sent, lambda: self.server)
 
 
 class Combiner:
-    """Answers a request with the weighted sum of replies, or with each reply if it asks for each.
+    """Answers a request with the weighted sum of replies, or with every single reply.
 
     Attributes:
-        reveal: whether workers add up the replies of a group, or hand over each of them.
+        reveal: `aggregate`: workers add up the replies of a group; `each`: they hand over every
+            single reply.
     """
 
     reveal: Literal["aggregate", "each"]
@@ -67,7 +68,7 @@ class Combiner:
         self.whole, self.replies = Sum(), dict[str, SealedReply]()
 
     def add(self, group: GroupResult) -> None:
-        """Add the replies of a group that count."""
+        """Add those replies of one group of clients that count."""
         self.whole.merge(group.sum)
         self.replies |= group.replies
 
@@ -78,11 +79,17 @@ class Combiner:
         return {c: self.replies[c] for c in self.context.messages if c in self.replies}
 
     def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Return the results once all replies have arrived: some may turn out not to count."""
+        """Return clients' results once all replies have arrived.
+
+        Subclasses may mark replies as not counted here.
+        """
         return results
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate | dict[str, SealedReply]:
-        """Return the answer for the method; `metrics` are those of the replies that count."""
+        """Return the answer for the method: the sum of replies, or each reply by client.
+
+        `metrics` has, for each metric, its values in the replies that count.
+        """
         if self.context.request.reveal == "each":
             return self.in_order
         return self.release(self.whole.aggregate(self.context.trees, metrics))
@@ -98,11 +105,15 @@ class SecureCombiner(Combiner):
         self.sums, self.form = sums, form
 
     def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Return the results unchanged, or, if too few people replied, with no reply counted."""
+        """Return the results unchanged; if too few people replied, mark all as not counted."""
         return self.sums.final_results(results)
 
     def answer(self, metrics: dict[str, list[float]]) -> Aggregate:
-        """Return the sum; the mean of every metric goes into `metrics`, once for each client."""
+        """Return the sum of replies, with noise where protections add it.
+
+        Single metrics are hidden: `metrics` gets the mean of each metric, repeated for every
+        client.
+        """
         total = self.sums.total(self.form, self.whole)
         # Single values are hidden; the mean, repeated, gives the same mean in the round's table.
         metrics |= {name: [mean] * total.count for name, mean in total.metrics.items()}
@@ -111,7 +122,7 @@ class SecureCombiner(Combiner):
 
 
 class SingleCombiner(Combiner):
-    """Lets a protection that looks at every single reply, such as a robust rule, combine them."""
+    """Lets a protection combine the replies, such as a robust rule, which sees each of them."""
 
     verdict: CombinedReplies
 
@@ -127,7 +138,7 @@ class SingleCombiner(Combiner):
         self.judge, self.stream, self.form, self.reveal = judge, stream, form, "each"
 
     def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Return the results with the statuses that the protection gives to the replies."""
+        """Let the protection combine the replies, and return the results with its statuses."""
         context = self.context
         self.verdict = self.judge.combine(
             SingleReplies(
@@ -160,7 +171,7 @@ class AgedCombiner(Combiner):
     The engine sees the updates one by one; the method sees only their sum.
 
     Attributes:
-        updates: by client, the updates of the turns that are computed now.
+        updates: client -> its update on the virtual clock, for the turns that are computed now.
     """
 
     def __init__(
@@ -171,7 +182,7 @@ class AgedCombiner(Combiner):
         self.updates: Mapping[str, PendingUpdate] = {}
 
     def add(self, group: GroupResult) -> None:
-        """Add the replies of a group, after scaling them."""
+        """Scale the replies of a group by their age, and add them to the sum."""
         aged, context = Sum(), self.context
         for client, reply in group.replies.items():
             now = {**context.request.like, **context.messages[client].trees}

@@ -470,7 +470,7 @@ WITH_METHODS = (
 
 
 class RunSettings(Protocol):
-    """Settings of a plan that the table looks at."""
+    """Settings of a plan that the table of incompatibilities looks at."""
 
     # A protocol, as `Plan` checks itself when it is made and so imports this module.
 
@@ -496,7 +496,7 @@ class RunSettings(Protocol):
 
     @property
     def presence(self) -> Participation:
-        """Participation of people."""
+        """Rule for which clients take part in a round."""
         ...
 
     @property
@@ -537,7 +537,7 @@ class CheckedSettings:
     Attributes:
         plan: the plan.
         app: whether the plan runs as an app of Flower's own programs, without the keys, folders and
-            checks that `deployment` adds to them.
+            checks of Vergence's own deployment.
     """
 
     plan: RunSettings
@@ -555,22 +555,22 @@ class CheckedSettings:
 
     @property
     def rule(self) -> str:
-        """The name of the robust rule."""
+        """The name of the robust aggregation rule."""
         return self.plan.privacy.judged
 
     @property
     def attack(self) -> str:
-        """The name of the attack."""
+        """The name of the malicious clients' attack; "" without malicious clients."""
         return "" if self.plan.poison is None else self.plan.poison.attack
 
     @property
     def least(self) -> int:
-        """Smallest number of people in a secure sum."""
+        """Smallest number of people in a secure sum; 1 without secure sums."""
         return self.plan.privacy.least or 1
 
     @property
     def together(self) -> str:
-        """The first key of `run` that asks for stacks, another device or Ray; "" if none does."""
+        """First key of `run` that asks for batched clients, a GPU or Ray; "" if none does."""
         plan = self.plan
         asked = {
             "engine": plan.engine == "ray",
@@ -655,7 +655,7 @@ class InvalidCombination(ConfigError):
 
     @classmethod
     def of(cls, clash: Incompatibility, settings: CheckedSettings) -> InvalidCombination:
-        """Make the error for settings that break a row."""
+        """Make the error for settings that a row of the table forbids."""
         # Like every other error it is made of its text alone, so that it can be pickled.
         error = cls(clash.why.format_map(_Words(settings)))
         error.clash = clash
@@ -663,7 +663,7 @@ class InvalidCombination(ConfigError):
 
 
 class _Words(dict[str, object]):
-    """Values for the names in a message: attributes of the checked settings."""
+    """Maps names in a message template to attributes of the checked settings."""
 
     def __init__(self, settings: CheckedSettings) -> None:
         self.settings = settings
@@ -676,7 +676,7 @@ def agree(plan: RunSettings, app: bool = False) -> None:
     """Refuse settings that do not go together, whatever the method.
 
     Raises:
-        InvalidCombination: gives the message of the first row that they break.
+        InvalidCombination: has the message of the first row of the table that forbids them.
     """
     settings = CheckedSettings(plan, app=app)
     for clash in AMONG_SETTINGS:
@@ -687,7 +687,7 @@ def agree(plan: RunSettings, app: bool = False) -> None:
 
 
 def _agree_with(own: Protection, settings: CheckedSettings) -> None:
-    """Refuse settings with which a protection of the user's own cannot be combined."""
+    """Refuse settings that a protection of the user's own declares incompatible."""
     name = type(own).__name__
     for setting, why in own.refuses.items():
         if setting not in SETTINGS:

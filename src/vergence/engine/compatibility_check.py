@@ -45,17 +45,21 @@ class Combination(CheckedSettings):
 
     @property
     def module(self) -> str:
-        """Name of the method in an experiment."""
+        """Name of the method in an experiment file."""
         return registry_name(self.method)
 
     @cached_property
     def each(self) -> str:
-        """The first verb whose replies the method's server sees one by one."""
+        """First kind of request whose replies the server sees one by one; "" if none."""
         return next((v for v, e in self.method.exposure.items() if e.reveal == "each"), "")
 
     @cached_property
     def single(self) -> str:
-        """The first verb with which the server sees single updates."""
+        """First kind of request with which the server sees single updates; "" if none.
+
+        Outputs of clients' layers (split learning) do not count if replies to other requests are
+        summed.
+        """
         # The smashed data of split learning are no updates: no sum would hide them. Its updates of
         # clients' layers may be summed.
         table = self.method.exposure
@@ -65,19 +69,19 @@ class Combination(CheckedSettings):
 
     @cached_property
     def unbounded(self) -> str:
-        """The first verb with replies that are seen one by one, or made from single samples."""
+        """First kind of request with replies seen one by one or made from single samples, or ""."""
         table = self.method.exposure.items()
         return next((verb for verb, e in table if e.reveal == "each" or e.raw), "")
 
     @cached_property
     def trees(self) -> str:
-        """Names of the trees in the first reply that holds more than one; empty if none does."""
+        """Names of the trees in the first reply with more than one tree; "" if none has more."""
         several = [e.trees for e in self.method.exposure.values() if len(e.trees) > 1]
         return " and ".join(several[0]) if several else ""
 
     @cached_property
     def weighed(self) -> str:
-        """The first verb whose replies have a weight for every entry."""
+        """First kind of request whose replies have one weight per parameter entry; "" if none."""
         table = self.method.exposure.items()
         return next((verb for verb, e in table if e.trees and e.weight == "per entry"), "")
 
@@ -88,12 +92,12 @@ class Combination(CheckedSettings):
 
     @cached_property
     def torn(self) -> str:
-        """Why the method's updates cannot be delivered singly; empty if they can."""
+        """Why asynchronous delivery cannot sum the method's updates one by one; "" if it can."""
         return "" if self.task is None else self.plan.delivery.torn(self.method, self.task)
 
     @cached_property
     def unprotected(self) -> str:
-        """Why DP-SGD does not protect what the method sends; empty if it does."""
+        """Why DP-SGD does not protect what the method sends; "" if it does."""
         return "" if self.task is None else unprotected(self.method, self.task)
 
 
@@ -133,10 +137,10 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
 
 
 def check(plan: RunSettings, method: Method, task: Task | None = None, app: bool = False) -> None:
-    """Refuse a method that cannot run under a plan, or not in a stock Flower app (`app`).
+    """Refuse a method that cannot run under a plan; with `app`, as an app of stock Flower.
 
     Raises:
-        InvalidCombination: gives the message of the first row that they break.
+        InvalidCombination: has the message of the first row of the table that forbids it.
     """
     case = Combination(plan, method, task, app=app)
     for clash in WITH_METHODS:

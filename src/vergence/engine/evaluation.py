@@ -24,9 +24,9 @@ from vergence.errors import VergenceError
 from vergence.privacy.hooks import ClientHooks
 
 GUESS = "guess."
-"""Begins the name of a metric of a constant prediction, as against a model's."""
+"""First part of the name of a metric that scores a constant prediction, and not a model."""
 MEASURED = "on the samples of person"
-"""Begins the note on an error in the user's code."""
+"""First words of the note that is added to an error in the user's code."""
 # Methods with one model measure it once for all people; a method with a model for each of very many
 # people would fill the memory with scores that nobody asks for again.
 REMEMBERED_MODELS = 1000
@@ -39,9 +39,10 @@ class Evaluation:
         task: defines the metrics, and whether everybody's samples are also tested together
             (`Task.pools`).
         people: the people whose data are here.
-        outputs: computes the outputs of a network with these parameters for samples.
-        all_here: whether these are all people of the run; on a client of a deployment they are not.
-        hooks: protections of the run.
+        outputs: (parameters, samples) -> the network's outputs.
+        all_here: whether `people` are all people of the run. On a client's machine in a deployment
+            it is False.
+        hooks: protections of the run, which may add scores.
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class Evaluation:
         self.guesses: dict[str, dict[str, float]] = {}
 
     def own(self, params: Params, client: str) -> dict[str, float]:
-        """Score a model on a person's own test samples; a person without data has no scores."""
+        """Return metric -> value of a model on a person's test samples.
+
+        The result is empty for a person without data.
+        """
         data = self.people.people.get(client)
         if data is None:
             return {}
@@ -72,11 +76,11 @@ class Evaluation:
         return scores
 
     def constant(self, client: str, data: Splits) -> dict[str, float]:
-        """Score the best constant prediction for a person, by the task's headline metric.
+        """Score a person's best constant prediction by the task's headline metric.
 
         Returns:
-            A mapping from `GUESS` and the metric's name to the score; empty if the task has no such
-                constant.
+            A mapping from `GUESS` and the metric's name to the score; empty if the task has no
+            constant prediction.
         """
         if client not in self.guesses:
             task, headline = self.task, self.task.headline
@@ -98,10 +102,10 @@ class Evaluation:
         return Samples.concatenate([splits.test for splits in self.people.people.values()])
 
     def pooled(self, params: Params) -> Mapping[str, float]:
-        """Score a model on everybody's test samples.
+        """Return metric -> value of a model on everybody's test samples.
 
         A model that people share is scored only once. The result is empty if some people's data are
-        elsewhere, or if the task pools no samples.
+        on other machines, or if the task does not test everybody's samples together.
         """
         if not self.pools:
             return {}
@@ -138,13 +142,14 @@ def scored(
     data: Splits,
     threshold_on: Samples | None = None,
 ) -> dict[str, float]:
-    """Score a model on a person's test samples.
+    """Return metric -> value of a model on a person's test samples.
 
     Args:
         task: defines the metrics.
         outputs: computes the model's outputs for samples.
         data: the person's samples.
-        threshold_on: samples to choose a threshold on; None: the person's validation samples.
+        threshold_on: samples on which a decision threshold is chosen; None: the person's validation
+            samples.
     """
     with profiling.phase("forward"):
         data = task.tune_prior(data, outputs)
@@ -160,7 +165,7 @@ def scored(
 
 
 def broken(task: Task, scores: dict[str, float], outputs: object) -> dict[str, float]:
-    """Replace NaN scores by the worst possible number where outputs hold NaN or infinity."""
+    """If outputs hold NaN or infinity, replace NaN scores by the worst value, +inf or -inf."""
     # NaN must mean one thing only: that a metric is not defined for a person's samples, whose
     # number is then left out of means. A model that broke must not be left out.
     finite: list[bool] = []

@@ -36,7 +36,7 @@ from vergence.privacy.hooks import LEFT_OUT, ServerHooks
 from vergence.wire.size import bytes_of_arrays
 
 SERVE = "serve"
-"""The verb under which a served client's messages of a round are counted together."""
+"""Name in tables for all messages of a client in split learning, which are counted per round."""
 # Enough groups to keep all workers busy to the end, few enough that adding their sums up costs
 # little. The number is fixed because the grouping decides the last bits of a sum.
 GROUPS = 64
@@ -51,9 +51,9 @@ class ExchangeTotals:
         up: bytes sent to the server.
         down: bytes sent to clients.
         counted: number of replies that counted.
-        asked: clients that were asked for a turn.
+        asked: clients that were asked to do something (to take a turn).
         metrics: values of each metric in replies that counted.
-        measured: evaluation point -> client -> metrics of the engine's evaluation.
+        measured: evaluation point (such as P0) -> client -> metrics of the engine's evaluation.
     """
 
     turns: list[tuple[str | float, ...]] = field(default_factory=list)
@@ -67,24 +67,24 @@ class ExchangeTotals:
 
 @dataclass
 class ClientExchange:
-    """Answers a method's requests with turns of clients, which a worker pool carries out.
+    """Answers a method's requests to clients; a worker pool runs the clients' turns.
 
     Attributes:
         method: the method.
-        pool: carries out the turns.
+        pool: worker pool that runs the clients' turns.
         presence: which clients may be asked, and whose replies get lost.
-        stream: random numbers of the run.
+        stream: source of the run's random numbers.
         clients: which clients took part, and the files with their states; a turn's new state
             replaces the old one only if its reply counted.
-        loads: each client's amount of work; 1 where it is not known.
+        loads: client -> amount of work in a turn, in training samples; 1 where it is unknown.
         chunk: number of clients that a worker trains at once.
         phase: part of the run: "setup", the round's number, or "finish".
         tally: costs and metrics of the round so far.
-        jobs: number of batches in this phase so far.
-        virtual_clock: clock that decides which replies are late; None: no reply is.
-        sums: secure sums; with them, replies of which the server may only see the sum are encoded
-            as integers and added securely.
-        late: clients that are late in this round; None: the clock has not been asked yet.
+        jobs: number of batches of tasks so far in this phase.
+        virtual_clock: clock that decides which replies are late; None: no reply is late.
+        sums: secure sums. With them, a reply that the server may only see in a sum is encoded as
+            integers, which are added securely. None: no secure sums.
+        late: clients whose replies are late in this round; None: not yet decided.
         server_hooks: protections that draw cohorts, look at single replies, or change sums.
     """
 
@@ -104,18 +104,18 @@ class ClientExchange:
     server_hooks: Sequence[ServerHooks] = ()
 
     def begin(self, phase: str) -> None:
-        """Enter a part of the run, and number its batches from 1 again."""
+        """Start a phase of the run (setup, a round, finish), and number its batches from 1."""
         # Numbered so, batches and the noise of their sums have the same names when a resumed run
         # repeats a round.
         self.phase, self.jobs, self.late = phase, 0, None
 
     @property
     def asynchronous(self) -> bool:
-        """True if clients go on without waiting for a round to end."""
+        """True if clients go on without waiting for the end of a round."""
         return self.virtual_clock is not None and self.virtual_clock.delivery.asynchronous
 
     def cohort(self, clients: Sequence[str], round: int) -> Sequence[str]:
-        """Return the clients that a round may ask: a random cohort, or, asynchronously, everyone.
+        """Return the clients that a round may ask: a random cohort, or everyone if asynchronous.
 
         Clients that have left for good are never among them.
         """
@@ -136,14 +136,17 @@ class ClientExchange:
         progress: float,
         points: tuple[str, ...] = (),
     ) -> Aggregate | dict[str, SealedReply]:
-        """Answer one request of a round.
+        """Send a request to its clients, and return the answer for the method.
 
         Args:
             request: the request.
             server: state of the method's server.
             round: number of the round, from 0.
-            progress: share of the run's rounds that are done.
-            points: evaluation points at which turns are measured.
+            progress: fraction of the run's rounds that are done.
+            points: evaluation points (such as P1) at which people are evaluated inside their turns.
+
+        Returns:
+            The sum of the replies, or each reply by client if the request reveals each.
         """
         exposed = self._declared(request)
         messages = self._messages(request.to, request.verb, server, round)
@@ -197,7 +200,10 @@ class ClientExchange:
         progress: float,
         points: tuple[str, ...],
     ) -> dict[str, ClientResult]:
-        """Let the clients that are sent a message take their turns, and combine the replies."""
+        """Run the turns of the clients in `sent`, and add their replies to the combiner.
+
+        Returns the result of each client.
+        """
         # The longest work comes first, so that no worker is left with it at the end.
         order = sorted(sent, key=lambda client: -self.loads.get(client, 1))
         index = self.clients
@@ -216,10 +222,11 @@ class ClientExchange:
         return results
 
     def _declared(self, request: Request) -> Exposure:
-        """Return the row of the method's exposure table that declares a request.
+        """Return what the method declares about replies to a request.
 
         Raises:
-            ConfigError: no row declares it, or clients in secure sums would now refuse the verb.
+            ConfigError: the method does not declare the request, or clients in secure sums would
+                refuse it in this phase.
         """
         exposed = self.method.exposure.get(request.verb)
         if exposed is None or exposed.reveal != request.reveal:
@@ -236,16 +243,19 @@ class ClientExchange:
         return exposed
 
     def _with_noise(self, total: Aggregate, asked: int) -> Aggregate:
-        """Return a sum in the form in which protections let the method see it.
+        """Return a sum as the method may see it, with the noise of protections.
 
-        `asked` clients were asked for a reply.
+        `asked` is the number of clients that were asked for a reply.
         """
         for hook in self.server_hooks:
             total = hook.release(total, self.phase, self.jobs, asked)
         return total
 
     def _silent(self, asked: Mapping[str, Message], round: int, timed: bool) -> dict[str, str]:
-        """Return the clients whose reply does not arrive in time: client -> "late" or "lost"."""
+        """Return the clients whose reply does not arrive in time: client -> "late" or "lost".
+
+        `timed` says whether the request takes time on the virtual clock.
+        """
         # After the last round nothing is lost: it could never be made up for
         # (docs/explanation/decisions/nobody-is-lost-at-the-end.md).
         if self.phase == "finish":
@@ -259,10 +269,10 @@ class ClientExchange:
     def _next_arrivals(
         self, context: RoundRequest, progress: float, points: tuple[str, ...]
     ) -> Aggregate | dict[str, SealedReply]:
-        """Add up the updates that arrive next; their turns are computed only now.
+        """Add up the updates that arrive next on the virtual clock; their turns are run only now.
 
-        A client starts from the state after its last turn, with the message that it was sent at
-        that time.
+        A turn starts from the state that the client's last turn left. It gets the message that the
+        client was sent when the turn began on the clock.
         """
         virtual_clock, at, messages = self.virtual_clock, int(self.phase), context.messages
         assert virtual_clock is not None
@@ -285,15 +295,19 @@ class ClientExchange:
         return answer
 
     def _add_metrics(self, metrics: Mapping[str, Sequence[float]]) -> None:
-        """Add metrics of replies to those of the round."""
+        """Add metric values from replies to those of the round."""
         for name, values in metrics.items():
             self.tally.metrics.setdefault(name, []).extend(values)
 
     def attend(self, ask: ServeGroups, server: object, round: int, progress: float) -> ServedGroups:
-        """Let copies of a server's part serve groups of clients.
+        """Do split learning: each group of clients trains a copy of the server's layers.
+
+        Returns:
+            The weighted sum of the copies' updates, and the clients whose training counts.
 
         Raises:
-            ConfigError: the server's layers can take no client's smashed data at all.
+            ConfigError: the server's layers cannot compute with any client's smashed data (layer
+                outputs).
         """
         groups = [self._present(group, ask.shuffled, round) for group in ask.groups]
         alone = all(len(group) == 1 for group in ask.groups)
@@ -336,7 +350,7 @@ class ClientExchange:
         return ServedGroups(whole.aggregate(ask.templates, metrics), served)
 
     def _present(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
-        """Return the clients of a group whose replies arrive, in the order of being served."""
+        """Return the clients of a group whose replies arrive, in the order in which they train."""
         order: Sequence[int] = range(len(group))
         if shuffled:
             order = (
@@ -351,7 +365,7 @@ class ClientExchange:
     def message(
         self, content: Message | None, verb: str, server: object, client: str, round: int
     ) -> Message:
-        """Return the message for a client: `content`, or else what the method offers."""
+        """Return the message for a client: `content`; if that is None, what the method offers."""
         if content is None:
             content = Message(verb, self.method.offer(server, client))
         return replace(content, verb=verb, round=round)
@@ -376,7 +390,7 @@ class ClientExchange:
     ) -> dict[str, ClientResult]:
         """Carry out a batch, and return the result of every client.
 
-        `add` is called with the groups in their own order, whatever the order of arrival.
+        `add` is called with each group's result, in the order of the groups' numbers.
         """
         # Floating-point sums depend on the order of additions, so a group that is done early waits.
         early, results = dict[int, GroupResult](), dict[str, ClientResult]()
@@ -392,7 +406,10 @@ class ClientExchange:
     def _count(
         self, result: ClientResult, message: Message, metrics: dict[str, list[float]]
     ) -> None:
-        """Add a turn to the tally and its metrics to `metrics`; commit its new state."""
+        """Add a client's result to the round's costs, and its metrics to `metrics`.
+
+        If the reply counts, the client's new state replaces the old one.
+        """
         client, tally = result.client, self.tally
         for name, value in result.metrics.items():
             metrics.setdefault(name, []).append(value)
@@ -433,7 +450,10 @@ class ClientExchange:
     def evaluate(
         self, people: Sequence[str], server: object, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
-        """Measure people, and return point -> person -> metrics; nobody's state changes."""
+        """Evaluate people, and return evaluation point -> person -> metrics.
+
+        Nobody's state changes.
+        """
         client_of = {person: self.clients.lab_of.get(person, person) for person in people}
         sent = self._messages(dict.fromkeys(client_of.values()), "evaluate", server, round)
         messages = {person: sent[client] for person, client in client_of.items()}
@@ -452,13 +472,16 @@ class ClientExchange:
         return metrics
 
     def personal_fraction(self) -> float | None:
-        """Return the mean personal share over clients that took part; None: none has a mask."""
+        """Return the mean personal fraction of parameters over clients with masks; None: none."""
         shares = self.clients.shares()
         return float(np.mean(shares)) if shares else None
 
 
 def lengths(loads: Sequence[float], length: int, alike: bool) -> list[int]:
-    """Cut a row of tasks into groups of `length`; with `alike`, also where the load changes."""
+    """Return the sizes of the groups into which consecutive tasks are cut, each up to `length`.
+
+    With `alike`, a new group also begins where the load changes.
+    """
     # A stack trains clients as one network, which needs equally many samples of each.
     groups: list[int] = []
     for place, load in enumerate(loads):

@@ -37,15 +37,15 @@ Measured = Mapping[str, Mapping[str, float]]
 
 
 class LabRunner(ClientRunner):
-    """Takes turns and measures for all people of a lab; only sums and means leave the lab.
+    """Runs the turns of all people of a lab (a client with several people), and evaluates them.
 
-    A faulty reply of one person is left out of the lab's sum, as a server would leave out a
-    client's reply. Only a table in the lab's own folder records this. Where a protection covers
-    faulty replies, zeros take the reply's place and count.
+    Only sums and means leave the lab. A person's faulty reply is left out of the lab's sum; only a
+    table in the lab's own folder records this. If a protection hides faults from the server, zeros
+    replace the faulty reply and count.
 
     Args:
         silos: which people are in which lab.
-        worker: takes one person's turn.
+        worker: runs one person's turn.
         store: folder of the labs' states, and of the table of replies that were left out.
         sums: secure sums over labs; None: the server sees each lab's sum.
     """
@@ -61,13 +61,16 @@ class LabRunner(ClientRunner):
         self.silos = silos
 
     def exposed(self, verb: str) -> Exposure:
-        """Return the row of the exposure table for a lab's replies to a verb."""
+        """Return what is declared about a lab's replies to a kind of request (`verb`)."""
         # The sum of masks says how many of the lab's people share each entry: no mask any more.
         exposed = super().exposed(verb)
         return replace(exposed, weight="per entry") if exposed.weight == "mask" else exposed
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
-        """Take a lab's turn: return the weighted sum of its people's replies, and their states."""
+        """Run the turns of a lab's people; return the weighted sum of their replies.
+
+        The result's state holds the new states of these people.
+        """
         states = dict(before.state.people) if isinstance(before.state, LabState) else {}
         whole, values_of, results = Sum(), dict[str, list[float]](), list[ClientResult]()
         exposed, reasons = self.worker.method.exposure[task.message.verb], list[str]()
@@ -114,14 +117,14 @@ class LabRunner(ClientRunner):
         exposed: Exposure,
         reason: str,
     ) -> SealedReply | None:
-        """Return zeros in place of a faulty reply; None if it may simply be left out."""
+        """Return the zeros that replace a faulty reply; None: the reply is left out of the sum."""
         zeros = None if sealed is None else zeros_for(sealed, sent, exposed)
         if zeros is None or not self.worker.covers(person, zeros.round, reason):
             return None
         return zeros
 
     def measure(self, task: ClientTask, before: ClientState, points: Sequence[str]) -> ClientResult:
-        """Measure a person, or a lab as the mean over its people."""
+        """Evaluate a person, or a lab as the mean over its people."""
         people = self.silos.labs.get(task.client)
         if people is None:
             return super().measure(task, own_state(before, task.client), points)
@@ -132,19 +135,19 @@ class LabRunner(ClientRunner):
         return ClientResult(task.client, measured=means(measured))
 
     def share(self, state: object) -> float | None:
-        """Return the mean share of personal entries over a lab's people; None without masks."""
+        """Return the mean fraction of personal parameters over a lab's people; None: no masks."""
         people = state.people.values() if isinstance(state, LabState) else ()
         shares = [share for share in map(super().share, people) if share is not None]
         return float(np.mean(shares)) if shares else None
 
     def _note(self, task: ClientTask, person: str, reason: str) -> None:
-        """Write a line on a reply that was left out, for the operator of the lab alone."""
+        """Append a left-out reply to a table that only the lab's operator sees."""
         with open_for_append(self.store.folder / left_out(self.store.seed)) as file:
             file.write(csv_of([(task.client, task.message.round, person, reason)]).encode())
 
 
 def left_out(seed: int) -> str:
-    """Return the name of a lab's table of left-out replies: lab, round, person, reason."""
+    """Return the file name of a lab's table of left-out replies: lab, round, person, reason."""
     return f"left_out.seed{seed}.csv"
 
 

@@ -30,17 +30,18 @@ class Participation(NamedOptions):
     """Presence of clients in rounds; a data centre with pooled data is always present.
 
     Args:
-        cohort: clients asked per round: a share of those present (float) or a number (int).
-        lost: share of asked clients whose reply never arrives; their state stays as it was. After
-            the last round nobody is lost.
-        gone: clients that leave for good, each with the round from which it is away.
+        cohort: clients asked per round: a fraction of those present (float), or their number (int).
+        lost: probability that an asked client's reply never arrives in a round; the client's state
+            then stays as it was. After the last round no reply is lost.
+        gone: client -> round from which it is away for good.
         back: clients of `gone` that return after training, for the method's last exchange.
-        trace: CSV `client,round,idle,charging` (0 or 1), valid from that round until the client's
-            next row; without it and without `rhythm` everybody is always there.
-        rhythm: made-up days instead of a trace: each client sleeps, idle and on the charger, for
-            about a third of `day` rounds, at its own hour.
+        trace: path of a CSV file `client,round,idle,charging`, where the last two are 0 or 1. A row
+            is valid from its round until the client's next row. Without `trace` and `rhythm`, all
+            clients are always present.
+        rhythm: made-up days instead of a trace. Each client is present (idle and charging) for
+            about a third of every `day` rounds, from an hour of its own on.
         day: rounds in a day of the rhythm.
-        require: what a device must be to take part.
+        require: what a device must be, by the trace, to take part.
     """
 
     cohort: Annotated[int | float, Gt(0)] = 1.0
@@ -73,7 +74,7 @@ class Participation(NamedOptions):
             )
 
     def check(self, clients: Sequence[str]) -> None:
-        """Check that every client named here exists, and that a trace covers all of them.
+        """Check that the clients in `gone` exist, and that a trace covers all clients.
 
         Raises:
             ConfigError: `gone` names a client that does not exist.
@@ -90,7 +91,7 @@ class Participation(NamedOptions):
 
     @cached_property
     def _trace(self) -> dict[str, list[tuple[int, bool]]]:
-        """The trace file: client -> (round, whether its device is as required from then on)."""
+        """The trace file: client -> (round, whether its device may take part from then on)."""
         if self.trace is None:
             return {}
         path = Path(self.trace)
@@ -110,7 +111,7 @@ class Participation(NamedOptions):
         return {client: sorted(rows) for client, rows in rows_of.items()}
 
     def here(self, client: str, round: int, stream: RandomStream) -> bool:
-        """Return whether a client may be asked in this round, as it is present."""
+        """Return whether a client is present in this round, so that it may be asked."""
         if not self.stays(client, round):
             return False
         if self.trace:
@@ -127,20 +128,23 @@ class Participation(NamedOptions):
         return round < self.gone.get(client, math.inf)
 
     def staying(self, clients: Sequence[str], round: int) -> Sequence[str]:
-        """Return the clients that have not left for good."""
+        """Return the clients that have not left for good by this round."""
         # If nobody has left the same sequence is returned: a copy of millions of names takes time.
         departed = {client for client, since in self.gone.items() if since <= round}
         return [c for c in clients if c not in departed] if departed else clients
 
     def returned(self, clients: Sequence[str], rounds: int) -> Sequence[str]:
-        """Return the clients that are there after the last round, in client order."""
+        """Return the clients that are present after the last of `rounds` rounds, in client order.
+
+        Clients that left and come back are among them.
+        """
         there = self.staying(clients, rounds)
         return [c for c in clients if c in there or c in self.back] if self.back else there
 
     def ask(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str]:
-        """Draw the cohort of a round from the clients that are present, in client order.
+        """Draw the cohort of a round from the clients that are present.
 
-        All cohorts of the same size are equally likely.
+        The result is in client order. All cohorts of the same size are equally likely.
         """
         # For a cohort of fixed size, tries cost time by that size, however many clients there are.
         # Where few are present, and for a share of those present, each client is checked.
@@ -164,8 +168,8 @@ class Participation(NamedOptions):
     def _try(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str] | None:
         """Draw clients one after another until enough of them are present; None: too many tries.
 
-        The draw stays uniform: present clients can be swapped in any sequence of tries without
-        making it more or less likely.
+        The result is in client order. All cohorts are equally likely, as the draws do not depend on
+        who is present.
         """
         generator = stream.child("tries", round).numpy()
         tried: set[int] = set()
@@ -198,7 +202,7 @@ def round_half_up(x: float) -> int:
 
 
 def suggest(client: str, clients: Sequence[str]) -> str:
-    """Return a hint at the client that a wrong id may mean; for many clients, the range of ids."""
+    """Return a hint for a wrong client id: a similar id, or the range of ids among many."""
     if len(clients) > SEARCHED:
         return f"; known: {clients[0]} to {clients[-1]}, {len(clients):,} clients"
     return nearest(client, clients)

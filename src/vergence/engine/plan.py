@@ -34,28 +34,30 @@ class Plan(NamedOptions):
 
     Args:
         rounds: number of rounds; 0 only measures the model that a run starts from (`model.start`).
-        seeds: seeds from 0 to 2^63 - 1, with a whole run for each; a seed fixes initial parameters,
+        seeds: seeds from 0 to 2^63 - 1; each has a whole run. A seed fixes initial parameters,
             batches and cohorts.
-        split_seeds: two or more seeds; the experiment runs once for each, on another split of its
-            data.
-        engine: `simulator`; `bytes`: everything goes through bytes, in one process; `ray`: Ray's
-            workers, which train on CPUs.
-        solver: how clients are trained: one by one (`sequential`) or many at once as one batched
-            network (`stacked`). `auto` tries before the first round which is faster; what was
-            chosen is kept with the run and is part of its fingerprint.
-        precision: `bf16` trains in bfloat16 where torch deems it safe; `half` keeps weights in
-            bfloat16, too, beside float32 parameters. `auto` is `half` where this processor or GPU
-            has instructions for it and the network gains from them, else `fp32`; the choice is kept
-            as the solver's is.
-        device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where torch sees one. A GPU that is asked
-            for by name is refused for methods that also need the processor.
-        workers: worker processes; 0: one per core, under the engine `ray` one per CPU that Ray has.
-            The number does not change results.
+        split_seeds: two or more seeds. The experiment runs once for each seed, on another split of
+            its data.
+        engine: `simulator`; `bytes`: one process, in which all messages and states are turned into
+            bytes and back; `ray`: Ray's workers, which train on CPUs.
+        solver: how clients are trained: one by one (`sequential`), or many at once as one batched
+            network (`stacked`). `auto` tries which is faster before the first round. The choice is
+            kept with the run, and is part of its fingerprint.
+        precision: `bf16` trains in bfloat16 where torch deems it safe. `half` also keeps weights in
+            bfloat16, beside float32 parameters. `auto` is `half` if the processor or GPU has
+            instructions for it and the network gains from them; else it is `fp32`. This choice,
+            too, is kept with the run.
+        device: `cpu`, `cuda`, `cuda:N`, or `auto`, which is a GPU if torch sees one. A GPU that is
+            asked for by name is refused for methods that also need the processor.
+        workers: number of worker processes; 0: one per core, or with the engine `ray` one per CPU
+            that Ray has. The number does not change results.
         evaluate_every: rounds between evaluations; 0: at the end only.
-        evaluate_people: number of people who are measured, the same ones each time; 0: everybody.
+        evaluate_people: number of people who are evaluated, the same people each time; 0:
+            everybody.
         checkpoint_every: rounds between checkpoints; 0: at the end only.
-        points: where people are measured: P0 (what a client predicts with after the round's
-            download), P1 (after local training), P2 (the server's model).
+        points: evaluation points, that is, which models of people are evaluated: P0 (with which a
+            client predicts after the round's download), P1 (after local training), P2 (the server's
+            model).
         presence: which clients take part in a round.
         delivery: which replies a round waits for.
         wire: compression of uploaded updates.
@@ -111,7 +113,9 @@ class Plan(NamedOptions):
         return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
 
     def secrecy(self, people: int) -> SecureAggregationConfig | None:
-        """Return secure-sum settings for `people` people, with the smallest sum as a number.
+        """Return the settings of secure sums, with the smallest number of people filled in.
+
+        `people` is the number of people in the run. None: the plan has no secure sums.
 
         Raises:
             ConfigError: the noise of a client would be in several sums over different people.
@@ -130,22 +134,25 @@ class Plan(NamedOptions):
         return replace(self, privacy=replace(self.privacy, aggregation=self.secrecy(people)))
 
     def progress(self, round: int) -> float:
-        """Return the share of the rounds that are done, in [0, 1), for learning-rate schedules."""
+        """Return the fraction of rounds that is done, in [0, 1), for learning-rate schedules."""
         # A step after the last round (`finish`) starts a schedule anew, at the full rate.
         return round / max(self.rounds, 1) % 1.0
 
     def evaluates(self, done: int) -> bool:
-        """Return whether people are measured after `done` rounds; always true after the last."""
+        """Return whether people are evaluated after `done` rounds; always true after the last."""
         every = self.evaluate_every
         return done == self.rounds or (bool(every) and done % every == 0)
 
     def points_at(self, done: int) -> tuple[Point, ...]:
-        """Return the points at which people are measured when `done` rounds are done."""
+        """Return the evaluation points (such as P0) between rounds, when `done` rounds are done.
+
+        P1 is never among them, as it is evaluated inside turns.
+        """
         # P1 is measured inside a turn, where the trained model is.
         return tuple(p for p in self.points if p != "P1") if self.evaluates(done) else ()
 
     def points_in(self, round: int) -> tuple[Point, ...]:
-        """Return the points at which people are measured inside the turns of a round."""
+        """Return the evaluation points inside the turns of a round: P1, or none."""
         every = bool(self.evaluate_every)
         return ("P1",) if every and "P1" in self.points and self.evaluates(round + 1) else ()
 
@@ -159,7 +166,7 @@ def check_seeds(seeds: tuple[int, ...], where: str) -> None:
     """Refuse seeds that torch's generators do not accept, or confuse with another seed.
 
     Raises:
-        ConfigError: names the seed.
+        ConfigError: a seed is not in 0 to 2^63 - 1; the message names it.
     """
     for seed in seeds:
         if not 0 <= seed < SEEDS:

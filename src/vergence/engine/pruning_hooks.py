@@ -1,4 +1,4 @@
-"""Hooks for pruning during training: models that are trained or predict keep their zeros.
+"""Hooks for pruning during training: pruned entries stay zero in training and in prediction.
 
 Used by `engine.protections.setup`.
 """
@@ -19,12 +19,12 @@ from vergence.privacy.hooks import ClientHooks, Turn
 from vergence.training.pruning import Gradual, has_prunable_layer, prune_request
 
 ZEROS = "zeros"
-"""Name of a metric: the share of a pruned run's parameters that are zero."""
+"""Name of a metric: the fraction of a model's parameters that are zero."""
 Result = TypeVar("Result")
 
 
 class PruningHooks(ClientHooks):
-    """Prunes the model from which every training starts, and every model used to predict."""
+    """Prunes every model from which a training starts, and every model that predicts."""
 
     answers = (Step, Forward)
 
@@ -39,16 +39,22 @@ class PruningHooks(ClientHooks):
         self.network = network
 
     def training(self, ask: Fit, round: int) -> Fit:
-        """Return the request with training restricted to the entries that are not pruned."""
+        """Return the request for training, restricted to the entries that are not pruned."""
         mask = self._mask(self.network, ask.params, round)
         return ask if mask is None else prune_request(ask, mask)
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], Result]) -> Result:
-        """Compute with a client's piece of a cut network, its pruned entries held at zero."""
+        """Compute with a client's layers of a cut network, whose pruned entries stay zero.
+
+        `then` computes the answer to the changed request.
+        """
         return self.computing(ask, turn.message.round + 1, then)
 
     def computing(self, ask: object, round: int, then: Callable[[object], Result]) -> Result:
-        """Compute with a piece of a cut network whose pruned entries are zero before and after."""
+        """Compute with some layers of a cut network; pruned entries are zero before and after.
+
+        `then` computes the answer to the changed request.
+        """
         if not isinstance(ask, Step | Forward):
             return then(ask)
         piece = ask.on(self.task)
@@ -70,7 +76,7 @@ class PruningHooks(ClientHooks):
         return result
 
     def predicting(self, params: Params, done: int) -> Params:
-        """Return the parameters, pruned as they are after `done` rounds."""
+        """Return the parameters, with those set to zero that are pruned after `done` rounds."""
         # People who share a model ask with the same object one after the other: it is pruned once.
         if self.latest is None or self.latest[0] is not params or self.latest[1] != done:
             mask = self._mask(self.network, params, done)
@@ -78,7 +84,7 @@ class PruningHooks(ClientHooks):
         return self.latest[2]
 
     def scores(self, params: Params) -> Mapping[str, float]:
-        """Return the share of the parameters that are zero."""
+        """Return metric -> value: the fraction of the parameters that are zero."""
         return {ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
     def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:

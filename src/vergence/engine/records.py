@@ -1,4 +1,4 @@
-"""Records of one turn of a client: its task, its state, its result; batches and groups of them.
+"""Records of clients' work: tasks, states and results of single clients, and batches of tasks.
 
 Used in `adaptation`, `deployment`, `engine`, `experiment` and `video`.
 """
@@ -17,19 +17,19 @@ from vergence.core.tags import tagged
 from vergence.engine.storage.state_journal import StateRef
 
 QUARANTINED = "quarantined: "
-"""Begins the status of a client whose reply does not count, before the reason."""
+"""First word of the status of a client whose reply does not count; the reason follows."""
 
 
 @tagged("Call")
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's part of a batch.
+    """One client's task in a batch: to take a turn, or to be evaluated.
 
     Attributes:
         client: name of the client.
         message: the message that the client is sent.
         file: name of the file with the client's state; None: the client never took part.
-        spare: name of a file that nobody needs, which the new state may overwrite.
+        spare: name of an unneeded file, which the new state may overwrite; None: there is none.
     """
 
     client: str
@@ -41,7 +41,7 @@ class ClientTask:
 @tagged("Lab")
 @dataclass(frozen=True)
 class LabState:
-    """State of a lab: the method's client state of each of its people, by name.
+    """State of a lab (a client with several people): person -> the method's state of the person.
 
     People without a state are absent.
     """
@@ -54,13 +54,13 @@ class LabState:
 class ClientState:
     """State that a client keeps between turns.
 
-    Masks and residuals change only with a reply that counted: a server that did not receive a reply
+    Masks and residuals change only with a reply that counted. A server that did not receive a reply
     does not know its masks either.
 
     Attributes:
         state: the method's state of a client, or a `LabState`; None: the client never took part.
-        known_masks: for each tree, the mask that the server knows from this client's replies.
-        residuals: for each tree, the part of updates that a lossy codec has not sent yet.
+        known_masks: tree name -> the mask that the server knows from this client's replies.
+        residuals: tree name -> the part of updates that a lossy codec has not sent yet.
     """
 
     state: object = None
@@ -80,22 +80,23 @@ class ClientState:
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """Batch of tasks that the round loop gives to a worker pool.
+    """Batch of clients' tasks that the round loop gives to a worker pool.
 
     Attributes:
-        kind: `turn`: clients take a turn; `evaluate`: they are measured; `serve`: split learning,
-            in which a copy of the server's part serves clients.
+        kind: `turn`: clients train or do other work on a message. `evaluate`: people are evaluated.
+            `serve`: split learning, in which clients train with copies of the server's layers.
         tasks: the tasks of all groups, one group after the other.
-        groups: number of tasks in each group. One worker carries out a group and, if the request
-            reveals only the aggregate, adds up its replies.
-        reveal: whether replies are added up, or each is handed to the server.
+        groups: number of tasks in each group. One worker carries out a group.
+        reveal: `aggregate`: the worker adds up a group's replies; `each`: every reply is handed to
+            the server.
         stamp: name of the batch, unique within a run; names of state files contain it.
-        progress: share of the run's rounds that are done.
-        points: evaluation points at which people are measured.
-        templates: for `serve` batches, the initial model of the server's copies (one per client if
-            `alone`, else one per group). For other batches, reference trees that, with the trees
-            sent to the client, are used to check the shapes of replies.
-        alone: whether each client has a copy of the server's part for itself.
+        progress: fraction of the run's rounds that are done.
+        points: evaluation points (such as P0) at which people are evaluated.
+        templates: for `serve` batches, the initial parameters of the server's copies. For other
+            batches, reference trees; with the trees of the message, they give the shapes that
+            replies must have.
+        alone: in `serve` batches, whether each client trains with its own copy; else each group has
+            one copy.
     """
 
     kind: Literal["turn", "evaluate", "serve"]
@@ -121,16 +122,16 @@ class ClientResult:
     Attributes:
         client: name of the client.
         status: `ok`, or why the reply does not count, as turns.csv shows it.
-        up: bytes that were sent to the server, by tree.
-        weight: the largest weight of an entry, by tree.
+        up: tree name -> bytes that were sent to the server.
+        weight: tree name -> the largest weight of an entry.
         examples: weight of the training data, as the task counts it.
         steps: number of optimiser steps.
         metrics: metrics in the reply.
-        measured: metrics of the engine's evaluation, by evaluation point.
-        filed: reference to the new state; None: no state was written.
-        share: share of the entries that are personal; None: the method has no mask.
-        down: bytes that the client received, by tree, where it received several messages; None: it
-            received the task's message alone.
+        measured: evaluation point (such as P0) -> metrics of the engine's evaluation.
+        filed: reference to the file of the new state; None: no state was written.
+        share: fraction of the parameters that are personal; None: the method has no mask.
+        down: tree name -> bytes that the client received in several messages. None: it received the
+            task's message only.
     """
 
     client: str
@@ -148,12 +149,12 @@ class ClientResult:
 
 @dataclass
 class GroupResult:
-    """Outcome of a group of tasks.
+    """Results of a group of tasks.
 
     Attributes:
         results: one result for each task.
-        sum: weighted sum of the replies that count, where only their sum is revealed.
-        replies: each reply that counts, by client, where each is revealed.
+        sum: weighted sum of the replies that count; empty if each reply is revealed.
+        replies: client -> reply that counts; empty if only the sum is revealed.
     """
 
     results: list[ClientResult]
@@ -162,5 +163,5 @@ class GroupResult:
 
 
 def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return metrics as Python floats, whatever number types the task calculates with."""
+    """Return evaluation point -> metric -> value, with all values as Python floats."""
     return {point: {n: float(v) for n, v in values.items()} for point, values in measured.items()}

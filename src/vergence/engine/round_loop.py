@@ -48,7 +48,7 @@ from vergence.privacy.hooks import ServerHooks
 from vergence.wire.codecs import Compression
 
 UPLOAD = "upload"
-"""The verb under which the raw data sent to a data centre are counted."""
+"""Name in turns.csv for the raw data that are sent to a data centre."""
 Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
 PoolFactory = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
@@ -59,12 +59,12 @@ Begin = Callable[[], Checkpoint]
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """Outcome of one finished seed.
+    """Result of one finished seed of a run.
 
     Attributes:
         fingerprint: SHA-256 over the final states and the training settings.
         server: final state of the method's server.
-        clients: final state of every client that took part.
+        clients: final state of every client that took part, by client.
     """
 
     fingerprint: str
@@ -92,8 +92,10 @@ def run_rounds(
         plan: the settings.
         folder: where tables, checkpoints and states are written.
         tick: called after every round.
-        pool_factory: makes the worker pool; None: processes of this machine.
-        begin: returns the states to start from; None: the method's `setup` makes them.
+        pool_factory: makes the worker pool, which runs clients' turns; None: processes of this
+            machine.
+        begin: returns a checkpoint to start from; None: the method's `setup` makes the first
+            states.
     """
     # Processes share the cores, one thread each; and sums of several threads have other last bits.
     torch.set_num_threads(1)
@@ -129,14 +131,14 @@ def run_rounds(
 
 
 def records_of(plan: Plan, method: Method, task: Task) -> tuple[type, ...]:
-    """Return the dataclasses of states: the server's, a person's, and a lab's if there are labs."""
+    """Return the dataclasses of states: the server's, a person's, and with labs a lab's."""
     return (*method.state_records(task), *((LabState,) if plan.silos.labs else ()))
 
 
 def runner_for(
     plan: Plan, worker: ClientExecutor, store: ClientStateStore, sums: SecureSum | None
 ) -> ClientRunner:
-    """Make the runner of clients' tasks: of labs if the plan has any."""
+    """Make the runner of clients' tasks; if the plan has labs, a runner of labs' tasks."""
     runner = partial(LabRunner, plan.silos) if plan.silos.labs else ClientRunner
     return runner(worker, store, sums)
 
@@ -149,7 +151,7 @@ class RunSetup:
         method: the method.
         task: the task, with the seed.
         federation: the people and their data.
-        trained_on: the sites that train: people, labs (this federation then has no data), or one
+        trained_on: the clients that train: people, labs (without data in this federation), or one
             data centre with everybody's data.
         plan: the settings.
         folder: the run's folder.
@@ -180,8 +182,8 @@ class RunSetup:
             federation: the people and their data.
             plan: the settings.
             folder: the run's folder.
-            here: whether data are on this machine; else the federation's people are the clients of
-                a deployment, labs among them.
+            here: whether people's data are on this machine. If not, `federation` lists the clients
+                of a deployment; a lab is one client.
         """
         if not method.pooled:
             sites = plan.silos.grouped(federation) if here and plan.silos.labs else federation
@@ -196,7 +198,7 @@ class RunSetup:
 
     @property
     def turns_on(self) -> Federation:
-        """Data on which turns train: those of the sites, or of the people in labs."""
+        """The data on which turns train: the clients' own, or those of the people in labs."""
         return self.federation if self.plan.silos.labs else self.trained_on
 
     @property
@@ -206,11 +208,11 @@ class RunSetup:
 
     @property
     def presence(self) -> Participation:
-        """Participation of clients; a data centre is always there."""
+        """Rule for which clients take part in a round; a data centre always takes part."""
         return Participation() if self.method.pooled else self.plan.presence
 
     def solver_choice(self, device: torch.device) -> SolverChoice:
-        """Return the training settings of the run; if the run starts now, choose them."""
+        """Return the run's training settings, such as the solver; a new run chooses them now."""
         # A resumed run keeps its solver: another one would give other last bits.
         solving = self.folder.solving
         if solving is None:
@@ -225,7 +227,7 @@ class RunSetup:
     def executor(
         self, device: torch.device, solving: SolverChoice, all_here: bool
     ) -> ClientExecutor:
-        """Make the executor of clients' turns; it has the hooks that apply to data here."""
+        """Make the executor that runs clients' turns on this machine, with its protection hooks."""
         method, task, plan = self.method, self.task, self.plan
         # Nothing travels in a data centre, so there is nothing to compress.
         codec = Compression() if method.pooled else plan.wire
@@ -246,7 +248,7 @@ class RunSetup:
         sums: SecureSum | None,
         hooks: Sequence[ServerHooks],
     ) -> ClientExchange:
-        """Make the exchange between the method and clients, whose turns the pool carries out."""
+        """Make the exchange, which answers the method's requests with turns run by the pool."""
         method, plan, clock = self.method, self.plan, None
         if not method.pooled:
             clock = virtual_clock_for(plan, method, self.trained_on, self.stream, self.task.seed)
@@ -270,7 +272,7 @@ def refuse_changed_hardware(
     """Refuse to resume a run on another kind of device, or in another precision.
 
     Raises:
-        StateError: names the device, or the precision, with which the run began.
+        StateError: device or precision has changed; the message says with which the run began.
     """
     # Bits would differ. Precision "auto" may choose otherwise on another machine.
     if solving.device != device.type:
@@ -296,7 +298,7 @@ def virtual_clock_for(
         return None
 
     def work(client: str) -> float:
-        """Return the number of samples that a client's turn processes."""
+        """Return the number of samples that a client trains on in a turn, repeats included."""
         if local.steps is not None:
             return local.steps * local.batch
         samples = known.get(client)
@@ -308,7 +310,7 @@ def virtual_clock_for(
 
 @dataclass
 class RoundLoop:
-    """Carries out setup, rounds and finish of one seed, and writes their tables and checkpoints."""
+    """Runs setup, rounds and finish of one seed, and writes its tables and checkpoints."""
 
     setup: RunSetup
     exchange: ClientExchange
@@ -327,11 +329,10 @@ class RoundLoop:
         self.federation, self.trained_on = setup.federation, setup.trained_on
 
     def run(self, records: Sequence[type]) -> RunOutcome:
-        """Run to the end, from the checkpoint if there is one.
+        """Run the seed to its end, from its checkpoint if there is one.
 
         Args:
-            records: dataclasses of which states may be made; a checkpoint with other dataclasses is
-                refused.
+            records: dataclasses of which states may be made; a checkpoint with others is refused.
         """
         seed, rounds = self.task.seed, self.plan.rounds
         fresh = self.method.server(self.task)
@@ -369,7 +370,10 @@ class RoundLoop:
         return RunOutcome(sha, server, index)
 
     def opening(self, fresh: object) -> object:
-        """Return the server's state before the first round: after `setup`, or from `begin`."""
+        """Return the server's state before the first round, and store clients' states.
+
+        The states come from the method's `setup`, or from `begin` if that is given.
+        """
         if self.method.pooled:
             self.record_uploads()
         self.exchange.begin("setup")
@@ -382,7 +386,7 @@ class RoundLoop:
         return checkpoint.server
 
     def record_uploads(self) -> None:
-        """Count the bytes of sending everybody's data to a data centre, as the network's inputs."""
+        """Write to turns.csv the bytes of sending everybody's data to a data centre."""
         rows = []
         for person, splits in self.federation.people.items():
             sent = sum(part.bytes() for part in (splits.train, splits.val))
@@ -393,7 +397,7 @@ class RoundLoop:
         self.folder.append("turns.csv", rows)
 
     def one_round(self, at: int, server: object) -> object:
-        """Run one round; return the server's new state."""
+        """Run round `at` (from 0); return the server's new state."""
         began = time.perf_counter()
         exchange = self.exchange
         cohort = exchange.cohort(self.trained_on.clients, at)
@@ -411,7 +415,10 @@ class RoundLoop:
     def converse(
         self, conversation: object, server: object, at: int, points: tuple[str, ...] = ()
     ) -> object:
-        """Hold one of the method's conversations, and return the server's new state."""
+        """Run one of the method's server generators, such as a round, and answer its requests.
+
+        Returns the server's new state.
+        """
 
         def answer(ask: object) -> object:
             """Answer one request of the method's server half."""
@@ -425,7 +432,7 @@ class RoundLoop:
         return drive(conversation, answer)
 
     def report(self, done: int, server: object, seconds: float) -> None:
-        """Evaluate if it is due, write the rows of a round, and start a new tally."""
+        """Finish a round: evaluate if that is due, write the round's rows, and call `tick`."""
         tally = self.exchange.tally
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if done:
@@ -445,7 +452,7 @@ class RoundLoop:
             self.tick(self.task.seed, done, {metric: v for (_, metric), v in means.items()})
 
     def flush(self, done: int, tally: ExchangeTotals) -> None:
-        """Write the turns and events of a round, and start a new tally."""
+        """Write a round's turns and clock events to their tables, and reset the round's totals."""
         self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
         if (virtual_clock := self.exchange.virtual_clock) is not None:
             self.folder.append("events.csv", [(self.task.seed, *row) for row in virtual_clock.rows])
@@ -453,7 +460,11 @@ class RoundLoop:
         self.exchange.tally = ExchangeTotals()
 
     def cost(self, tally: ExchangeTotals, seconds: float) -> Sequence[str | float]:
-        """Return the last columns of rounds.csv: bytes per client, seconds, personal share."""
+        """Return the last columns of rounds.csv.
+
+        They are bytes up and down per client, seconds, and the mean personal fraction of
+        parameters.
+        """
         share = self.exchange.personal_fraction()
         text = "" if share is None else f"{share:.6f}"
         asked = max(len(tally.asked), 1)
@@ -462,7 +473,10 @@ class RoundLoop:
     def write_rounds(
         self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[str | float]
     ) -> None:
-        """Write a row of rounds.csv for every mean, with the cost of the round."""
+        """Write a row of rounds.csv for every mean, each with the cost of the round.
+
+        `means` maps (evaluation point, metric) to a mean over people.
+        """
         rows = [
             (self.task.seed, done, point, metric, repr(value), *cost)
             for (point, metric), value in means.items()
@@ -470,7 +484,7 @@ class RoundLoop:
         self.folder.append("rounds.csv", rows)
 
     def final(self, server: object) -> None:
-        """Evaluate everybody at the end, and write people.csv and the last rows of rounds.csv."""
+        """Evaluate people at the end; write people.csv and the last rows of rounds.csv."""
         rounds = self.plan.rounds
         metrics_at = self.exchange.evaluate(
             measured(self.federation, self.plan), server, rounds, self.plan.points_at(rounds)
@@ -488,7 +502,7 @@ class RoundLoop:
         self.write_rounds(rounds, averages(metrics_at), cost)
 
     def save(self, done: int, server: object, sha: str | None = None) -> None:
-        """Write a checkpoint; with a fingerprint, the checkpoint of a finished run."""
+        """Write a checkpoint; with a fingerprint `sha`, the last checkpoint of a finished seed."""
         virtual_clock = self.exchange.virtual_clock if sha is None else None
         engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
         self.folder.save(self.task.seed, done, server, self.exchange.clients, sha, engine_state)
@@ -505,7 +519,13 @@ def measured(federation: Federation, plan: Plan) -> Sequence[str]:
 
 
 def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) -> str:
-    """Return the SHA-256 over the digests of the server's state and of every client's."""
+    """Return the SHA-256 over the training settings and the digests of all states.
+
+    Args:
+        server: digest of the server's state.
+        clients: client -> digest of its state.
+        solving: the training settings.
+    """
     # Training settings go in too: another solver gives other last bits.
     settings = f"{solving.solver} {solving.chunk} {solving.precision} {solving.device} "
     whole = hashlib.sha256((settings + server).encode())
@@ -517,7 +537,10 @@ def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) 
 def averages(
     metrics_at: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[tuple[str, str], float]:
-    """Average every metric over the people with a number: return (point, metric) -> mean."""
+    """Average every metric over people; return (evaluation point, metric) -> mean.
+
+    NaN values are left out.
+    """
     means = {}
     for point, people in metrics_at.items():
         names = sorted({m for metrics in people.values() for m in metrics})

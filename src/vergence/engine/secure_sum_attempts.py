@@ -1,4 +1,4 @@
-"""Attempts at a secure sum: runs of a protocol, however its messages travel.
+"""Attempts at a secure sum: runs of a protocol, over a network or in one process.
 
 Used in `deployment` and `engine`.
 """
@@ -69,7 +69,7 @@ SumRequest = (
     | shares.Relayed
     | shares.Lookups
 )
-"""Message of the server to a client or an aggregator in a sum."""
+"""Message of the server to a client or an aggregator during a secure sum."""
 SumAnswer = (
     Advert
     | Shares
@@ -88,9 +88,9 @@ SumAnswer = (
 T = TypeVar("T", PairwiseParams, AdditiveParams)
 Value = TypeVar("Value")
 Requests = Mapping[str, SumRequest]
-"""Messages to parties, by name."""
+"""Name of a party -> message to the party."""
 Answers = Mapping[str, SumAnswer]
-"""Answers of those parties that answered, by name."""
+"""Name of a party -> its answer; parties that did not answer are absent."""
 Ask = Callable[[T, Requests], Answers]
 """Sends messages to parties and returns their answers."""
 
@@ -116,7 +116,7 @@ class OpenedSum:
 
     Attributes:
         sum: the sum.
-        out: reasons why some clients that replied are not in the sum, by client.
+        out: client -> reason why its reply is not in the sum.
     """
 
     sum: Sum = field(default_factory=Sum)
@@ -126,10 +126,14 @@ class OpenedSum:
 def hold(
     protocol: Generator[Requests, Answers, Value], ask: Callable[[Requests], Answers]
 ) -> Value:
-    """Run a protocol to its end and return its outcome.
+    """Run a protocol to its end, and return what it returns.
+
+    Args:
+        protocol: yields messages to parties, and is sent their answers.
+        ask: sends messages to parties, and returns their answers.
 
     Raises:
-        Aborted: the protocol ended without a sum that anybody learns.
+        Aborted: the protocol ended without a sum.
     """
     messages = next(protocol)
     while True:
@@ -140,7 +144,7 @@ def hold(
 
 
 def of_rows(words: Words, people: int) -> Sum:
-    """Return words as the sum of `people` people's encoded replies."""
+    """Return a vector of words as the sum of `people` encoded replies."""
     whole = Sum()
     whole.add(PackedReply.of(words))
     whole.count = people
@@ -150,7 +154,10 @@ def of_rows(words: Words, people: int) -> Sum:
 def with_opened_sum(
     done: Sequence[tuple[int, GroupResult]], opened: OpenedSum
 ) -> Iterator[tuple[int, GroupResult]]:
-    """Yield all groups; the last one carries a sum that was opened over all of them."""
+    """Yield all groups of a batch, the last one with the sum over all groups.
+
+    Clients that are not in the sum get the reason as their status.
+    """
     for number, result in done:
         results = [
             left_out(r, opened.out[r.client]) if r.client in opened.out else r
@@ -161,7 +168,7 @@ def with_opened_sum(
 
 
 def nothing_to_hide(form: ReplyLayout, names: Collection[str]) -> OpenedSum:
-    """Return an empty sum, for replies without words or too few people: no protocol is needed."""
+    """Return a sum of zeros; used without a protocol if replies are empty or too few."""
     return OpenedSum(of_rows(np.zeros(form.words, np.uint64), len(names)))
 
 
@@ -173,7 +180,16 @@ def under_pads(
     identity: PartyIdentity,
     ask: Ask[PairwiseParams],
 ) -> OpenedSum:
-    """Attempt to sum the replies to a message by pairwise masking."""
+    """Sum the replies to a message by pairwise masking, in a few attempts.
+
+    Args:
+        sums: settings of secure sums.
+        form: how replies are encoded.
+        message: the message.
+        names: the clients that replied.
+        identity: the server's identity.
+        ask: sends messages to clients, and returns their answers.
+    """
     clients, out = sorted(names), {}
     if len(clients) < sums.policy.threshold or not form.words:
         return nothing_to_hide(form, names)
@@ -209,7 +225,16 @@ def on_shares(
     identity: PartyIdentity,
     ask: Ask[AdditiveParams],
 ) -> OpenedSum:
-    """Attempt to sum the replies to a message by secret shares, which aggregators open."""
+    """Sum the replies to a message by additive secret shares, which aggregators open.
+
+    Args:
+        sums: settings of secure sums.
+        form: how replies are encoded.
+        message: the message.
+        names: the clients that replied.
+        identity: the server's identity.
+        ask: sends messages to clients and aggregators, and returns their answers.
+    """
     clients, out = sorted(names), {}
     if len(clients) < sums.policy.threshold or not form.words:
         return nothing_to_hide(form, names)
@@ -237,7 +262,7 @@ def on_shares(
 def _missing(
     asked: Collection[str], present: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the reasons why clients that were asked are not in a sum, by client."""
+    """Return client -> reason, for clients that were asked and are not in a sum."""
     return {
         name: f"quarantined: {refused[name]}" if name in refused else "lost: left the sum"
         for name in asked
@@ -246,7 +271,10 @@ def _missing(
 
 
 class InProcessProtocol:
-    """Runs all parties of a run's sums in this process, with a key each; messages become bytes."""
+    """Runs all parties of a secure sum in this process, each with its own key.
+
+    Messages between parties are turned into bytes and back.
+    """
 
     # It is for trying a protocol out, and hides nothing: this process has every row in memory.
 
@@ -256,7 +284,7 @@ class InProcessProtocol:
         self.spent: dict[str, UsedContributions] = defaultdict(UsedContributions)
 
     def total(self, form: ReplyLayout, message: Message, rows: Mapping[str, Words]) -> OpenedSum:
-        """Return the sum of the encoded replies to a message."""
+        """Return the sum of the encoded replies to a message; `rows` maps clients to replies."""
         if len(rows) < self.sums.policy.threshold or not form.words:
             return nothing_to_hide(form, rows)
         if self.sums.policy.name == "pairwise":
@@ -282,7 +310,7 @@ class InProcessProtocol:
         )
 
     def _key(self, name: str) -> tuple[Sign, Genuine]:
-        """Return the long-lived key pair of a party."""
+        """Return the long-lived keys of a party: a function that signs, and one that verifies."""
         if name not in self.keys:
             self.keys[name] = signing_pair()
         return self.keys[name]
@@ -298,7 +326,10 @@ class InProcessProtocol:
         terms: PairwiseParams,
         messages: Requests,
     ) -> Answers:
-        """Answer the server's messages; an invitation creates the client for a new attempt."""
+        """Deliver the server's messages, and return the answers.
+
+        An invitation makes a new client object, as it begins a new attempt.
+        """
         for name, message in messages.items():
             if isinstance(message, Invitation):
                 sign, register = self._key(name)[0], self._register(rows)
@@ -310,7 +341,7 @@ class InProcessProtocol:
     def _carry(
         self, parties: Mapping[str, PairwiseClient | Contributor | Aggregator], messages: Requests
     ) -> Answers:
-        """Carry messages to their parties and answers back, as bytes."""
+        """Deliver messages to their parties as bytes, and return the answers."""
         return {
             name: through_bytes(parties[name].answer(through_bytes(message)))
             for name, message in messages.items()

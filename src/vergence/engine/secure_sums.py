@@ -1,8 +1,8 @@
 """Secure sums of replies, which are encoded as whole numbers; the server sees no single term.
 
-A client encodes its reply as a row of words (`reply_layout.py`), which workers add up like any
-other tree. In a simulation rows are simply added; in a deployment a protocol adds them
-(`secure_sum_attempts.py`). Both give the same bits, in whatever order.
+A client encodes its reply as a vector of words, that is, integers modulo 2^64 (`reply_layout.py`).
+In a simulation workers add these vectors directly; in a deployment a protocol adds them
+(`secure_sum_attempts.py`). Both give the same bits, in any order of addition.
 
 Used in `deployment`, `engine` and `reports`.
 """
@@ -40,17 +40,18 @@ WORDS = "words"
 # With fewer bits after the point, 32-bit entries would add up in steps that are too coarse.
 FINE = 16
 SERVER = "server"
-"""Dealer of the tables for a threshold with two aggregators, which is for simulations only."""
+"""Party that deals the tables of a threshold if there are two aggregators (only simulations)."""
 
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Secure sums of a run's replies.
+    """Secure sums of a run's replies: how replies are encoded, added and decoded.
 
     Attributes:
         policy: settings of `privacy.aggregation`.
         people: largest number of clients in any sum.
-        level: bound of every reply, and the share of noise that each client adds; None: no noise.
+        level: bound of every reply, and the part of the noise that each client adds; None: no
+            noise.
         most: largest number of people behind one reply: those of a lab, else 1.
     """
 
@@ -73,12 +74,12 @@ class SecureSum:
             )
 
     def form(self, method: Method, verb: str, like: Mapping[str, Params]) -> ReplyLayout | None:
-        """Return how replies to a verb are encoded; None: the server sees single replies.
+        """Return how replies to a kind of request are encoded; None: the server sees each reply.
 
         Args:
             method: the method.
-            verb: the verb.
-            like: trees with the layouts of those in replies.
+            verb: the kind of request, such as `train`.
+            like: trees with the layouts of the trees in replies.
 
         Raises:
             ConfigError: the layout of a reply is not known beforehand.
@@ -100,7 +101,7 @@ class SecureSum:
         return form
 
     def _check_halves(self, method: Method, form: ReplyLayout) -> None:
-        """Refuse entries of 32 bits, two in a word, where they are too coarse or have weights."""
+        """Refuse 32-bit entries (two in a 64-bit word) if they are too coarse, or have weights."""
         if not form.halved:
             return
         if form.counted and form.trees:
@@ -123,7 +124,7 @@ class SecureSum:
         messages: Mapping[str, Message],
         like: Mapping[str, Params],
     ) -> ReplyLayout | None:
-        """Return how replies to these messages are encoded.
+        """Return how replies to these messages are encoded; None: the server sees each reply.
 
         Raises:
             ConfigError: people get different messages.
@@ -137,7 +138,7 @@ class SecureSum:
         return self.form(method, verb, like)
 
     def _ranges(self, method: Method, exposed: Exposure) -> ValueLimits:
-        """Return bounds on the numbers that a reply may hold."""
+        """Return bounds on the numbers in a reply to the declared kind of request."""
         if self.level is not None:
             return ValueLimits(self.people, self.level.reach, self.most)
         # A mask counts 0 or 1 where people weigh the same, and as many as share it for a lab.
@@ -150,12 +151,14 @@ class SecureSum:
     def encode(
         self, form: ReplyLayout, sealed: SealedReply, secret: Callable[[], NoiseKey]
     ) -> PackedReply:
-        """Return a client's contribution to a sum: a row of words, with its share of the noise.
+        """Return a client's contribution to a sum: a vector of words, with its part of the noise.
+
+        A word is a 64-bit integer.
 
         Args:
             form: how the reply is encoded.
             sealed: the reply.
-            secret: returns the secret of the client's noise; called only where there is noise.
+            secret: returns the secret key of the client's noise; called only if noise is added.
 
         Raises:
             RangeFault: a number is too large for a word.
@@ -175,7 +178,10 @@ class SecureSum:
     def terms(
         self, form: ReplyLayout, message: Message, run: str, attempt: int, asked: int
     ) -> PairwiseParams | AdditiveParams:
-        """Return the server's terms for an attempt to sum the replies of `asked` people."""
+        """Return the protocol parameters that the server proposes for an attempt at a sum.
+
+        The sum is of `asked` people's replies to a message; `attempt` identifies the attempt.
+        """
         threshold = self.policy.threshold
         # With threshold t of n clients, a server that lies learns both secrets of one of them only
         # with the help of 2t - n others: here of more than a third of those asked.
@@ -188,7 +194,9 @@ class SecureSum:
     def terms_of(
         self, question: SumQuestion, run: str, attempt: int, threshold: int, cipher: object
     ) -> PairwiseParams | AdditiveParams:
-        """Return the terms of an attempt to sum the replies to a question.
+        """Return the protocol parameters of an attempt to sum the replies to a request.
+
+        Every party calls this to check what the server proposes.
 
         Raises:
             StateError: the proposed threshold is below this party's own bound, or the proposed
@@ -215,7 +223,11 @@ class SecureSum:
         return AdditiveParams(*asked, names, question.gated, question.count_bits, dealer)
 
     def total(self, form: ReplyLayout, whole: Sum) -> Aggregate:
-        """Return what the server learns from a sum of rows: nothing, if it is of too few people."""
+        """Return what the server learns from a sum of encoded replies.
+
+        It learns nothing from a sum of too few people, and no entry that too few of them
+        contributed.
+        """
         words, count = np.zeros(form.words, np.uint64), 0
         if whole.count >= self.policy.threshold:
             words, count = unpack_words(whole.totals[WORDS]), whole.count
@@ -228,7 +240,7 @@ class SecureSum:
         return form.aggregate(words, count)
 
     def final_results(self, results: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
-        """Return the results unchanged if enough people replied; otherwise no reply counts."""
+        """Return the results unchanged if enough people replied; else with no reply counted."""
         ok = [client for client, result in results.items() if result.status == "ok"]
         if len(ok) >= self.policy.threshold:
             return dict(results)
@@ -240,21 +252,22 @@ class SecureSum:
 
 
 def too_few(people: int, policy: SecureAggregationConfig) -> str:
-    """Return the status of clients whose sum is not opened."""
+    """Return the status of clients whose sum is not opened, as too few people are in it."""
     return f"lost: a sum of {people} is not opened, {policy.threshold} are needed"
 
 
 @tagged("Question")
 @dataclass(frozen=True)
 class SumQuestion:
-    """A question whose replies are summed.
+    """A request whose replies are summed securely.
 
     Attributes:
-        request: name of the sum: round, verb, and a batch's number where a method has several.
-        about: digest of the question and of how replies to it are encoded (`about_of`).
-        words: number of words in a reply.
+        request: name of the sum: round, kind of request, and the numbers that tell apart several
+            such requests of one round.
+        about: digest of the request and of how replies to it are encoded (`about_of`).
+        words: number of 64-bit words in a reply.
         gated: number of words that are opened only if enough people contributed to them.
-        count_bits: number of bits of such a count.
+        count_bits: number of bits in which contributors to a word are counted.
     """
 
     request: str
@@ -265,16 +278,16 @@ class SumQuestion:
 
     @classmethod
     def of(cls, form: ReplyLayout, message: Message) -> SumQuestion:
-        """Make the question for a message to which replies have this form."""
+        """Make the record for a message whose replies are encoded in this way."""
         gated, bits = gate_of(form)
         return cls(request_of(form, message), about_of(form, message), form.words, gated, bits)
 
 
 def request_of(form: ReplyLayout, message: Message) -> str:
-    """Return the name of a sum, which is the same for the same question in the same round.
+    """Return the name of a secure sum: the same request in a round always has the same name.
 
     Raises:
-        StateError: a fact that numbers the question is not a whole number.
+        StateError: a fact of the message that numbers the request is not a whole number.
     """
     # The name has no stamp of a batch, and no facts that change no reply: a server could give two
     # names to one question, and learn from the difference of two sums.
@@ -285,7 +298,7 @@ def request_of(form: ReplyLayout, message: Message) -> str:
 
 
 def about_of(form: ReplyLayout, message: Message) -> bytes:
-    """Return a digest of a question and of how replies to it are encoded.
+    """Return a digest of a message and of how replies to it are encoded.
 
     People are in one sum only if all of them were sent the same message. Otherwise a server could
     send all but one person a model that learns nothing, and would learn the update of that person.
@@ -297,7 +310,10 @@ def about_of(form: ReplyLayout, message: Message) -> bytes:
 
 
 def gate_of(form: ReplyLayout) -> tuple[int, int]:
-    """Return the number of words opened by count of contributors, and the bits of a count."""
+    """Return how many words are opened only with enough contributors, and the bits of a count.
+
+    Both are 0 if replies have no counts per entry.
+    """
     if not (form.counted and form.entries):
         return 0, 0
     return form.entries, next(iter(form.trees.values())).count_bits
@@ -309,7 +325,7 @@ def left_out(result: ClientResult, why: str) -> ClientResult:
 
 
 class PackedReply(SealedReply):
-    """A reply encoded as words: 64-bit integers, whose sums wrap around."""
+    """A reply encoded as 64-bit integers (words), which are added modulo 2^64."""
 
     # A subclass with the words as its only tree: workers carry it and add it up as any reply.
 
@@ -332,26 +348,29 @@ def unpack_words(tree: Params) -> Words:
 
 
 def redact(result: ClientResult, form: ReplyLayout) -> ClientResult:
-    """Return a result without what a secure sum hides: metrics, weights, examples, steps, masks."""
+    """Return a client's result without what a secure sum hides, such as metrics and weights."""
     up = {WORDS: 8 * form.words} if result.status == "ok" and form.words else {}
     return replace(result, up=up, weight={}, examples=0.0, steps=0, metrics={}, share=None)
 
 
 def masked(method: Method, privacy: Privacy) -> bool:
-    """Return whether people share different entries, so that counts per entry are also summed."""
+    """Return whether clients send different entries, so that counts per entry are summed too."""
     return not privacy.bounded and any(
         e.trees and e.weight != "number" for e in method.exposure.values()
     )
 
 
 def server_deals(method: Method, privacy: Privacy) -> bool:
-    """Return whether the server deals the tables that hide entries shared by few people."""
+    """Return whether the server deals the tables that hide entries with too few contributors."""
     # A dealer that lies could have such entries opened. With three aggregators one of them deals.
     return masked(method, privacy) and len(privacy.aggregators) == 2
 
 
 def steered(method: Method) -> tuple[str, ...]:
-    """Return the trees that a server may send each person differently before their sum."""
+    """Return the trees with which a lying server could make a sum show one person's update.
+
+    The server may send each person another value of them before the sum (split learning).
+    """
     # In split learning these are gradients. A server that sends zeros to all but one person gets
     # that person's update as the sum, so reports must say what is assumed.
     exposed = method.exposure.values()
@@ -363,7 +382,10 @@ def steered(method: Method) -> tuple[str, ...]:
 
 
 def smallest(plan: Plan) -> SecureSum | None:
-    """Return secure sums over the fewest people that a plan allows, to find the size of replies."""
+    """Return secure sums for as few people as a plan allows, to find the size of replies.
+
+    None: the plan has no secure sums.
+    """
     if plan.privacy.aggregation is None:
         return None
     policy, user = plan.privacy.aggregation.among(0), plan.privacy.user
@@ -375,7 +397,7 @@ def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
     """Return the secure sums for replies of `people` clients; None: the server sees plain sums.
 
     Raises:
-        ConfigError: the plan or the method does not allow secure sums over this number.
+        ConfigError: the plan or the method does not allow secure sums over this number of clients.
     """
     policy = plan.secrecy(people)
     if policy is None:

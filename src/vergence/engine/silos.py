@@ -20,10 +20,10 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Silos:
-    """Division of people into labs, each of which is one client; no labs: everybody is a client.
+    """Division of people into labs, each of which is one client; without labs, all are clients.
 
     Attributes:
-        labs: name of a lab -> the people in it, in the order in which they take their turns.
+        labs: name of a lab -> the people in it, in the order in which they train.
 
     Raises:
         ConfigError: a lab is empty, a person is in two labs, or a name cannot be a client's name.
@@ -54,7 +54,7 @@ class Silos:
         return {person: lab for lab, members in self.labs.items() for person in members}
 
     def home(self, person: str) -> str:
-        """Return the client that a person belongs to: the lab, or the person as a client."""
+        """Return the client that sends a person's replies: the person's lab, or the person."""
         return self.lab_of.get(person, person)
 
     def clients(self, people: Sequence[str]) -> Sequence[str]:
@@ -89,10 +89,10 @@ class Silos:
         return min(map(len, self.labs.values()), default=1)
 
     def check(self, people: Sequence[str]) -> None:
-        """Check that all people of the data, and nobody else, are in a lab.
+        """Check that the people in labs are exactly the people of the data.
 
         Raises:
-            ConfigError: names the people for whom this fails, and what to do.
+            ConfigError: people are missing or unknown; the message names them, and says what to do.
         """
         if not self.labs:
             return
@@ -108,7 +108,7 @@ class Silos:
             )
 
     def grouped(self, federation: Federation) -> Federation:
-        """Return the labs as a federation without data, but with numbers of training samples."""
+        """Return the labs as a federation without data, which knows their numbers of samples."""
         people = federation.people
         counts = {
             lab: sum(len(people[person].train) for person in members)
@@ -118,10 +118,10 @@ class Silos:
 
 
 NO_LABS = Silos()
-"""A division without labs: everybody is a client."""
+"""The division without labs: each person is a client."""
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names for a message, and how many more there are."""
+    """Return the first few names for a message, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more

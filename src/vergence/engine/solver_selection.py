@@ -69,7 +69,10 @@ def solver_for(
     plan: Plan,
     device: torch.device,
 ) -> SolverChoice:
-    """Choose the training settings; if `run.solver` is "auto", by a short trial."""
+    """Choose the training settings; if `run.solver` is "auto", by a short trial of training.
+
+    `cohort` are the clients of the first round, from whom the trial takes its samples.
+    """
     precision, why = precision_for(method, task, plan, device)
     choice = _solver_for(method, task, federation, cohort, plan, device, precision)
     return choice._replace(reason=f"{choice.reason}; {precision}: {why}") if why else choice
@@ -86,7 +89,7 @@ def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) 
     """Choose the precision: the one that is named; for "auto", `half` if it helps, else `fp32`.
 
     `half` helps a network with 2-d convolutions on a device with bfloat16 instructions. DP-SGD and
-    methods whose server serves batch by batch have `fp32` only.
+    split learning have `fp32` only.
     """
     # Nothing is measured: the same run on the same kind of machine must choose the same.
     if plan.precision != "auto":
@@ -138,7 +141,7 @@ def _solver_for(
 
 
 def loads(federation: Federation) -> dict[str, float]:
-    """Return each client's amount of work, in training samples."""
+    """Return client -> amount of work, in training samples; empty for people made on demand."""
     # People who are made on demand may be millions: counting their samples would make all of them.
     if isinstance(federation.people, Population):
         return {}

@@ -1,4 +1,4 @@
-"""Session of split learning: one copy of a server's part serves its clients, message by message.
+"""Session of split learning: clients train with one copy of the server's layers, batch by batch.
 
 Used by `deployment.main_server`, `deployment.remote_clients`, `engine.client_runner` and
 `engine.exchange`.
@@ -28,24 +28,24 @@ from vergence.privacy.reply_checks import fault
 from vergence.wire.size import bytes_of_arrays, bytes_of_tree
 
 UNFIT = "shape: the server's layers cannot take it"
-"""Begins the reason to quarantine a client whose smashed data the server cannot compute with."""
+"""First words of the reason to exclude a client whose data the server's layers cannot take."""
 
 
 @dataclass
 class ServedClient:
-    """A client that is being served.
+    """A client in a session of split learning, and what the session knows of it so far.
 
     Attributes:
         task: the client's task in the batch.
-        state: the client's state so far, which is filed only at the end of the session.
+        state: the client's state so far, which is written to a file only at the end of the session.
         checks: checks of what the client sends.
         up: bytes that the client sent, by tree.
         down: bytes that the client was sent, by tree.
         metrics: metrics in the client's replies.
         turns: number of the client's turns so far.
-        steps: number of steps that the server took with the client's batches.
+        steps: number of optimiser steps that the server took with the client's batches.
         examples: weight of the client's training data.
-        fault: why the client is no longer served; None: it is still served.
+        fault: why the client is excluded from the session; None: it is not.
     """
 
     task: ClientTask
@@ -61,7 +61,7 @@ class ServedClient:
 
 
 class SessionClients(Protocol):
-    """Gives a session access to its clients: their turns and their states."""
+    """Gives a session of split learning access to its clients: their turns and states."""
 
     worker: ClientExecutor
     channel: Channel
@@ -79,25 +79,31 @@ class SessionClients(Protocol):
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Yield the turns of one client; `number` is that of the first turn in its session."""
+        """Run turns of one client, one for each message; yield their results.
+
+        `number` is the number of the first of these turns in the client's session, from 1.
+        """
         ...
 
     def answer(self, ask: object, progress: float) -> object:
-        """Compute what the server's half of a method asks for."""
+        """Answer a request of the method's server half, such as an optimiser step."""
         ...
 
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """File a client's state after its session, or return why the session does not count."""
+        """Write a client's state to a file after its session.
+
+        Returns a reference to the file and None; or None and why the session does not count.
+        """
         ...
 
 
 class ServerSession:
-    """Runs `Method.serve` for a group of clients, and takes their turns when it asks for them.
+    """Runs `Method.serve` for a group of clients (split learning), and the turns that it asks for.
 
-    A client's new state is filed once, at the end of the session. A client that was quarantined or
-    lost keeps its old state, and its part of the session does not count.
+    A client's new state is written to a file once, at the end of the session. A client that was
+    excluded or lost keeps its old state, and its part of the session does not count.
     """
 
     def __init__(
@@ -116,13 +122,14 @@ class ServerSession:
     def hold(
         self, templates: Mapping[str, Params]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Serve the group.
+        """Train a copy of the server's layers with the group's clients.
 
         Args:
-            templates: initial model of this copy of the server's part, which is trained in place.
+            templates: initial parameters of the copy, which is trained in place.
 
         Returns:
-            A result for each client, and the trained copy as a reply, or None if it does not count.
+            A result for each client; and the trained copy as a reply, or None if the copy does not
+            count.
         """
         outcome = self._drive(self.worker.method.serve(tuple(self.served), templates))
         sealed = None
@@ -140,7 +147,10 @@ class ServerSession:
         return [self._result(served) for served in self.served.values()], sealed if counts else None
 
     def _drive(self, conversation: Conversation[Reply]) -> Reply | None:
-        """Drive the server's part to its end; None: it stopped, as a client was quarantined."""
+        """Run the method's server half to its end, and return its reply.
+
+        None: the server half stopped because a client was excluded.
+        """
         answer, quarantine = None, None
         while True:
             try:
@@ -164,7 +174,11 @@ class ServerSession:
                 quarantine = error
 
     def _work(self, ask: object) -> object:
-        """Compute with what a client last sent; if that is impossible, quarantine the client."""
+        """Compute with what a client last sent; if that is impossible, exclude the client.
+
+        Raises:
+            NoReplyCounted: the client is excluded.
+        """
         if isinstance(ask, Quarantine):
             self.served[ask.client].fault = ask.reason
             raise NoReplyCounted(ask.client)
@@ -184,7 +198,7 @@ class ServerSession:
             raise NoReplyCounted(self.last.task.client) from None
 
     def _ask(self, request: Request) -> dict[str, SealedReply]:
-        """Take one turn of each client that a request names."""
+        """Run one turn of each client that a request names; return the replies by client."""
         self._check_declared(request.verb, request.reveal)
         return {
             client: self._turns(client, request.verb, [message], request.like)[0]
@@ -192,12 +206,12 @@ class ServerSession:
         }
 
     def _asks(self, request: Requests) -> list[SealedReply]:
-        """Take the several turns of one client that a request names."""
+        """Run the several turns of one client that a request names; return its replies."""
         self._check_declared(request.verb, "each")
         return self._turns(request.client, request.verb, request.messages, request.like)
 
     def _check_declared(self, verb: str, reveal: str) -> None:
-        """Refuse a request that the method's exposure table does not declare."""
+        """Refuse a request that the method does not declare."""
         exposed = self.worker.method.exposure.get(verb)
         if exposed is None or exposed.reveal != reveal:
             raise ConfigError(
@@ -208,7 +222,10 @@ class ServerSession:
     def _turns(
         self, client: str, verb: str, content: Sequence[Message | None], like: Mapping[str, Params]
     ) -> list[SealedReply]:
-        """Take turns of one client; content of None stands for what the method offers."""
+        """Run one turn of a client for each message in `content`; return its replies.
+
+        A message of None stands for the one that the method offers.
+        """
         served = self.last = self.served[client]
         if served.fault is not None:
             raise NoReplyCounted(client)
@@ -229,6 +246,8 @@ class ServerSession:
         self, served: ServedClient, message: Message, turn: TurnResult, like: Mapping[str, Params]
     ) -> SealedReply:
         """Check a client's reply, count its bytes and metrics, and adopt the client's new state.
+
+        Returns the reply as the server receives it.
 
         Raises:
             NoReplyCounted: the reply is faulty, or no reply came.
@@ -255,7 +274,7 @@ class ServerSession:
         return self.clients.channel.reply(sealed, known)
 
     def _result(self, served: ServedClient) -> ClientResult:
-        """Return a client's result; file its new state if its part of the session counts."""
+        """Return a client's result; if its part of the session counts, save its state."""
         task, filed = served.task, None
         if served.fault is None and not served.state.empty:
             filed, served.fault = self.clients.file_state(task, self.batch.stamp, served.state)
@@ -273,7 +292,7 @@ class ServerSession:
 
 
 def status(fault: str | None) -> str:
-    """Return the status of a served client for the tables."""
+    """Return a client's status for the tables: "ok", lost, or quarantined with the reason."""
     # A client that vanished did nothing wrong: it is lost, not quarantined.
     if fault is None or fault.startswith("lost"):
         return fault or "ok"

@@ -1,7 +1,6 @@
-"""The virtual clock, which decides which replies are late, by the rule of the delivery.
+"""The virtual clock: simulates when clients' replies arrive, and so which replies are late.
 
-It simulates clients at work, arrivals of replies and staleness. `asynchronous_aggregation` holds
-the rules.
+`asynchronous_aggregation` holds the rules for the replies that a round waits for.
 
 Used by `engine.combiners`, `engine.exchange` and `engine.round_loop`.
 """
@@ -35,14 +34,14 @@ CLOCK, BASE = "agenda", "base"
 @tagged("Flight")
 @dataclass(frozen=True)
 class PendingUpdate:
-    """The update of a client at work, which has not yet arrived.
+    """The update of a client that is training on the virtual clock; it has not arrived yet.
 
     Attributes:
         client: the client.
-        due: virtual time of its arrival.
+        due: virtual time at which the update arrives.
         turn: number of the client's turn.
         version: version of the model that the client was sent.
-        progress: share of the run's rounds that were done.
+        progress: fraction of the run's rounds that were done when the turn began.
         offer: name of the message that the client was sent.
     """
 
@@ -57,7 +56,7 @@ class PendingUpdate:
 @tagged("Agenda", pending="flights")
 @dataclass(frozen=True)
 class ClockState:
-    """State of the clock in a checkpoint: the time, turns begun per client, pending updates."""
+    """State of the clock in a checkpoint: virtual time, turns begun by client, pending updates."""
 
     clock: float
     turns: Mapping[str, int]
@@ -71,13 +70,13 @@ class VirtualClock:
         delivery: rule that says for which replies a round waits.
         presence: which clients are present.
         stream: random numbers of the run.
-        work: returns a client's work per turn, in samples.
-        log: in a replay, the seconds of every turn, by client; None: speeds are drawn at random.
+        work: returns the number of samples that a client trains on in a turn.
+        log: in a replay, client -> seconds of each of its turns; None: speeds are drawn at random.
         clock: the virtual time, in seconds.
-        turns: number of turns begun, by client.
-        pending: updates of clients at work, as a heap ordered by arrival.
-        offers: messages sent to clients that are at work, by name.
-        rows: lines for events.csv, without the seed; whoever writes the lines also clears this
+        turns: client -> number of its turns that have begun.
+        pending: updates of clients that are training, as a heap ordered by arrival.
+        offers: name -> message that was sent to clients that are training.
+        rows: lines for events.csv, without the seed; the round loop writes them, and clears this
             list.
     """
 
@@ -98,23 +97,23 @@ class VirtualClock:
         self.rows: list[tuple[str | int, ...]] = []
 
     def engine_state(self) -> dict[str, object]:
-        """Return the parts of the state that a checkpoint needs, by name."""
+        """Return the parts of the clock's state that a checkpoint stores, by name."""
         # Messages stay the same objects, so that a checkpoint writes each only once.
         pending = tuple(update for *_, update in sorted(self.pending, key=lambda f: f[:2]))
         return {CLOCK: ClockState(self.clock, dict(self.turns), pending), **self.offers}
 
     def restore(self, parts: Mapping[str, Any]) -> None:
-        """Return to the state in a checkpoint."""
+        """Set the clock to the state that a checkpoint stored."""
         state = parts[CLOCK]
         self.clock, self.turns = state.clock, Counter(state.turns)
         self.pending = [(update.due, update.client, update) for update in state.pending]
         self.offers = {name: message for name, message in parts.items() if name != CLOCK}
 
     def gather(self, asked: Mapping[str, Message], lost: Collection[str], at: int) -> set[str]:
-        """Wait for the replies of a round, move the clock to its end, and return the late clients.
+        """Wait for the replies of a round, move the clock to its end; return the late clients.
 
         Args:
-            asked: messages that clients were sent.
+            asked: client -> message that it was sent.
             lost: clients whose reply never arrives.
             at: number of the round.
         """
@@ -150,14 +149,14 @@ class VirtualClock:
     ) -> list[tuple[PendingUpdate, str]]:
         """Let the clock run until enough replies have arrived.
 
-        At equal times, arrivals come first, in the order of client ids; then idle clients are sent
-        a message. Fewer replies arrive only if no client is at work any more.
+        At equal times, arrivals come first, in the order of client ids. Then idle clients are sent
+        a message. Fewer replies arrive only if no client is training any more.
 
         Args:
-            messages: messages that clients are sent from now on.
+            messages: client -> message that it is sent from now on.
             at: version of the model in these messages.
-            progress: share of the run's rounds that are done.
-            base: trees to which updates are added, if these trees are not sent.
+            progress: fraction of the run's rounds that are done.
+            base: trees to which clients' updates are added, for trees that are not in the messages.
 
         Returns:
             Each update that ended, with "arrived", "lost" or "dropped".
@@ -182,7 +181,10 @@ class VirtualClock:
         return landed
 
     def _fate(self, update: PendingUpdate, at: int) -> str:
-        """Return the fate of an update: arrived, lost or dropped, or its client is gone."""
+        """Return what becomes of an update: "arrived", "lost", "dropped" (too old) or "gone".
+
+        "gone" means that its client has left for good.
+        """
         if not self.presence.stays(update.client, at):
             return "gone"
         if self.presence.loses(update.client, update.turn, self.stream):
@@ -192,7 +194,7 @@ class VirtualClock:
     def _dispatch(
         self, here: Sequence[str], messages: Mapping[str, Message], at: int, progress: float
     ) -> None:
-        """Send messages to idle clients; if not all may be at work at once, to a random choice."""
+        """Send messages to idle clients; if not all may train at once, to a random choice."""
         flying = {client for _, client, _ in self.pending}
         idle = [client for client in here if client not in flying]
         cohort = self.presence.cohort
@@ -220,7 +222,10 @@ class VirtualClock:
     def aged(
         self, sealed: SealedReply, update: PendingUpdate, at: int, now: Mapping[str, Params]
     ) -> SealedReply:
-        """Return a reply scaled for version `at` of the model, whose trees are `now`."""
+        """Return a reply scaled by its age, to be added to version `at` of the model.
+
+        `now` are the trees of this version.
+        """
         age = at - update.version
         factor, trees = self.delivery.scale(age), {}
         for name, tree in sealed.trees.items():
@@ -236,13 +241,13 @@ class VirtualClock:
         return replace(sealed, trees=trees)
 
     def forget(self, at: int) -> None:
-        """Forget messages whose updates would not count from version `at` on."""
+        """Forget messages whose updates are too old to count from version `at` on."""
         young = [f for *_, f in self.pending if at - f.version <= OLDEST]
         alive = {name for f in young for name in (f.offer, f"{BASE}{f.version}")}
         self.offers = {name: offer for name, offer in self.offers.items() if name in alive}
 
     def _begin(self, client: str, message: Message) -> tuple[int, float]:
-        """Return the number of the turn that a client begins, and the seconds it will take."""
+        """Begin a client's next turn; return its number and the virtual seconds it will take."""
         turn = self.turns[client]
         self.turns[client] += 1
         return turn, self._seconds(client, turn, message)
@@ -280,13 +285,13 @@ class VirtualClock:
         event: str,
         took: float | None = None,
     ) -> None:
-        """Add a line to the log; `repr` keeps every bit of a time, so that a replay is exact."""
+        """Add a line for events.csv; `repr` keeps every bit of a time, for an exact replay."""
         seconds = "" if took is None else repr(took)
         self.rows.append((at + 1, repr(time), client, turn, version, at - version, event, seconds))
 
 
 def waves(updates: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
-    """Group turns that can be taken at once: from the same version, one for each client."""
+    """Group updates whose turns can run at once: from one model version, one per client."""
     # A client's second turn goes on from the state that its first one leaves.
     groups: dict[tuple[int, int], list[PendingUpdate]] = {}
     times: Counter[str] = Counter()

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 Charges = tuple[tuple[float, float, int], ...]
-"""Noise, sampling rate and number of releases. For masks the epsilon of a draw stands in the place
-of noise, for pictures the cost of the one with the highest cost."""
+"""Each entry is a noise multiplier, a sampling rate and a number of releases.
+
+For masks, the epsilon of one random choice stands in place of the noise multiplier. For pictures it
+is the privacy cost of the picture that costs most."""
 
 
 class Spending(NamedTuple):
@@ -28,8 +30,9 @@ class Spending(NamedTuple):
 
     Attributes:
         unit: unit of data: person, lab, sample, mask, picture or pixel.
-        who: client whose budget it is; empty for the budget of a seed.
-        charges: the releases.
+        who: client whose budget it is; empty if the budget is kept for a seed, and not for a
+            client.
+        charges: noise, sampling rate and number of the releases (see `Charges`).
     """
 
     unit: str
@@ -39,7 +42,7 @@ class Spending(NamedTuple):
 
 @dataclass(frozen=True)
 class BuiltInProtection(Protection):
-    """Base of protections that stand for one setting of `privacy`.
+    """Base of built-in protections, each of which stands for one setting of `privacy`.
 
     Attributes:
         plan: the plan.
@@ -50,16 +53,18 @@ class BuiltInProtection(Protection):
     policy: object
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a run that cannot be forecast."""
+        """Refuse a run for which the protection's forecast fails."""
         self.forecast(run)
 
 
 class BudgetedProtection(BuiltInProtection):
-    """Base of protections with a budget, whose releases are logged for a client or for a seed.
+    """Base of protections with a privacy budget, whose releases are logged.
+
+    A log belongs to a client or to a seed.
 
     Attributes:
         unit: unit of data that the protection hides.
-        kind: word in the names of the protection's logs.
+        kind: word in the file names of the protection's logs.
     """
 
     unit: ClassVar[str] = ""
@@ -71,24 +76,27 @@ class BudgetedProtection(BuiltInProtection):
         return getattr(self.policy, "delta", 0.0)
 
     def logs(self, folder: Path) -> list[Path]:
-        """Return a run's logs in a folder; in a deployment they are on the clients' machines."""
+        """Return the paths of a run's release logs in a folder.
+
+        In a deployment the logs are on the clients' machines.
+        """
         return sorted(folder.glob(f"seed*.{self.kind}.*.csv"))
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Return what one seed spent, according to the logs in a folder."""
+        """Return the budgets that one seed spent, one per log in a folder."""
         return [self.entered(owner(path), path) for path in self.logs_of(folder, seed)]
 
     def logs_of(self, folder: Path, seed: int) -> list[Path]:
-        """Return the logs of one seed."""
+        """Return the paths of one seed's release logs."""
         return [path for path in self.logs(folder) if path.name.startswith(f"seed{seed}.")]
 
     def entered(self, who: str, path: Path) -> Spending:
-        """Return the charges in a log, with the client who made them."""
+        """Return the releases in a log as a budget spent by the client `who`."""
         charges = ReleaseLog(path).ledger.charges
         return Spending(self.unit, who, tuple((c.noise, c.rate, c.steps) for c in charges))
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of all these charges together, from one run or several."""
+        """Return the epsilon of all these releases together, from one run or several."""
         alike: Counter[tuple[float, float]] = Counter()
         for noise, rate, steps in charges:
             alike[noise, rate] += steps
@@ -97,5 +105,5 @@ class BudgetedProtection(BuiltInProtection):
 
 
 def owner(path: Path) -> str:
-    """Return the client of the log at a path."""
+    """Return the client whose log is at a path."""
     return path.name.split(".", 2)[2].removesuffix(".csv")

@@ -1,4 +1,4 @@
-"""DP-SGD in a run: its solver takes the place of others; a budget is forecast, checked and kept.
+"""DP-SGD in a run: clients train with noise; a privacy budget is forecast, checked and kept.
 
 Used by `deployment.joined_node`, `engine.protections.setup` and `engine.solver_selection`.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
-"""Reason to train clients with private solvers one after the other."""
+"""Reason to train clients one after the other under DP-SGD."""
 FRAME = "the same samples of a client, one of them left out"
 # The forecast looks at the first clients only: one that reads everybody's samples would take longer
 # than people wait for `vergence explain`.
@@ -52,7 +52,7 @@ PROBED: deque[tuple[Task, ref[Samples]]] = deque(maxlen=64)
 
 @dataclass(frozen=True)
 class DpSgdHooks(ClientHooks):
-    """Trains by DP-SGD, and refuses anything else that looks at a client's training samples.
+    """Trains by DP-SGD, and refuses all other requests that look at training samples.
 
     Attributes:
         policy: clip bound, and noise or a budget.
@@ -65,10 +65,12 @@ class DpSgdHooks(ClientHooks):
     answers = (Fit, Mean, Compute)
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Return the result of a training or a mean with noise; other requests see no samples.
+        """Answer a request for training, or for a mean, with noise.
+
+        Other requests may use validation samples only; `then` answers them.
 
         Raises:
-            ConfigError: something else would look at training samples.
+            ConfigError: the request would look at training samples without noise.
             DpSgdBudgetSpent: the client has no budget left.
         """
         if self.solver is None:
@@ -83,16 +85,15 @@ class DpSgdHooks(ClientHooks):
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply without metrics, which are computed from samples without noise."""
+        """Return a reply without metrics: they are computed from samples without noise."""
         return self.policy.leaving(reply)
 
 
 def refuse_own_prior(task: Task) -> None:
-    """Refuse a task in which each sample is trained with a prior made of all the person's samples.
+    """Refuse a task in which a prior of all the person's samples is an input to each of them.
 
     Raises:
-        ConfigError: the task is of this kind: noise for one sample would not hide it in the priors
-            of others.
+        ConfigError: the task has such a prior. Noise for one sample would not hide it in the prior.
     """
     if task.own_prior:
         raise ConfigError(
@@ -103,10 +104,12 @@ def refuse_own_prior(task: Task) -> None:
 
 
 def refuse_overlap(federation: Federation) -> None:
-    """Refuse windows that overlap: a frame would be in several samples, but is counted once.
+    """Refuse overlapping windows of frames as samples.
+
+    A frame would be in several samples, but DP-SGD counts it once.
 
     Raises:
-        ConfigError: names a person with such windows.
+        ConfigError: windows overlap; the message names a person with such windows.
     """
     federation.refuse_many("looking for windows that overlap")
     for client, splits in federation.people.items():
@@ -120,10 +123,10 @@ def refuse_overlap(federation: Federation) -> None:
 
 
 def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPass]) -> None:
-    """Refuse a network or a loss that mixes the samples of a batch.
+    """Refuse a network or a loss that mixes the samples of a batch, as batch norm does.
 
     Raises:
-        ConfigError: names the layer, or the loss.
+        ConfigError: samples are mixed; the message names the layer, or the loss.
     """
     clients = (federation.people[who].train for who in federation.clients[:LOOKED_AT])
     # All seeds of a task have the same layers and loss.
@@ -151,11 +154,11 @@ def refuse_elsewhere(run: ProtectedRun) -> None:
 def check_solver(
     policy: DpSgd, method: Method, task: Task, federation: Federation, plan: Plan
 ) -> tuple[TrainingPass, ...]:
-    """Return the trainings that a run of DP-SGD asks of every client, after checking their cost.
+    """Check the privacy cost of a run with DP-SGD; return the trainings that each client does.
 
     Raises:
-        ConfigError: the trainings spend more than the budget, delta is so large that a sample could
-            be published, or training on one sample uses values computed from others.
+        ConfigError: the trainings spend more than the budget; or delta is so large that a sample
+            could be published; or training on one sample uses values computed from others.
     """
     refuse_own_prior(task)
     refuse_overlap(federation)
@@ -173,18 +176,21 @@ def check_solver(
 
 
 class DpSgdProtection(BudgetedProtection):
-    """The protection of `privacy.solver`: training with noise that hides single samples."""
+    """The protection of `privacy.solver`: DP-SGD, which hides single samples by noise."""
 
     policy: DpSgd
     kind, unit = "client", "sample"
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a method or a task that uses samples in other ways, or mixes them."""
+        """Refuse methods that use samples for more than training, and networks that mix samples.
+
+        The privacy budget is checked, too.
+        """
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
         refuse_mixed(run.task, run.federation, passes)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks | SplitDpHooks:
-        """Return the hooks that train; on a deployment's server they only remove metrics."""
+        """Return the hooks that train with noise; on a deployment's server they drop metrics."""
         refuse_elsewhere(run)
         if not run.here:
             return DpSgdHooks(self.policy, None)
@@ -248,7 +254,7 @@ class DpSgdProtection(BudgetedProtection):
         ]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the block of results.json on the client that spent most."""
+        """Return the entry of results.json on the client that spent the most epsilon."""
         policy, paths = self.policy, self.logs(run.state / FOLDER)
         if not paths:
             return {}

@@ -1,4 +1,4 @@
-"""DP-SGD of a cut network: both halves take private steps, on randomly drawn batches.
+"""DP-SGD for split learning: client and server layers take noisy steps on random batches.
 
 Used by `engine.protections.dp_sgd` and `engine.protections.dry_run`.
 """
@@ -50,8 +50,8 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
     """Return the training that a run of split learning asks of every client.
 
     Raises:
-        ConfigError: the method's two halves do not both step on each batch, or its `number` rounds
-            all samples of a batch by one scale.
+        ConfigError: client and server layers do not both take a step on each batch; or the method's
+            `number` rounds all samples of a batch by one scale.
     """
     name = registry_name(method)
     if not isinstance(method, BatchwiseSplit) or not _both_step(method):
@@ -68,21 +68,26 @@ def split_passes(method: Method, rounds: int) -> tuple[TrainingPass, ...]:
 
 
 def _both_step(method: BatchwiseSplit) -> bool:
-    """Return whether both halves take a step on each batch: labels go up, a gradient comes back."""
+    """Return whether client and server layers both take a step on each batch.
+
+    For this, labels go up, and a gradient comes back.
+    """
     exposed = method.exposure["train"]
     return "labels" in exposed.trees and BACK in (exposed.down or ())
 
 
 @dataclass(frozen=True)
 class SplitDpHooks(ClientHooks):
-    """Draws a client's batches at random, and makes the steps of both halves private.
+    """Draws a client's batches at random, and adds noise to the steps of both halves.
+
+    The halves are the client's and the server's layers of a cut network.
 
     Attributes:
         policy: clip bound, and noise or a budget.
-        solver: holds the secret and the release logs.
+        solver: holds the secret key of the noise and the release logs.
         method: the method.
-        sizes: number of training samples of each client.
-        entered: clients and rounds that are already in the release logs.
+        sizes: client -> number of its training samples.
+        entered: pairs (client, round) that are already in the release logs.
     """
 
     policy: DpSgd
@@ -94,11 +99,14 @@ class SplitDpHooks(ClientHooks):
     answers = (Step, Fit, Mean, Compute)
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Return a client's context, with batches that are drawn at random."""
+        """Return a client's context, in which batches are drawn at random."""
         return replace(site, draw=partial(self._batch, site))
 
     def _batch(self, site: ClientContext, at: int) -> Tensor | None:
-        """Return the samples of a round's batch by Poisson sampling; None: the round is over."""
+        """Draw batch number `at` of a round by Poisson sampling; None: the round is over.
+
+        The result has the indices of the samples.
+        """
         local, samples = self.method.local, len(site.train)
         if at >= steps_of(local, samples):
             return None
@@ -106,10 +114,12 @@ class SplitDpHooks(ClientHooks):
         return poisson(samples, rate_of(local, samples), key.draws())
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Return the result of a private step; other requests may use only validation data.
+        """Answer a request for a step with clipped and noised gradients.
+
+        Other requests may use validation samples only; `then` answers them.
 
         Raises:
-            ConfigError: something else would look at training samples.
+            ConfigError: the request would look at training samples in another way.
             DpSgdBudgetSpent: the client has no budget left.
         """
         if not isinstance(ask, Step):
@@ -120,15 +130,15 @@ class SplitDpHooks(ClientHooks):
         return then(self._private(ask, turn.site.id, "front"))
 
     def serving(self, ask: object, client: str) -> object:
-        """Return a request of the server's half, in which steps are made private as well."""
+        """Return the server half's request; a step gets clipped and noised gradients."""
         return self._private(ask, client, "tail") if isinstance(ask, Step) else ask
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply without metrics, which are computed from samples without noise."""
+        """Return a reply without metrics: they are computed from samples without noise."""
         return self.policy.leaving(reply)
 
     def _enter(self, site: ClientContext, round: int) -> None:
-        """Charge all steps of a round to the client's budget once, before the first step."""
+        """Charge the steps of a whole round to the client's budget, before its first step."""
         if (site.id, round) in self.entered:
             return
         local, samples = self.method.local, len(site.train)
@@ -138,7 +148,7 @@ class SplitDpHooks(ClientHooks):
         self.entered.add((site.id, round))
 
     def _private(self, ask: Step, client: str, half: str) -> Step:
-        """Return a step with clipped and noised gradients instead of those of the mean loss."""
+        """Return a request for a step in which gradients are clipped per sample, and get noise."""
         samples = self.sizes[client]
         return replace(
             ask,

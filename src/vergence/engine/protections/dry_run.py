@@ -1,4 +1,4 @@
-"""Dry run of clients' turns: finds out which trainings a run asks for, without training.
+"""Dry run of clients' turns: finds out which trainings a method asks for, without training.
 
 Used by `audit.updates`, `engine.compatibility_check`, `engine.protections.dp_sgd` and
 `engine.solver_selection`.
@@ -26,7 +26,7 @@ from vergence.training.sequential import Solver
 
 TRAIN, VAL, TEST = (Samples({"nothing": torch.zeros(8, 1)}) for _ in range(3))
 BLANK = Federation("blank", {"nobody": Splits(TRAIN, VAL, TEST)})
-"""Made-up data without a column that a task could use."""
+"""Made-up data whose only column no task uses."""
 
 
 def dry_run(
@@ -34,12 +34,12 @@ def dry_run(
 ) -> tuple[TrainingPass, ...]:
     """Return the trainings that a run asks of every client.
 
-    The training in the first kind of turn (verb) that a method declares is counted in every round,
-    that in other kinds once.
+    The method's first declared kind of request (such as `train`) is counted once per round. Other
+    kinds are counted once per run.
 
     Raises:
-        ConfigError: DP-SGD does not protect the method: something other than training uses training
-            samples, or the network mixes samples.
+        ConfigError: DP-SGD does not protect the method: it uses training samples for something
+            other than training, or the network mixes samples.
     """
     refuse(task.module())
     if method.served:
@@ -52,7 +52,7 @@ def dry_run(
 
 
 def processor_work(method: Method, task: Task, federation: Federation) -> str:
-    """Name the work of a method that stays on the processor when a GPU trains; "" if none."""
+    """Name a method's work that stays on the processor when a GPU trains; "" if there is none."""
     server = ["what its server learns from public data"] if method.needs_public_data else []
     # A turn that answers questions of the server cannot be tried, and may compute anything.
     try:
@@ -72,7 +72,10 @@ def _turns_of(
     rounds: int,
     kind: type[_TrainingRecorder],
 ) -> list[TrainingPass | str]:
-    """Let a client take every turn twice; return what the recorder noted the first time."""
+    """Run each kind of turn twice for one client; return what the recorder noted first time.
+
+    Each result is a training, or the name of work that stays on the processor.
+    """
     client = federation.clients[0]
     data, server = federation.people[client], method.server(task)
     passes: list[TrainingPass | str] = []
@@ -96,7 +99,10 @@ def _turns_of(
 
 
 def unprotected(method: Method, task: Task) -> str:
-    """Return why DP-SGD does not protect a method; empty if it does, or if only data can tell."""
+    """Return why DP-SGD does not protect a method.
+
+    The result is empty if DP-SGD protects it, or if that depends on data.
+    """
     # Without data, an error about missing columns says nothing: `check_privacy` looks again.
     try:
         dry_run(method, task, BLANK, 1)
@@ -108,14 +114,14 @@ def unprotected(method: Method, task: Task) -> str:
 
 
 class _TrainingRecorder:
-    """Answers the requests of a turn without training, and notes what it would train."""
+    """Answers the requests of a dry run without training, and notes the trainings."""
 
     def __init__(self, name: str, verb: str, site: ClientContext, times: int) -> None:
         self.name, self.verb, self.site, self.times = name, verb, site, times
         self.passes: list[TrainingPass | str] = []
 
     def answer(self, ask: object) -> object:
-        """Answer one request."""
+        """Answer one request; refuse it if DP-SGD does not protect the samples in it."""
         if isinstance(ask, Fit):
             return self._fitted(ask)
         if isinstance(ask, Mean):
@@ -126,7 +132,7 @@ class _TrainingRecorder:
         raise uncovered(self.verb, ask)
 
     def _fitted(self, ask: Fit) -> FitResult:
-        """Note a training, and return the parameters unchanged."""
+        """Note a training, and return its parameters unchanged."""
         if ask.objective is not None:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
@@ -136,10 +142,10 @@ class _TrainingRecorder:
 
 
 class _ProcessorRecorder(_TrainingRecorder):
-    """Answers the requests of a turn, and notes what is not computed on a GPU."""
+    """Answers the requests of a dry run, and notes what a GPU does not compute."""
 
     def answer(self, ask: object) -> object:
-        """Answer one request."""
+        """Answer one request without training."""
         if isinstance(ask, Compute):
             self.passes.append(f"the {ask.want} of samples")
             return Solver(self.site.task).compute(ask)

@@ -1,4 +1,4 @@
-"""Labs in reports: who sees what of the people inside, and who is trusted with it.
+"""Labs in reports: who sees which data of the people in a lab, and who is trusted with them.
 
 Used by `engine.protections.setup`.
 """
@@ -16,7 +16,9 @@ from vergence.privacy.hooks import ProtectedRun, Protection, Statement
 
 @dataclass(frozen=True)
 class LabsProtection(Protection):
-    """Labs as a protection: each sends a sum over its people, so the server sees no single reply.
+    """Labs (clients with several people) as a protection: the server sees no single reply.
+
+    Each lab sends a sum over its people.
 
     Attributes:
         plan: the plan.
@@ -26,7 +28,7 @@ class LabsProtection(Protection):
     forecasts: ClassVar[bool] = False
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """State what a lab sees of its people, and what a server sees of labs."""
+        """State what a lab sees of its people, and what the server sees of labs."""
         labs, privacy = self.plan.silos.labs, self.plan.privacy
         few = min(map(len, labs.values()))
         alone = [lab for lab, people in labs.items() if len(people) == 1]

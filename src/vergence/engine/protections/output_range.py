@@ -1,4 +1,4 @@
-"""Range check of smashed data against those that a trusted person's pictures give.
+"""Range check: clients' smashed data are compared with those of a trusted person.
 
 Used by `engine.protections.setup`.
 """
@@ -36,15 +36,17 @@ MOST = 256
 
 
 class SmashedRangeCheck:
-    """Compares clients' smashed data with those of a trusted person's pictures (the root).
+    """Compares clients' smashed data (outputs of their layers) with those of a trusted person.
+
+    The trusted person is called the root.
 
     Args:
-        policy: names the root, and how much wider the allowed range is than the root's own.
+        policy: names the root, and how much wider the allowed range is than the root's own range.
         method: the method, which cuts the network.
         task: the task.
         root: the root's training samples.
-        noisy: computes, from layers and a batch, what leaves a client under a defence at the cut;
-            None: there is no defence.
+        noisy: (layers, batch) -> smashed data as they leave a client under a defence; None: there
+            is no defence.
     """
 
     # In a deployment the root's client would send three numbers; the simulator has its pictures.
@@ -64,7 +66,7 @@ class SmashedRangeCheck:
         self.known: tuple[str, Span] | None = None
 
     def span(self, front: Params) -> Span:
-        """Return the allowed range for clients that start a turn from these layers."""
+        """Return the allowed range of smashed data from clients with these layers."""
         mark = version(front)
         if self.known is None or self.known[0] != mark:
             layers = front.only(self.names).copy()
@@ -79,7 +81,7 @@ class SmashedRangeCheck:
         return self.known[1]
 
     def fault(self, span: Span | None, sealed: SealedReply) -> str | None:
-        """Return why the server must not compute with what a client sent; None if it may."""
+        """Return why the server must not compute with a client's smashed data; None if it may."""
         smashed = sealed.trees.get(SMASHED)
         if span is None or smashed is None or "values" not in smashed.total:
             return None
@@ -88,7 +90,7 @@ class SmashedRangeCheck:
 
 @dataclass(frozen=True)
 class OutputRangeHooks(ClientHooks):
-    """Lets the server check smashed data before it computes with them."""
+    """Lets the server check clients' smashed data (layer outputs) before it computes with them."""
 
     policy: OutputRange
     method: Method
@@ -98,16 +100,16 @@ class OutputRangeHooks(ClientHooks):
 
     @cached_property
     def ranges(self) -> SmashedRangeCheck:
-        """Return the check against the root's smashed data."""
+        """The check against the root's smashed data; the root is the trusted person."""
         root = self.trained_on.people[self.policy.root].train
         return SmashedRangeCheck(self.policy, self.method, self.task, root, self.noisy)
 
     def receiving(self) -> Check:
-        """Return the check of one client's smashed data while it is served."""
+        """Make the check of what one client sends in a session of split learning."""
         span: Span | None = None
 
         def check(message: Message, sealed: SealedReply) -> str | None:
-            """Return the fault of a client's answer; a message with new layers sets the range."""
+            """Return the fault of a reply, or None; a message with new layers sets the range."""
             nonlocal span
             if FRONT in message.trees:
                 span = self.ranges.span(message[FRONT])
@@ -117,16 +119,16 @@ class OutputRangeHooks(ClientHooks):
 
 
 class OutputRangeProtection(BuiltInProtection):
-    """The protection of `privacy.output_range`: a range that smashed data must lie in."""
+    """The protection of `privacy.output_range`: smashed data (layer outputs) must be in a range."""
 
     policy: OutputRange
     forecasts = False
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a root that is not among the people.
+        """Refuse a root (the trusted person) that is not among the people.
 
         Raises:
-            ConfigError: names the root, and the people with similar names.
+            ConfigError: the root is unknown; the message names it, and people with similar names.
         """
         root, people = self.policy.root, run.federation
         if root not in people.people:
@@ -135,12 +137,12 @@ class OutputRangeProtection(BuiltInProtection):
             )
 
     def client(self, run: ProtectedRun) -> OutputRangeHooks:
-        """Return the hooks that check smashed data, with the defence at the cut if there is one."""
+        """Return the hooks that check smashed data, under the run's defence at the cut, if any."""
         defended = (hook.noisy_output for hook in run.hooks if isinstance(hook, DefendedTrainer))
         noisy = next(defended, None)
         return OutputRangeHooks(self.policy, run.method, run.task, run.federation, noisy)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State what the server learns about its root."""
+        """State what the server learns about its root, the person that it trusts."""
         text = f"in which range {self.policy.root}'s smashed data lie, in every round"
         return [Statement("closing table", text, "server (range)")]

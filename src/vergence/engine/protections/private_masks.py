@@ -1,4 +1,4 @@
-"""Private choice of masks in a run: a forecast of how its budget is spread over the choices.
+"""Private choice of masks in a run: forecasts how the privacy budget is spread over choices.
 
 Used by `engine.protections.setup`.
 """
@@ -41,14 +41,14 @@ NOBODY = NoiseKey(bytes(SEED))
 
 @dataclass(frozen=True)
 class MaskForecast:
-    """Forecast of the mask choices in a client's run: how many, and with how many draws."""
+    """How often a client chooses a mask in a run, and how many random draws all masks take."""
 
     choices: int
     draws: int
 
 
 def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> MaskForecast:
-    """Forecast a run by taking a client's turns without training.
+    """Forecast a run's choices of masks: run one client's turns without training.
 
     Raises:
         ConfigError: with these options the method chooses no mask from data, chooses it in another
@@ -73,7 +73,13 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
 
 
 def _nothing(name: str, of: str, room: int) -> str:
-    """Return why no mask is chosen, if at most `room` entries may be chosen at a time."""
+    """Return the message that no mask is chosen from data.
+
+    Args:
+        name: the method.
+        of: what a random draw chooses: an entry, a filter or a tensor.
+        room: largest number of entries that may be chosen at a time; 0: none ever.
+    """
     if room:
         return (
             f"privacy.mask: '{name}' makes at most {room:,} entries personal in a round, and every "
@@ -87,17 +93,17 @@ def _nothing(name: str, of: str, room: int) -> str:
 
 
 class _MaskChoiceCounter:
-    """Answers the requests of turns without training, and counts the draws for their masks."""
+    """Answers the requests of turns without training, and counts the draws for masks."""
 
     def __init__(self, policy: MaskBudget, task: Task) -> None:
         self.policy, self.task = policy, task
         self.choices = self.draws = self.room = 0
 
     def answer(self, ask: object) -> FitResult:
-        """Answer one request of a turn.
+        """Answer one request of a turn without training.
 
         Raises:
-            ConfigError: the turn asks for more than training.
+            ConfigError: the turn asks for something other than training.
         """
         # Whatever else a turn computes from data could decide whether a mask grows, which a server
         # sees.
@@ -111,7 +117,7 @@ class _MaskChoiceCounter:
         return FitResult(ask.params, self.task.weigh(ask.data), 0, ask.optimiser, metrics)
 
     def choose(self, round: int, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
-        """Choose a mask as a client would, but without scores computed from data."""
+        """Choose a mask of `k` entries from `among`, as a client does, but with all scores zero."""
         room, by = whole(k), groups(score.layout, self.policy.of)
         self.room = max(room, self.room)
         open = by.candidates(room, among)
@@ -127,12 +133,12 @@ class _MaskChoiceCounter:
 
 @dataclass(frozen=True)
 class MaskHooks(ClientHooks):
-    """Lets clients choose masks only under their budgets."""
+    """Lets clients choose masks only with noise, and within their privacy budgets."""
 
     chooser: PrivateMaskSelector
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Return a client's context that chooses masks under the client's budget."""
+        """Return a client's context, in which masks are chosen with noise under its budget."""
         return self.chooser.at(site)
 
 
@@ -142,13 +148,13 @@ ONLY = " in the choice of masks alone, not in the updates beside them"
 
 
 class MaskProtection(BudgetedProtection):
-    """The protection of `privacy.mask`: masks are chosen with noise, which hides a person."""
+    """The protection of `privacy.mask`: masks are chosen with noise, which hides people's data."""
 
     policy: MaskBudget
     kind = unit = "mask"
 
     def client(self, run: ProtectedRun) -> MaskHooks | None:
-        """Return the hooks that choose masks under a budget, where people's data are here."""
+        """Return the hooks that choose masks under a budget; None: people's data are elsewhere."""
         if not run.here or not run.federation.clients:
             return None
         each = self.policy.epsilon_per_draw(
@@ -157,7 +163,7 @@ class MaskProtection(BudgetedProtection):
         return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State how many choices of masks a run makes, and the epsilon that they will spend."""
+        """State how often a run chooses masks, and the epsilon that all choices will spend."""
         if not run.here:
             return []
         seen = foreseen(self.plan, run.method, run.task, run.federation)
@@ -176,7 +182,7 @@ class MaskProtection(BudgetedProtection):
         return [Promise(text, heading, "how a mask is chosen")]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the block of results.json on the person whose choices spent most."""
+        """Return the entry of results.json on the person whose mask choices spent most."""
         policy, paths = self.policy, self.logs(run.state / FOLDER)
         if not paths:
             return {}
@@ -194,5 +200,5 @@ class MaskProtection(BudgetedProtection):
         }
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of all draws in these charges."""
+        """Return the epsilon of all draws in these charges together."""
         return self.policy.epsilon_of((each, times) for each, _, times in charges)

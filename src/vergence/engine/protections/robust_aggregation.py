@@ -40,12 +40,12 @@ class RobustAggregator(ServerHooks):
 
     Attributes:
         rule: the rule; None: replies are summed, including those of malicious clients.
-        poison: how malicious clients change their replies.
-        liars: the malicious clients of an experiment.
-        sums: secure sums over groups of clients, which the rule compares; None: it compares single
-            replies.
-        presence: which clients are there in a round.
-        stream: random numbers of the run.
+        poison: how malicious clients change their replies; None: they do not.
+        liars: the malicious clients that an experiment simulates.
+        sums: secure sums over groups of clients; the rule then compares the groups' sums. None: it
+            compares single replies.
+        presence: rule for which clients are present in a round.
+        stream: source of the run's random numbers.
     """
 
     rule: RobustRule | None = None
@@ -61,7 +61,10 @@ class RobustAggregator(ServerHooks):
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Return the clients that were drawn, and the root client that the rule trusts."""
+        """Return the clients that `draw` chooses, and the root client, if it is present.
+
+        The root is a client that the rule trusts.
+        """
         # The root only serves for comparison; its update is not in the aggregate.
         asked, root = draw(clients, round), "" if self.rule is None else self.rule.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
@@ -69,11 +72,14 @@ class RobustAggregator(ServerHooks):
         return asked
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """Return whether updates would be summed, so that the rule takes the place of the sum."""
+        """Return whether replies to a request would be summed; the rule replaces the sum."""
         return exposed.reveal == "aggregate" and bool(exposed.trees)
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
-        """Let malicious clients change their replies, check those again, and apply the rule."""
+        """Apply the rule to the replies, after malicious clients have changed theirs.
+
+        Changed replies are checked again for shape and finite values.
+        """
         if replies.form is not None:
             return self._combine_groups(replies, replies.form)
         came, statuses = dict(replies.came), {}
@@ -133,7 +139,10 @@ class RobustAggregator(ServerHooks):
         root: SealedReply | None,
         stream: RandomStream,
     ) -> Verdict:
-        """Apply a rule to replies; `root` is the reply of the person that it trusts."""
+        """Apply a rule to replies, by name of client or group.
+
+        `root` is the reply of the client that the rule trusts; None: no such client replied.
+        """
         first = next(iter(replies.values()))
         like = {name: tree.total for name, tree in first.trees.items()}
         if not rule.rooted:
@@ -146,9 +155,9 @@ class RobustAggregator(ServerHooks):
 
 
 def among_groups(rule: RobustRule, people: int, groups: int) -> RobustRule | None:
-    """Return a rule that withstands as many malicious clients, each in a group of its own.
+    """Return the rule for groups: each malicious client is assumed to be in its own group.
 
-    The result is None if malicious clients could be in half of the groups: no rule withstands that.
+    None: malicious clients could be in half of the groups, which no rule withstands.
     """
     share = getattr(rule, "attackers", None)
     if share is None:
@@ -158,7 +167,7 @@ def among_groups(rule: RobustRule, people: int, groups: int) -> RobustRule | Non
 
 
 def check(plan: Plan, clients: Sequence[str]) -> None:
-    """Refuse a rule that does not suit these clients, before anything is trained.
+    """Refuse a robust rule that does not suit these clients, before anything is trained.
 
     Raises:
         ConfigError: names what does not fit, and why.
@@ -177,7 +186,7 @@ def check(plan: Plan, clients: Sequence[str]) -> None:
 
 
 def _check_root(rule: RobustRule, poison: Poison | None, clients: Sequence[str]) -> None:
-    """Refuse a rule whose root is not named, does not exist, or is a malicious client."""
+    """Refuse a rule whose root (the client it trusts) is missing, unknown or malicious."""
     root = rule.trusted
     if not root:
         raise ConfigError(
@@ -194,7 +203,7 @@ def _check_root(rule: RobustRule, poison: Poison | None, clients: Sequence[str])
 
 
 def replies(plan: Plan, people: int) -> int:
-    """Return the number of replies in a round if none is lost and nobody is away."""
+    """Return the number of replies in a round if no reply is lost and everybody is present."""
     cohort, delivery = plan.presence.cohort, plan.delivery
     asked = cohort if isinstance(cohort, int) else max(round_half_up(cohort * people), 1)
     waited = delivery.replies if delivery.name == "quorum" else people
@@ -208,11 +217,11 @@ class RobustProtection(BuiltInProtection):
     forecasts = False
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse people among whom the rule could never decide."""
+        """Refuse a robust rule that does not suit the run's people, such as too few of them."""
         check(self.plan, run.federation.clients)
 
     def server(self, run: ProtectedRun) -> RobustAggregator | None:
-        """Return the hooks that look at single replies; None: no rule, and no malicious client."""
+        """Return the hooks that combine single replies; None: no rule and no malicious client."""
         plan, federation, liars = self.plan, run.federation, tuple[str, ...]()
         self.check(run)
         if plan.poison is not None and plan.poison.share:
@@ -225,7 +234,7 @@ class RobustProtection(BuiltInProtection):
         return RobustAggregator(self.policy, plan.poison, liars, sums, plan.presence, stream)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State that updates are compared, and how many participants may be malicious."""
+        """State that the rule compares updates, and how many clients may be malicious."""
         rule, policy = self.policy, self.plan.privacy.aggregation
         if rule is None or not any(e.trees for e in run.method.exposure.values()):
             return []

@@ -18,7 +18,7 @@ from vergence.privacy.secure_aggregation.packing import BITS
 from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
 
 SUBTRACT = "who subtract themselves"
-"""What all other clients in a sum can do together to see the reply of the last one."""
+"""Words on all other clients in a sum, who can together compute the last client's reply."""
 
 
 class SecureSumProtection(BuiltInProtection):
@@ -28,11 +28,11 @@ class SecureSumProtection(BuiltInProtection):
     forecasts = False
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse sums of too few people."""
+        """Refuse a run in which sums would have too few people."""
         sums_for(self.plan, run.method, self.plan.silos.count(len(run.federation.clients)))
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State who learns what from sums, and the costs of collusion and of dropouts."""
+        """State who learns what from secure sums, and what collusion and dropouts do."""
         return [
             Statement("size", self._sizes(run)),
             *self._rows(run),
@@ -41,7 +41,7 @@ class SecureSumProtection(BuiltInProtection):
         ]
 
     def _sizes(self, run: ProtectedRun) -> str:
-        """Return a line on the size of what clients send."""
+        """Return a line on the size of what clients send: MB for each kind of request."""
         policy, sums, method = self.policy, smallest(self.plan), run.method
         assert sums is not None
         offered, sizes = method.offer(method.server(run.task), ""), list[str]()
@@ -123,7 +123,7 @@ class SecureSumProtection(BuiltInProtection):
 
 
 def _assumed(method: Method) -> list[tuple[str, str]]:
-    """Return a row on what must be assumed of the server beside the protocol, if anything."""
+    """Return a row on what must be assumed of the server beside the protocol; [] if nothing."""
     if not (sent := steered(method)):
         return []
     summed = dict.fromkeys(
@@ -141,23 +141,30 @@ def _assumed(method: Method) -> list[tuple[str, str]]:
 
 
 def senders(plan: Plan) -> tuple[str, str]:
-    """Return the nouns for contributors to a sum, plural and singular: labs, else people."""
+    """Return the nouns for those who contribute to a sum, plural and singular.
+
+    They are labs if the plan has labs, else people.
+    """
     return ("labs", "lab") if plan.silos else ("people", "person")
 
 
 def _fewest_colluders(people: int, least: int) -> tuple[int, str, int]:
-    """Return how few clients help a malicious server to see one reply.
+    """Return how few clients suffice to help a malicious server to see one reply.
+
+    Args:
+        people: number of clients; 0: unknown.
+        least: smallest number of clients in a sum.
 
     Returns:
-        Their number; the words " of N" if N is known; and the number of clients that suffices to
-        see the reply in two sums of a round.
+        The number of clients; the words " of N" if the number N of all clients is known; and the
+        number of clients that suffices to see the reply in two sums of a round.
     """
     of = f" of {people}" if people else ""
     return colluders(people or 2 * least, least), of, max(2 * least - people, 1)
 
 
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
-    """State how many people must not help a malicious server, as in the closing table."""
+    """State how many clients suffice to help a malicious server to see one reply."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
     few, of, twice = _fewest_colluders(people, least)
     unit, alone = (
@@ -176,7 +183,7 @@ def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
 
 
 def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
-    """State in what the server and the helpers are trusted."""
+    """State for what the server and the aggregators ("helpers") are trusted."""
     method = run.method
     if any(SMASHED in e.trees and e.reveal == "each" for e in method.exposure.values()):
         steering = (
@@ -202,7 +209,7 @@ def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
 
 
 def _residual(plan: Plan, method: Method) -> list[str]:
-    """State what can still be learned from sums, and from who takes part in them."""
+    """State what secure sums do not hide, such as differences of similar sums."""
     parties, texts = plan.privacy.aggregators, list[str]()
     unit, each = senders(plan)
     if parties and masked(method, plan.privacy):

@@ -36,11 +36,14 @@ BUILT_IN: dict[str, type[BuiltInProtection]] = {
     "cut": SplitDefenseProtection,
     "output_range": OutputRangeProtection,
 }
-"""Setting of `privacy` -> its protection, in the order in which hooks are asked."""
+"""Setting of `privacy` -> class of its protection, in the order in which hooks are called."""
 
 
 def protections(plan: Plan) -> tuple[Protection, ...]:
-    """Return the protections that a plan asks for, in the order of their hooks, outermost first."""
+    """Return the protections that a plan asks for, in the order of their hooks.
+
+    The first one is the outermost: it sees a turn's requests first.
+    """
     policies = {key: getattr(plan.privacy, key) for key in BUILT_IN}
     named = [BUILT_IN[key](plan, it) for key, it in policies.items() if it is not None]
     labs = [LabsProtection(plan)] if plan.silos.labs else []
@@ -62,10 +65,10 @@ def client_hooks(
         plan: the plan.
         method: the method.
         task: the task.
-        federation: people whose turns are taken here.
+        federation: people whose turns run on this machine.
         state: folder of states, with secrets and release logs.
-        tell: called with lines for the operator of the clients' machine, and for nobody else.
-        here: whether people's data are on this machine; else only hooks without a secret and
+        tell: called with lines for the operator of the clients' machine only.
+        here: whether people's data are on this machine. If not, only hooks without a secret and
             without a log are returned.
     """
     run = ProtectedRun(method, task, federation, plan.rounds, state, here, tell)
@@ -77,7 +80,7 @@ def client_hooks(
 
 
 def pruning_hooks(plan: Plan, task: Task) -> tuple[ClientHooks, ...]:
-    """Return the hooks of pruning, which are the outermost."""
+    """Return the hooks for pruning, which come before those of protections; () without pruning."""
     return (PruningHooks(plan.pruning, task),) if plan.pruning.amount else ()
 
 
@@ -107,10 +110,10 @@ def server_hooks(
 def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
     """Refuse protections that do not suit these people, before anything is trained.
 
-    Validation of an experiment calls it.
+    The validation of an experiment calls this.
 
     Raises:
-        ConfigError: people's data, or their number, do not allow a protection.
+        ConfigError: people's data, or the number of people, do not allow a protection.
     """
     run = ProtectedRun(method, task, federation, plan.rounds)
     for protection in protections(plan):

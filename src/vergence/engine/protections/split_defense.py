@@ -1,4 +1,4 @@
-"""Defence at the cut of split learning: a client's layers train with it, and outputs get noise.
+"""Defence in split learning: changes how clients' layers train, and adds noise to their outputs.
 
 Used by `audit.smashed_data`, `engine.compatibility_check`, `engine.protections.dp_split`,
 `engine.protections.output_range`, `engine.protections.setup` and `experiment.trained_run`.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 BACK = "gradient"
-"""Name of the tree with the gradient that a client's layers learn from."""
+"""Name of the tree with the gradient that the server sends back to a client's layers."""
 PICTURE = "the same pictures of a client, one replaced by any other"
 PIXEL = "the same pictures of a client, one changed by 1 in L1: a pixel from black to white"
 AGAINST = "whoever sees smashed data, the server too"
@@ -59,13 +59,13 @@ SENT = "labels and whatever else is sent beside smashed data"
 
 @dataclass(frozen=True)
 class DefenseForecast:
-    """Forecast of what a run releases where its network is cut.
+    """Forecast of what a run of split learning releases at the cut of the network.
 
     Attributes:
-        releases: how often the run sends each picture.
-        noise_spec: noise on smashed data; None: the defence adds none.
-        frozen: whether the clients' layers are never trained, so that a picture is sent in the same
-            form each time, which counts as one release.
+        releases: how often the run releases each picture.
+        noise_spec: noise on smashed data (outputs of clients' layers); None: no noise.
+        frozen: whether the clients' layers are never trained. Then a picture always gives the same
+            smashed data, which counts as one release.
     """
 
     releases: int
@@ -74,7 +74,9 @@ class DefenseForecast:
 
 
 def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> DefenseForecast:
-    """Forecast a run's releases where its network is cut, the same for all its clients.
+    """Forecast how often a run releases a picture at the cut, and with which noise.
+
+    The forecast holds for all clients.
 
     Raises:
         ConfigError: the network is not cut where the defence applies, or the run spends too much.
@@ -107,14 +109,17 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
 
 
 def sweeps(local: LocalTraining, samples: int) -> int:
-    """Return how often a client with `samples` samples sends one of them in a round, at most."""
+    """Return the largest number of times that a client sends the same sample in a round.
+
+    `samples` is the number of the client's training samples.
+    """
     if local.steps is None:
         return local.epochs
     return math.ceil(local.steps / math.ceil(samples / local.batch))
 
 
 class DefendedTrainer(ClientHooks):
-    """Computes with a client's own layers, and applies the defence to what leaves them."""
+    """Computes with clients' layers in split learning, and applies the defence to their outputs."""
 
     # The secret and the release logs lie in the folder of states and do not go back with a
     # checkpoint: a repeated turn is the same release again, or a further one that is counted.
@@ -139,7 +144,7 @@ class DefendedTrainer(ClientHooks):
         self.draws = self.secret and self.secret.child("predictions").draws()
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Compute with a client's own layers.
+        """Compute a step or a forward pass of a client's layers, with the defence.
 
         Raises:
             DpSgdBudgetSpent: a picture's budget does not allow sending it again.
@@ -158,7 +163,7 @@ class DefendedTrainer(ClientHooks):
         return result
 
     def _release(self, ask: Forward, site: ClientContext) -> Tensor:
-        """Charge the budget, and return a batch's smashed data in the form that leaves a client."""
+        """Charge the budget, and return a batch's smashed data as they leave the client."""
         smashed, noise_spec = self.trainer.forward(ask), self.outlook.noise_spec
         if noise_spec is None:
             return smashed
@@ -174,8 +179,8 @@ class DefendedTrainer(ClientHooks):
 
         Args:
             client: the client.
-            images: numbers of its pictures.
-            mark: digest of the layers; the same picture through the same layers is one release.
+            images: indices of the pictures to send, among the client's training pictures.
+            mark: digest of the layers. The same picture through the same layers is one release.
             multiple: noise, as a multiple of the clip bound.
         """
         book = self.books.get(client)
@@ -196,17 +201,20 @@ class DefendedTrainer(ClientHooks):
         book.enter(new, mark, multiple)
 
     def noisy_output(self, params: Params, batch: Batch) -> Tensor:
-        """Return the output of layers for a batch, with fresh noise that belongs to no client."""
+        """Return the output of client layers for a batch, with fresh noise.
+
+        The noise is not from any client's secret.
+        """
         smashed = self.trainer.forward(Forward(params, batch, lambda task: task))
         return self._noisy(smashed)
 
     def measuring(self, client: str, round: int) -> None:
-        """Restart the noise of a client's predictions, so that every measurement is the same."""
+        """Restart the noise of a client's predictions, so that each evaluation gives the same."""
         if self.secret is not None:
             self.draws = self.secret.child("predictions", client, round).draws()
 
     def attach(self, network: nn.Module) -> None:
-        """Apply the defence to the predictions of a whole network, as in training."""
+        """Make a whole network predict with the defence after the client's layers."""
         assert isinstance(network, Staged)
         assert isinstance(self.front.network, PartialModel)
         own_stages, plain = self.front.network.of, network.stage
@@ -222,7 +230,7 @@ class DefendedTrainer(ClientHooks):
         network.stage = stage
 
     def _noisy(self, smashed: Tensor) -> Tensor:
-        """Return smashed data with fresh noise, where the defence has noise."""
+        """Return smashed data with fresh noise; unchanged if the defence has no noise."""
         noise_spec = self.outlook.noise_spec
         if noise_spec is None or self.draws is None:
             return smashed
@@ -232,7 +240,7 @@ class DefendedTrainer(ClientHooks):
 def defended_trainer(
     plan: Plan, method: Method, task: Task, federation: Federation, state: Path
 ) -> DefendedTrainer | None:
-    """Make the defence at the cut of a run; None: the plan has none, or no data are here."""
+    """Make the hooks for a run's defence at the cut; None: no defence, or no data here."""
     defence = plan.privacy.cut
     if defence is None or not federation.clients:
         return None
@@ -242,7 +250,7 @@ def defended_trainer(
 
 
 class SplitDefenseProtection(BudgetedProtection):
-    """The protection of `privacy.cut`: a defence where a network is cut."""
+    """The protection of `privacy.cut`: a defence where split learning cuts a network."""
 
     policy: SplitDefense
     kind = "cut"
@@ -253,12 +261,12 @@ class SplitDefenseProtection(BudgetedProtection):
         return "picture" if isinstance(self.policy, BottleneckCut) else "pixel"
 
     def client(self, run: ProtectedRun) -> DefendedTrainer | None:
-        """Return the hooks of clients' layers, where people's data are here."""
+        """Return the hooks for clients' layers; None: people's data are on other machines."""
         parts = (self.plan, run.method, run.task, run.federation, run.state)
         return defended_trainer(*parts) if run.here else None
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State what is done to smashed data, and the epsilon that a run will spend."""
+        """State what the defence does to smashed data, and the epsilon that a run will spend."""
         heading = "What is done to pictures before they are sent."
         return [Promise(self._promise(run), heading)] if run.here else []
 
@@ -297,7 +305,8 @@ class SplitDefenseProtection(BudgetedProtection):
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
         """Return the entry of results.json on epsilon per picture.
 
-        It is that of the picture whose smashed data cost most; empty if nothing was logged.
+        The epsilon is that of the picture with the highest privacy cost. The result is empty if
+        nothing was logged.
         """
         paths = self.logs(run.state / FOLDER)
         if not paths:
@@ -308,7 +317,7 @@ class SplitDefenseProtection(BudgetedProtection):
         return {self.unit: {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}}
 
     def _terms(self) -> Mapping[str, object]:
-        """Return what a run's epsilon refers to: neighbours, bound, delta and limits."""
+        """Return to what a run's epsilon refers: neighbouring data, bound, delta and limits."""
         defence = self.policy
         if isinstance(defence, PixelCut):
             return {
@@ -329,11 +338,11 @@ class SplitDefenseProtection(BudgetedProtection):
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Return, for each client, the cost of the picture that costs most."""
+        """Return, for each client, the privacy cost of its picture with the highest cost."""
         logs = self.logs_of(folder, seed)
         costs = [(owner(path), Released(path, self.policy.cost).most) for path in logs]
         return [Spending(self.unit, client, ((cost, 1.0, 1),)) for client, cost in costs]
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of all releases of a picture together."""
+        """Return the epsilon of these charges together, each the privacy cost of a picture."""
         return self.policy.epsilon_of(sum(cost for cost, _, _ in charges))

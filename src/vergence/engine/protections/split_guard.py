@@ -1,4 +1,4 @@
-"""SplitGuard in a run: clients of split learning send false labels to test their server.
+"""SplitGuard in a run: clients of split learning send some false labels to test their server.
 
 Used by `engine.protections.setup` and `experiment.privacy.spent`.
 """
@@ -23,12 +23,12 @@ from vergence.privacy.split.split_guard import SplitGuardConfig
 from vergence.privacy.split.split_guard_client import SplitGuardClient
 
 KEY = "split_guard"
-"""Name of the block with verdicts in results.json."""
+"""Name of the entry of results.json with clients' verdicts on their server."""
 
 
 @dataclass(frozen=True)
 class SplitGuardHooks(ClientHooks):
-    """Sends false labels in some batches, and compares the server's answers to both kinds."""
+    """Sends false labels in some batches; compares the server's gradients for true and false."""
 
     watch: SplitGuardClient
     local: LocalTraining
@@ -36,7 +36,9 @@ class SplitGuardHooks(ClientHooks):
     answers = (Step,)
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Return the result of a step; a step on false labels does not change the client's layers.
+        """Return the result of a client's step; on false labels its layers stay as they are.
+
+        `then` computes the step on true labels, and answers other requests.
 
         Raises:
             DpSgdBudgetSpent: the client accuses its server, and stops.
@@ -50,13 +52,13 @@ class SplitGuardHooks(ClientHooks):
         return StepResult(ask.params, ask.optimiser, 0.0) if self.watch.lies(*at) else then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return the reply for a batch, with false labels if the batch is one of those chosen."""
+        """Return the reply for a batch, with false labels if the batch is chosen for them."""
         if not isinstance(turn.after, ClientFront):
             return reply
         return self.watch.leaving(*self._batch(turn, turn.after.batches_sent - 1), reply)
 
     def _batch(self, turn: Turn, number: int) -> tuple[str, int, int, int]:
-        """Return the place of a batch: client, round, its number, and the batches in a round."""
+        """Return (client, round, number of the batch in the round, batches in the round)."""
         batches = steps_of(self.local, len(turn.site.train))
         return turn.site.id, turn.message.round, number, batches
 
@@ -67,7 +69,7 @@ class SplitGuardProtection(BuiltInProtection):
     policy: SplitGuardConfig
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse labels that cannot be moved, and rounds without a whole block.
+        """Refuse labels that are classes, and rounds with fewer batches than one test needs.
 
         Raises:
             ConfigError: says which of the two.
@@ -88,7 +90,7 @@ class SplitGuardProtection(BuiltInProtection):
             )
 
     def client(self, run: ProtectedRun) -> SplitGuardHooks | None:
-        """Return the hooks that watch the server, where people's data are here."""
+        """Return the hooks that test the server; None: people's data are on other machines."""
         if not run.here or not run.federation.clients:
             return None
         self.check(run)
@@ -97,7 +99,7 @@ class SplitGuardProtection(BuiltInProtection):
         return SplitGuardHooks(watch, run.method.local)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State what share of labels is false, and what follows from a verdict."""
+        """State which fraction of labels is false, and what follows from a verdict."""
         then = {
             "stop": "takes no further turn",
             "report": "goes on, and results.json says so (in a deployment, the client's own "
@@ -114,7 +116,7 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State what clients notice about their server, and what they do not notice."""
+        """State which servers clients detect, and which they do not."""
         return [
             Statement(
                 "server",
@@ -124,7 +126,7 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the block of results.json with the clients' verdicts, read from their logs."""
+        """Return the entry of results.json with the clients' verdicts, read from their logs."""
         policy, paths = self.policy, sorted((run.state / FOLDER).glob("seed*.guard.*.csv"))
         # In a deployment the logs are on the clients' machines.
         if not paths:
@@ -141,7 +143,7 @@ class SplitGuardProtection(BuiltInProtection):
 
 
 def verdicts(block: JsonObject) -> str:
-    """Return the verdicts of a block of results.json in words."""
+    """Return in words the verdicts in an entry of results.json."""
     who = ", ".join(f"{name} (after {n} batches)" for name, n in block["accused"].items())
     return (
         f"accused by {who or 'nobody'}; trusted by {block['trusted']}; {block['open']} cannot tell "

@@ -42,7 +42,7 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, account, s
 PERSON = "the same people asked, one of them contributing nothing"
 LAB = "the same labs asked, one of them contributing nothing"
 TREE = "tree"
-"""Begins marks in release logs, and names of secrets, for noise from a tree over rounds."""
+"""First part of marks in release logs, and of names of secrets, for noise from a tree."""
 # A random cohort is larger than so many standard deviations above its mean about once in 10^9
 # rounds: for that many people sums must fit.
 TAIL = 6.0
@@ -50,21 +50,23 @@ TAIL = 6.0
 
 @dataclass(frozen=True)
 class PrivacyForecast:
-    """Forecast of a method's run, known before it begins.
+    """Forecast of a run under user-level privacy, known before the run begins.
+
+    A unit is what the noise hides: a person, or a lab (a client with several people).
 
     Attributes:
         level: bound of a person's update, and noise on a sum. Under secure sums each client adds a
-            share of the noise, so that the smallest sum that is opened has all of it.
-        rate: probability that a person is drawn in a round; 1: the accounting may not use that
-            people are drawn.
-        expected: mean number of people in a sum.
+            part of the noise, so that the smallest sum that is opened has all of it.
+        rate: probability that a unit is drawn in a round; 1: the accounting assumes that every unit
+            takes part.
+        expected: mean number of units in a sum.
         sums: number of sums that the server learns in a round.
         rounds: number of rounds.
-        squared: squared sensitivity to one person of the sums under a noise tree; 0: each round has
-            fresh noise.
-        each: mean number of units in a reply: people of a lab where people are hidden, else 1.
-        other_noise: with labs, the noise multiplier for the other unit (a lab where people are
-            hidden, a person where labs are), as a multiple of `noise`; 0: there are no labs.
+        squared: for noise from a tree over rounds, the squared sensitivity of its sums to one unit;
+            0: each round has fresh noise.
+        each: mean number of units in a reply: people of a lab if people are hidden, else 1.
+        other_noise: with labs, the noise multiplier for the other unit, as a multiple of `noise`.
+            If people are hidden, the other unit is a lab, and the reverse. 0: there are no labs.
     """
 
     level: UserLevel
@@ -86,12 +88,15 @@ class PrivacyForecast:
         return self._spent(delta, 1.0, self.rate)
 
     def epsilon_of_other(self, delta: float) -> float:
-        """Return the epsilon that the run spends on the other unit: a lab, or a person in one."""
+        """Return the epsilon that the run spends on the other unit.
+
+        If people are hidden, that is a lab; if labs are hidden, a person in one.
+        """
         # Rate 1: the draw of a lab hides no person in it, as it brings all others of the lab.
         return self._spent(delta, self.other_noise, 1.0)
 
     def _spent(self, delta: float, times: float, rate: float) -> float:
-        """Return the epsilon for `times` the noise, if a unit is drawn at this rate."""
+        """Return the epsilon for `times` the noise, with this rate of drawing a unit."""
         if not self.sums:
             return 0.0
         charge = Charge(self.noise * times / math.sqrt(self.sums), rate, self.rounds)
@@ -103,8 +108,8 @@ class PrivacyForecast:
 def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
     """Return the noise multiplier of the other unit, relative to that of the plan's unit.
 
-    The plan's unit is a person or a lab, and the other unit is the other of the two. Without labs
-    the result is 0.
+    If the plan's unit is a person, the other unit is a lab, and the reverse. Without labs the
+    result is 0.
     """
     if not silos:
         return 0.0
@@ -114,10 +119,10 @@ def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
 
 
 def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) -> PrivacyForecast:
-    """Forecast a run with this number of clients, which are people or labs.
+    """Forecast a run with `clients` clients, which are people or labs.
 
     Raises:
-        ConfigError: this number of people or rounds cannot be protected in this way.
+        ConfigError: user-level privacy is impossible with this number of people or rounds.
     """
     presence, silos = plan.presence, plan.silos
     inside = bool(silos) and user.unit == "person"
@@ -159,7 +164,7 @@ def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) ->
 
 
 class UserLevelMechanism(ServerHooks):
-    """Adds the noise that hides people in the sums of one seed's run."""
+    """Adds the noise that hides people to the sums of one seed's run, and draws cohorts."""
 
     # The secret and the release log lie in the folder of states and do not go back with a
     # checkpoint: a repeated round is the same release again, or a further one that is counted.
@@ -184,12 +189,12 @@ class UserLevelMechanism(ServerHooks):
 
     @property
     def draws(self) -> bool:
-        """Whether cohorts are drawn here, from the run's secret."""
+        """Whether cohorts are drawn with the run's secret key, and not by the plan's rule."""
         return self.forecast.rate < 1
 
     @property
     def epsilon(self) -> float:
-        """Epsilon spent so far."""
+        """The epsilon that the run has spent so far."""
         return self.book.ledger.epsilon(self.user.delta)
 
     def cohort(
@@ -198,7 +203,11 @@ class UserLevelMechanism(ServerHooks):
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Return a random cohort, possibly empty, or the clients of `draw` that have turns left."""
+        """Return the clients that a round may ask.
+
+        They are a Poisson sample (possibly empty); or those clients of `draw` that may still take
+        part in further rounds.
+        """
         # Each client is drawn by itself (Poisson sampling), which is what the accountant counts.
         if not self.draws:
             return self.admitted(lambda at: draw(clients, at), round)
@@ -206,7 +215,10 @@ class UserLevelMechanism(ServerHooks):
         return [clients[i] for i in (uniform < self.forecast.rate).nonzero()[0].tolist()]
 
     def admitted(self, ask: Callable[[int], Sequence[str]], round: int) -> Sequence[str]:
-        """Return the clients that a round may ask: those present that have turns left."""
+        """Return those clients of `ask(round)` that may still take part in further rounds.
+
+        `privacy.user.turns` limits the number of rounds per client.
+        """
         if self.user.turns is None or not self.forecast.sums:
             return ask(round)
         # After a resume the turns of earlier rounds are counted anew. A turn counts whether or not
@@ -217,15 +229,21 @@ class UserLevelMechanism(ServerHooks):
         return self._with_remaining_turns(ask(round))
 
     def _with_remaining_turns(self, asked: Sequence[str]) -> list[str]:
-        """Return the clients that have turns left."""
+        """Return the clients that may still take part in further rounds."""
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the epsilon spent so far."""
+        """Return {"epsilon": value}, the epsilon spent so far."""
         return {"epsilon": self.epsilon}
 
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
-        """Return a sum with noise, without metrics, as the mean over the expected number of people.
+        """Return a sum with noise and without metrics, divided by the expected number of people.
+
+        Args:
+            whole: the sum.
+            phase: part of the run: "setup", a round's number, or "finish".
+            number: number of the sum in this phase.
+            asked: number of clients that were asked for a reply.
 
         Raises:
             StateError: the release would spend more than the budget.
@@ -251,7 +269,10 @@ class UserLevelMechanism(ServerHooks):
         return level.noised(whole, expected, self.secret.child("sum", mark), most=most)
 
     def _in_tree(self, whole: Aggregate, done: int) -> Aggregate:
-        """Return the sum of round `done`, with the noise of tree nodes that begin or end in it.
+        """Return the sum of round `done`, with noise from a tree over rounds.
+
+        Noise of tree nodes that begin in this round is added; noise of nodes that end is
+        subtracted.
 
         Raises:
             StateError: this round was already released with another sum, and both would have the
@@ -282,12 +303,12 @@ class UserLevelMechanism(ServerHooks):
 
 
 def sums_of(seed: int) -> str:
-    """Return the name of the release log of the sums of one seed."""
+    """Return the file name of the release log of one seed's sums."""
     return f"seed{seed}.sums.csv"
 
 
 def covered_in(seed: int) -> str:
-    """Return the name of one seed's table of replies that were replaced by zeros."""
+    """Return the file name of one seed's table of replies that were replaced by zeros."""
     return f"zeros.seed{seed}.csv"
 
 
@@ -307,9 +328,10 @@ class UserLevelHooks(ClientHooks):
 
     Attributes:
         user: the bound.
-        folder: folder with the secret of clients' noise, and with a table of replies that were
+        folder: folder with the secret key of clients' noise, and with a table of replies that were
             replaced by zeros; None: this is no client's machine.
-        tell: called with a line about each such reply, for this machine's operator alone.
+        tell: called with a line about each reply that was replaced, for this machine's operator
+            only.
         silos: division of people into labs.
         seed: seed of the run.
     """
@@ -321,15 +343,15 @@ class UserLevelHooks(ClientHooks):
     seed: int = 0
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply cut to a person's bound."""
+        """Return a reply whose update is clipped to a person's bound."""
         return self.user.leaving(reply, self.silos.inside(turn.site.id))
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Return why a reply must not count: it is longer than its people's bound allows."""
+        """Return why a reply is refused: its norm is above its people's bound. None: it is not."""
         return self.user.fault(sealed, self.silos.size(client))
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """Return True, and tell this machine's operator that zeros take the place of a reply."""
+        """Return True: zeros take the place of a faulty reply. Tell this machine's operator."""
         # A server that learned whether a training overflowed would learn about data, with no noise
         # and at no charge.
         self.tell(
@@ -343,14 +365,23 @@ class UserLevelHooks(ClientHooks):
         return True
 
     def noise_key(self, client: str) -> NoiseKey | None:
-        """Return the secret of a client's share of the noise in sums; no server knows it."""
+        """Return the secret key of a client's part of the noise in sums; no server knows it.
+
+        None: this is no client's machine.
+        """
         if self.folder is None:
             return None
         return secret_in(self.folder).child("share", self.seed, client)
 
 
 def against(shares: int, labs: bool = False) -> str:
-    """State against whom noise in this number of shares hides people, or `labs`."""
+    """State in words against whom the noise hides people.
+
+    Args:
+        shares: smallest number of clients in a sum, who together add the noise; 1: the server adds
+            it.
+        labs: whether people are in labs.
+    """
     own = ", nor against the lab that somebody is in" if labs else ""
     if shares == 1:
         return (
@@ -378,7 +409,7 @@ class UserLevelProtection(BudgetedProtection):
         return self.plan.silos.count(len(run.federation.clients))
 
     def client(self, run: ProtectedRun) -> UserLevelHooks:
-        """Return the hooks that bound updates."""
+        """Return the hooks that clip updates to a person's bound."""
         folder = run.state / FOLDER
         return UserLevelHooks(self.policy, folder, run.tell, self.plan.silos, run.task.seed)
 
@@ -434,7 +465,10 @@ class UserLevelProtection(BudgetedProtection):
         return len(inside) or self.clients(run)
 
     def _promise_of_other(self, seen: PrivacyForecast, whom: str) -> Promise:
-        """Return what the same noise promises for the other unit: a lab, or a person in one."""
+        """Return what the same noise promises for the other unit, in a run with labs.
+
+        If people are hidden, the other unit is a lab; if labs are hidden, a person in one.
+        """
         user, silos = self.policy, self.plan.silos
         spent = seen.epsilon_of_other(user.delta)
         other, text = "person", f"a person in a lab of {silos.fewest} or more moves its mean by"
@@ -475,7 +509,7 @@ class UserLevelProtection(BudgetedProtection):
         ]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return the blocks of results.json on the budgets that a run spent, from its logs."""
+        """Return the entries of results.json on the budgets that a run spent, from its logs."""
         user, silos = self.policy, self.plan.silos
         books = [ReleaseLog(run.state / FOLDER / sums_of(seed)) for seed in self.plan.seeds]
         entries = [book.entries for book in books]
@@ -487,7 +521,10 @@ class UserLevelProtection(BudgetedProtection):
         return blocks
 
     def _account(self, unit: str, books: Sequence[list[Release]]) -> dict[str, object]:
-        """Return the block of results.json on one unit, from the releases of every seed."""
+        """Return the entry of results.json on one unit (person or lab).
+
+        `books` has a list of releases for every seed.
+        """
         user = self.policy
         every = [e._replace(draw=f"{n} {e.draw}") for n, book in enumerate(books) for e in book]
         return {
@@ -502,5 +539,5 @@ class UserLevelProtection(BudgetedProtection):
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
-        """Return the charges of one seed, read from its log."""
+        """Return the releases of one seed, read from its log."""
         return [self.entered("", folder / sums_of(seed))]

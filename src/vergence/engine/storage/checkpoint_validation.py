@@ -1,4 +1,4 @@
-"""Validation of a checkpoint's manifest and states, whoever wrote them.
+"""Validation of a checkpoint's manifest and states, which may come from anybody.
 
 Used in `deployment` and `engine`.
 """
@@ -42,10 +42,10 @@ SHAPE: Mapping[str, object] = {
 
 
 def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) -> str:
-    """Return the first key of a manifest with a wrong value; "" if all values are right.
+    """Return the first key of a checkpoint's manifest with a wrong value; "" if there is none.
 
     Args:
-        manifest: the manifest.
+        manifest: the manifest, as read from JSON.
         tables: names of tables whose length the manifest must hold.
         others: names of tables whose length the manifest may hold.
     """
@@ -82,7 +82,10 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
 
 
 def _files(files: object) -> bool:
-    """Return whether values can be a checkpoint's files: names without a folder, and digests."""
+    """Return whether a manifest's value can be the files of a checkpoint.
+
+    It maps names to files: names without a folder, with digests.
+    """
     if not (
         isinstance(files, Mapping)
         and fits(files, Mapping[str, object])
@@ -102,7 +105,7 @@ def _files(files: object) -> bool:
 
 @lru_cache
 def _hints(record: type) -> dict[str, object]:
-    """Return the types of a dataclass's fields; cached, as a state is checked in every turn."""
+    """Return field name -> type of a dataclass; cached, as states are checked in every turn."""
     return typing.get_type_hints(record)
 
 
@@ -140,7 +143,10 @@ def fits(value: object, hint: object) -> bool:
 
 
 def alike(state: object, fresh: object) -> bool:
-    """Return whether parameters and masks of a state have the layouts of those in a fresh state."""
+    """Return whether parameters and masks in a state have the layouts of those in `fresh`.
+
+    `fresh` is a new state; fields that are not parameters or masks are not compared.
+    """
     if isinstance(fresh, Params | Mask):
         return not isinstance(state, Params | Mask) or state.layout == fresh.layout
     if is_dataclass(fresh) and type(state) is type(fresh):

@@ -23,7 +23,7 @@ from vergence.errors import StateError
 
 
 def file_of(seed: int, client: str, stamp: str) -> str:
-    """Return the name of the file that holds a client's state after a turn."""
+    """Return the name of the file for a client's state after a turn in the batch `stamp`."""
     return f"seed{seed}.client.{client}.{stamp}.safetensors"
 
 
@@ -35,8 +35,7 @@ class ClientStateStore:
         folder: the folder.
         seed: seed of the run.
         records: dataclasses of which states may be made.
-        lasting: whether a file, once written, survives a power cut, on which the server of a
-            deployment relies.
+        lasting: whether a written file must survive a power cut, as on the server of a deployment.
     """
 
     folder: Path
@@ -65,10 +64,15 @@ class ClientStateStore:
         return self.genuine(state, path, fresh)
 
     def genuine(self, value: object, where: object, fresh: object) -> ClientState:
-        """Return a value read from a file if it is a client's state with `fresh`'s layouts.
+        """Return a value read from a file, after checking that it is a client's state.
+
+        Args:
+            value: the value.
+            where: its file, for the message of an error.
+            fresh: state whose layouts the value must have; None: layouts are not compared.
 
         Raises:
-            StateError: it is not.
+            StateError: the value is no client's state of this run.
         """
         # Whoever can write to the folder can write any value of the records that are named.
         if (
@@ -80,7 +84,7 @@ class ClientStateStore:
         raise StateError(f"{where} holds no client's state of this run; {MEND}")
 
     def _of_this_run(self, state: object, fresh: object) -> bool:
-        """Return whether clients of this run keep such a state: the method's, or a lab's."""
+        """Return whether clients of this run keep such a state, with the layouts of `fresh`."""
         if LabState not in self.records:
             return fits(state, self.records[-1]) and alike(state, fresh)
         person = self.records[self.records.index(LabState) - 1]
@@ -93,14 +97,14 @@ class ClientStateStore:
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
     ) -> StateRef:
-        """Write a client's new state to a new file, named by the batch's stamp.
+        """Write a client's new state to a new file, whose name contains the batch's stamp.
 
         Args:
             client: the client.
             stamp: name of the batch.
             packed: the state.
-            share: share of entries that are personal.
-            spare: unneeded file, which may be overwritten.
+            share: fraction of the parameters that are personal; None: the method has no mask.
+            spare: an unneeded file, which may be overwritten; None: there is none.
         """
         chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
         with saving(self.folder.parent), profiling.phase("checkpoints"):
@@ -113,7 +117,7 @@ class ClientStateStore:
 
 
 NOBODY_IN_LABS: Mapping[str, str] = MappingProxyType({})
-"""Person -> lab, where there are no labs."""
+"""Mapping from people to labs in a run without labs: it is empty."""
 
 
 class ClientStateIndex(Mapping[str, Any]):
@@ -124,9 +128,9 @@ class ClientStateIndex(Mapping[str, Any]):
 
     Attributes:
         store: folder of the states.
-        lab_of: lab of each person; with labs, the keys are the people in them.
-        filed: client -> file of its state.
-        changed: client -> file, for states that changed since the last checkpoint.
+        lab_of: person -> lab; with labs, the keys of the index are the people in them.
+        filed: client -> reference to the file of its state.
+        changed: client -> reference to the file, for states that changed since the last checkpoint.
         passed: files of replaced states that the last checkpoint still names.
         spares: unneeded files, which may be overwritten.
     """
@@ -155,12 +159,12 @@ class ClientStateIndex(Mapping[str, Any]):
         return client in self.filed if not self.lab_of else any(client == other for other in self)
 
     def file(self, client: str) -> str | None:
-        """Return the file of a client's or its lab's state; None if it never took part."""
+        """Return the file with a client's state, or that of its lab; None: it never took part."""
         entry = self.filed.get(self.lab_of.get(client, client))
         return entry.file if entry else None
 
     def commit(self, client: str, entry: StateRef) -> None:
-        """Make a file the client's state, in place of its previous file."""
+        """Record a new file as a client's state, in place of the client's previous file."""
         before = self.filed.get(client)
         # A file that a checkpoint names must stay until the next one: the run may be killed now.
         if before is not None and client in self.changed:
@@ -174,23 +178,23 @@ class ClientStateIndex(Mapping[str, Any]):
         return self.spares.pop() if self.spares else None
 
     def restore(self, filed: Mapping[str, StateRef]) -> None:
-        """Return to the states that a checkpoint names."""
+        """Set every client's state to the file that a checkpoint names."""
         self.filed = dict(filed)
 
     def pin(self) -> None:
-        """Record that a new checkpoint names the present files; older files become spare."""
+        """Record that a new checkpoint names the present files; replaced files become spare."""
         self.spares += self.passed
         self.passed.clear()
         self.changed.clear()
 
     def clear(self) -> None:
-        """Remove the spare files."""
+        """Delete the spare files."""
         for file in self.spares:
             (self.store.folder / file).unlink(missing_ok=True)
         self.spares.clear()
 
     def sha256(self) -> dict[str, str]:
-        """Return the SHA-256 of every state, by client."""
+        """Return client -> SHA-256 of the client's state file."""
         with profiling.phase("checkpoints"):
             return {
                 client: digest((self.store.folder / entry.file).read_bytes())
@@ -198,5 +202,5 @@ class ClientStateIndex(Mapping[str, Any]):
             }
 
     def shares(self) -> list[float]:
-        """Return the share of personal entries of every client that has a mask."""
+        """Return the fraction of personal parameters for each client that has a mask."""
         return [entry.share for entry in self.filed.values() if entry.share is not None]

@@ -1,7 +1,7 @@
 """A run's folder on disk: tables that grow, and a checkpoint that is replaced in one step.
 
-From a checkpoint a run goes on with the same bits. On resume, tables must be what the manifest
-`checkpoint.json` says, and are cut back to the lengths in it.
+A run that resumes from a checkpoint gives the same bits. On resume, the tables are compared with
+the manifest `checkpoint.json`, and cut back to the lengths in it.
 
 Used in most packages.
 """
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class SolverChoice(NamedTuple):
-    """Training settings of the clients of a run.
+    """How the clients of a run are trained.
 
     Attributes:
-        solver: `sequential` or `stacked`.
+        solver: `sequential` (clients one by one) or `stacked` (several as one batched network).
         chunk: number of clients that a worker trains at once.
         precision: number format of training.
-        device: kind of device.
+        device: kind of device: `cpu` or `cuda`.
         reason: why these settings were chosen, for results.json.
     """
 
@@ -61,8 +61,8 @@ class Checkpoint:
     Attributes:
         round: number of rounds that are done.
         server: state of the method's server.
-        filed: file of each client's state.
-        engine_state: parts of the engine's own state, such as the virtual clock's, by name.
+        filed: client -> reference to the file of its state.
+        engine_state: name -> part of the engine's own state, such as the virtual clock's.
     """
 
     round: int
@@ -77,7 +77,7 @@ class RunDirectory:
 
     Attributes:
         path: the folder.
-        stamp: identifies code and config; a run with another stamp cannot resume here.
+        stamp: digests of code and config; a run with other digests cannot resume here.
         manifest: content of the last checkpoint's manifest.
         elsewhere: whether clients, and their states, are on other machines, as in a deployment.
     """
@@ -124,14 +124,14 @@ class RunDirectory:
             self._tables.append(table, rows)
 
     def cost(self, seed: int, round: int) -> Sequence[str] | None:
-        """Return the cost columns of a round in rounds.csv; None if the round has no row."""
+        """Return the cost columns of a round in rounds.csv, as text; None: the round has no row."""
         with (self.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 
     @property
     def solving(self) -> SolverChoice | None:
-        """Training settings of this run's clients; None: they have not been chosen yet."""
+        """How this run's clients are trained; None: that has not been chosen yet."""
         settings = self.manifest["solving"]
         return SolverChoice(*settings) if settings else None
 
@@ -149,16 +149,16 @@ class RunDirectory:
         fingerprint: str | None = None,
         engine_state: Mapping[str, object] | None = None,
     ) -> None:
-        """Replace the checkpoint; kill -9 at any moment leaves the old or the new checkpoint.
+        """Replace the checkpoint; kill -9 at any moment leaves either the old or the new one.
 
         Args:
             seed: seed of the run.
             round: number of rounds that are done.
             server: state of the method's server.
-            clients: clients' states, which are already in their files.
-            fingerprint: fingerprint of a finished seed; None: the seed goes on.
-            engine_state: parts of the engine's own state, by name; each has its own file, which is
-                written again only if the part is another object.
+            clients: index of clients' states, which are already in their files.
+            fingerprint: fingerprint of a finished seed; None: the seed is not finished.
+            engine_state: name -> part of the engine's own state. Each part has its own file, which
+                is written again only if the part is another object.
         """
         # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
@@ -198,7 +198,11 @@ class RunDirectory:
     def _save_engine_state(
         self, seed: int, round: int, parts: Mapping[str, object], before: JsonObject
     ) -> dict[str, list[str]]:
-        """Write the new parts of the engine's state; return the files of all parts."""
+        """Write those parts of the engine's state that are new objects; return all parts' files.
+
+        `before` has the files of the last checkpoint. In the result, a name maps to file and
+        digest.
+        """
         files = {}
         for name, part in parts.items():
             # Messages are large and stay the same objects over many rounds.
@@ -212,7 +216,10 @@ class RunDirectory:
         return files
 
     def _leave(self, before: JsonObject, now: JsonObject) -> None:
-        """Keep the last server state as a file to overwrite; remove files no longer named."""
+        """Keep the last server state's file to overwrite it later; delete other files of `before`.
+
+        Files that `now`, the new checkpoint, names are not deleted.
+        """
         if "server" in before and before["server"][0] != now["server"][0]:
             self._spare = self.state / before["server"][0]
         named = {about[0] for about in now.values()}
@@ -221,7 +228,7 @@ class RunDirectory:
                 (self.state / about[0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
-        """Write the manifest, which holds the tables' lengths and digests."""
+        """Write the manifest `checkpoint.json`, with the tables' lengths and digests."""
         self.manifest |= self._tables.marks
         # In a deployment all that a checkpoint names must survive a power cut: a client that has
         # gone on cannot go back to an older round.
@@ -234,7 +241,7 @@ class RunDirectory:
         disk.write_whole(self.state / "checkpoint.json", manifest, lasting=self.elsewhere)
 
     def _sweep(self) -> None:
-        """Remove files that no checkpoint names, such as those of an interrupted round."""
+        """Delete files that no checkpoint names, such as those of an interrupted round."""
         named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
         # Secrets and release logs never go with a checkpoint: a budget that was spent stays spent.
         wanted = {"checkpoint.json", FOLDER, BOOKS}
@@ -246,11 +253,11 @@ class RunDirectory:
                 path.unlink()
 
     def load(self, seed: int, records: Sequence[type], fresh: object = None) -> Checkpoint | None:
-        """Return the progress of a seed; None: the seed has not begun.
+        """Return the progress of a seed; None: the run's last checkpoint is not of this seed.
 
         Raises:
-            StateError: a file is missing, damaged, or holds something other than a state made of
-                `records`, or the server's state has other layouts than a `fresh` one.
+            StateError: a file is missing or damaged; or it holds something other than a state made
+                of `records`; or the server's state has other layouts than `fresh`.
         """
         if self.manifest.get("seed") != seed:
             return None
@@ -265,7 +272,12 @@ class RunDirectory:
 
 
 def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to continue with other code, or another config, than a checkpoint's.
+    """Refuse to resume a run with other code, or another config, than in its checkpoint.
+
+    Args:
+        path: folder of the run.
+        then: digests of code and config in the checkpoint.
+        now: digests of the present code and config.
 
     Raises:
         StateError: names what differs.
@@ -280,7 +292,10 @@ def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> 
 
 
 def filed_in(path: Path, files: JsonObject) -> dict[str, StateRef]:
-    """Return the file of every client's state, from the journal named in a manifest's `files`."""
+    """Return client -> reference to the file of its state, from a journal.
+
+    `files` is the entry of that name in a manifest, which names the journal.
+    """
     return read_journal(path / "state", JournalPosition(*files["clients"]))
 
 
@@ -292,7 +307,16 @@ def load_progress(
     elsewhere: bool = False,
     fresh: object = None,
 ) -> Checkpoint:
-    """Read the server's state; check the digests of all states here to which a manifest leads."""
+    """Read a checkpoint's server and engine states; check the digests of all states.
+
+    Args:
+        path: folder of the run.
+        files: the entry of that name in a manifest.
+        round: number of rounds that are done.
+        records: dataclasses of which states may be made, the server's first.
+        elsewhere: whether clients' states are on other machines, and so are not checked.
+        fresh: a new server state, whose layouts the state must have.
+    """
     filed = filed_in(path, files)
     for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)
@@ -316,7 +340,7 @@ def load_progress(
 
 
 def sealed_manifest(manifest: JsonObject) -> bytes:
-    """Return a manifest as JSON, with the SHA-256 of its text as the last entry."""
+    """Return a manifest as JSON; the last entry is the SHA-256 of the other entries."""
     sha = digest(json.dumps(manifest, indent=1).encode())
     return json.dumps({**manifest, "sha256": sha}, indent=1).encode()
 

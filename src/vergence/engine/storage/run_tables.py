@@ -1,4 +1,4 @@
-"""A run's tables: files that grow by whole rows, and the SHA-256 of what was written to them.
+"""A run's CSV tables, which grow by whole rows, with the SHA-256 of their content.
 
 Used by `engine.storage.run_directory`, `experiment.checksums`, `results.layout` and
 `unlearning.data_footprint`.
@@ -50,7 +50,7 @@ TABLES = {
 EVENTS = {
     "events.csv": ("seed", "round", "time", "client", "turn", "version", "age", "event", "took"),
 }
-"""The table that only runs with a virtual clock have."""
+"""Columns of the table that only runs with a virtual clock have."""
 
 OLDER = (
     "the checkpoint is of an older version, without the SHA-256 of its tables: go on with that "
@@ -61,18 +61,18 @@ CHUNK = 1 << 20
 
 
 Marks = dict[str, dict[str, int] | dict[str, str]]
-"""Part of a manifest: `tables`, the length of each, and `digests`, the SHA-256 of each."""
+"""Part of a manifest: `tables` has the length of each table, `digests` the SHA-256."""
 
 
 @dataclass
 class WrittenRows:
-    """Rows of a table so far: their length in bytes, and their SHA-256 up to now."""
+    """Length in bytes and SHA-256 of the rows that a table has so far."""
 
     length: int = 0
     sha: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     def add(self, data: bytes) -> None:
-        """Count bytes that were appended."""
+        """Add appended bytes to the length and the SHA-256."""
         self.length += len(data)
         self.sha.update(data)
 
@@ -82,8 +82,8 @@ class TableFiles:
 
     Attributes:
         folder: the folder.
-        written: extent of each table. Rows count as written before they are known to be on the
-            disk, as a failed append ends the run.
+        written: table -> length and SHA-256 of its rows. Rows are added before they are known to be
+            on the disk, as a failed append ends the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,10 +98,10 @@ class TableFiles:
             self._grow(name, [columns])
 
     def reopen(self, manifest: JsonObject) -> None:
-        """Cut the tables to the lengths in a checkpoint, unless one of them was changed.
+        """Cut the tables to their lengths in a checkpoint; refuse tables that were changed.
 
         Raises:
-            StateError: a table is missing, too short, or changed.
+            StateError: a table is missing, too short, or changed; or the checkpoint has no digests.
         """
         if "digests" not in manifest:
             raise StateError(f"{self.folder}: {OLDER}")
@@ -130,11 +130,11 @@ class TableFiles:
 
 
 def verified_rows(folder: Path, manifest: JsonObject) -> dict[str, WrittenRows]:
-    """Compare tables with a checkpoint, each up to the length recorded there.
+    """Compare each table with a checkpoint, up to the length that the checkpoint records.
 
     Returns:
-        The rows of each table up to that length; tables without a digest in the checkpoint are left
-        out.
+        Table -> length and SHA-256 up to that length; without tables that have no digest in the
+        checkpoint.
 
     Raises:
         StateError: a table is missing, too short, or changed.
@@ -157,7 +157,10 @@ def verified_rows(folder: Path, manifest: JsonObject) -> dict[str, WrittenRows]:
 
 
 def read(path: Path, length: int) -> WrittenRows:
-    """Digest the first `length` bytes of a table, or the whole table if it is shorter."""
+    """Return the length and SHA-256 of the first `length` bytes of a table.
+
+    If the table is shorter, its whole content is used.
+    """
     written = WrittenRows()
     with path.open("rb") as file:
         while data := file.read(min(CHUNK, length - written.length)):
@@ -172,7 +175,7 @@ def measured(folder: Path) -> Marks:
 
 
 def _marks(written: Mapping[str, WrittenRows]) -> Marks:
-    """Return lengths and digests as a manifest holds them."""
+    """Return the tables' lengths and digests in the form that manifests have."""
     return {
         "tables": {name: table.length for name, table in written.items()},
         "digests": {name: table.sha.hexdigest() for name, table in written.items()},

@@ -1,4 +1,4 @@
-"""Journal of the files of clients' states: each checkpoint appends the lines that changed.
+"""Journal of the files of clients' states: each checkpoint appends lines for changed states.
 
 Used in `deployment`, `engine` and `unlearning`.
 """
@@ -28,7 +28,7 @@ class StateRef(NamedTuple):
     Attributes:
         file: name of the file.
         xxh3: digest of its bytes.
-        share: share of the entries that are personal; None: the method has no mask.
+        share: fraction of the parameters that are personal; None: the method has no mask.
     """
 
     # A state is digested in every turn, to notice damage; XXH3 costs an eighth of SHA-256. The
@@ -40,7 +40,7 @@ class StateRef(NamedTuple):
 
 
 class JournalPosition(NamedTuple):
-    """Position in a journal, kept in a checkpoint: file, length in bytes, SHA-256 up to there."""
+    """Position in a journal, stored in a checkpoint: file, length in bytes, SHA-256 so far."""
 
     file: str
     length: int
@@ -48,7 +48,7 @@ class JournalPosition(NamedTuple):
 
 
 class StateJournal:
-    """One seed's table `client,file,xxh3,share`, in which the last line of each client counts."""
+    """One seed's table `client,file,xxh3,share`; a client's last line gives its present state."""
 
     # It grows: rewriting it at every checkpoint would take time for every client that ever took
     # part.
@@ -63,11 +63,13 @@ class StateJournal:
         return self.folder / f"seed{self.seed}.clients.{self.generation}.csv"
 
     def add(self, changed: Mapping[str, StateRef], filed: Mapping[str, StateRef]) -> StateJournal:
-        """Append the states that changed; return the journal to use next, which may be a new one.
+        """Append lines for the states that changed; return the journal to use from now on.
+
+        If the journal has become long, that is a new one with one line per client.
 
         Args:
-            changed: states that changed since the last checkpoint.
-            filed: the states of all clients.
+            changed: client -> reference, for states that changed since the last checkpoint.
+            filed: client -> reference, for the states of all clients.
         """
         if self.lines + len(changed) > 2 * len(filed) + SLACK:
             fresh = StateJournal(self.folder, self.seed, self.generation + 1)
@@ -95,7 +97,7 @@ class StateJournal:
     def reopen(
         cls, folder: Path, seed: int, mark: JournalPosition
     ) -> tuple[StateJournal, dict[str, StateRef]]:
-        """Cut a journal to the length in a checkpoint; return it and every client's state.
+        """Cut a journal to its length in a checkpoint; return it and each client's state reference.
 
         Raises:
             StateError: the journal is missing, too short, or changed.
@@ -110,7 +112,9 @@ class StateJournal:
 
 
 def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
-    """Return every client's last line within the length that a checkpoint records.
+    """Return client -> reference to its state, from the first part of a journal.
+
+    A checkpoint's position says how long this part is.
 
     Raises:
         StateError: the journal is missing, too short, or changed.
@@ -140,7 +144,11 @@ def read_journal(folder: Path, mark: JournalPosition) -> dict[str, StateRef]:
 
 
 def _name(file: str, client: str) -> str:
-    """Return the name of a client's file, if it is a permitted name."""
+    """Return the file name of a client's state, if the name is permitted.
+
+    Raises:
+        ValueError: the name is that of another client's file, or leads out of the folder.
+    """
     # A journal that somebody changed could name a file outside of the folder, or another client's.
     if f".client.{client}." not in file or "/" in file or not file.isprintable():
         raise ValueError(f"'{file}' is no state of '{client}'")

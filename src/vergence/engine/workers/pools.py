@@ -1,4 +1,4 @@
-"""Worker pools: this process, this process through bytes, forked processes, or Ray.
+"""Worker pools, which run clients' tasks: in this process, in forked processes, or by Ray.
 
 Used by `engine.exchange` and `engine.round_loop`.
 """
@@ -48,13 +48,13 @@ SMALL = 250_000
 
 
 class WorkerPool(Protocol):
-    """Carries out batches.
+    """Carries out batches of clients' tasks.
 
-    A result must be read before the next one is requested, as its memory is reused.
+    A group's result must be read before the next one is requested, as its memory is reused.
     """
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out a batch; yield the number of each group and its result, in any order."""
+        """Carry out a batch; yield each group's number and result, in any order."""
         ...
 
     def close(self) -> None:
@@ -63,13 +63,13 @@ class WorkerPool(Protocol):
 
 
 class InProcess:
-    """Carries out groups in this process, one after another."""
+    """Carries out groups of clients' tasks in this process, one after another."""
 
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups one by one."""
+        """Carry out the groups one by one; yield each group's number and result."""
         for number in range(len(batch.groups)):
             yield number, self.runner.carry_out(batch, number, Sum())
 
@@ -78,7 +78,10 @@ class InProcess:
 
 
 class Bytes(InProcess):
-    """Carries out groups in this process, and turns every task, reply and state into bytes."""
+    """Carries out groups in this process; every task, reply and state is turned into bytes.
+
+    The bytes are turned back at once: this shows what a network would carry.
+    """
 
     def __init__(self, runner: ClientRunner) -> None:
         super().__init__(copy(runner))
@@ -86,7 +89,10 @@ class Bytes(InProcess):
         self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups one by one; secure sums run their protocol."""
+        """Carry out the groups one by one, and run the protocol of secure sums for all of them.
+
+        Yields each group's number and result.
+        """
         batch = replace(batch, tasks=[unpack(pack(task), ClientTask) for task in batch.tasks])
         first = batch.tasks[0].message if batch.kind == "turn" and batch.tasks else None
         form = None if first is None else self.runner.layout(first, batch.templates)
@@ -101,12 +107,12 @@ class Bytes(InProcess):
 
 
 class Forked:
-    """Carries out groups in forked processes with one thread each, which live as long as the run.
+    """Carries out groups of tasks in forked processes, which live as long as the run.
 
-    Each process has its own network. Data are shared by copy-on-write, messages and sums lie in
-    shared memory, states on disk, and results go through a pipe. Groups go in their order to
-    whichever process is free, and are added up in that order. While a group takes longer, finished
-    groups wait for it, at most as many as there are slots.
+    Each process has one thread and its own network. Data are shared by copy-on-write. Messages and
+    sums are in shared memory, states on disk; results go through a pipe. A free process takes the
+    next group. Results are yielded in the order of the groups, and so finished groups may wait for
+    an earlier one, at most as many as there are slots of shared memory.
     """
 
     def __init__(self, runner: ClientRunner, count: int) -> None:
@@ -134,7 +140,7 @@ class Forked:
             self.processes.append(process)
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Hand out the batch, and yield the groups in their order."""
+        """Send the batch to the processes; yield each group's number and result, in order."""
         first = self.tickets.settled
         many = max(len(batch.groups) // 16, 1) if self.small else 1
         text = json.dumps({"first": first, "many": many, **self._note(batch)}).encode()
@@ -156,7 +162,7 @@ class Forked:
             ) from None
 
     def _receive(self, waiting: dict[int, JsonObject]) -> None:
-        """Receive reports, and add them to those that wait for their turn."""
+        """Receive reports of finished groups; add them to `waiting`: group number -> report."""
         with profiling.phase(profiling.WAITING):
             ready = self.ready.select()
         for key, _ in ready:
@@ -169,7 +175,7 @@ class Forked:
             waiting |= {group["group"]: group for group in note["done"]}
 
     def _note(self, batch: TaskBatch) -> JsonObject:
-        """Write what is sent into shared memory, each tree once, and describe the batch."""
+        """Write the batch's trees into shared memory, each once; describe the batch as JSON."""
         self.sent.clear()
         notes: dict[int, JsonObject] = {}
         messages: dict[int, JsonObject] = {}
@@ -193,7 +199,7 @@ class Forked:
         }
 
     def _result(self, note: JsonObject, slot: SharedArena) -> GroupResult:
-        """Make the result of a group from a worker's report and the arrays in its slot."""
+        """Make the result of a group from a worker's report and the arrays in shared memory."""
         results = [thawed(result) for result in note["results"]]
         result = GroupResult(results, Sum())
         result.sum.count = note["count"]
@@ -212,7 +218,7 @@ class Forked:
         return result
 
     def close(self) -> None:
-        """Kill the processes, whatever they are doing."""
+        """Kill the processes, even while they work."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -223,7 +229,7 @@ class Forked:
 
 
 def thawed(note: JsonObject) -> ClientResult:
-    """Return a result, rebuilt from plain data."""
+    """Return a client's result, rebuilt from plain data."""
     filed = note["filed"]
     return ClientResult(**{**note, "filed": StateRef(*filed) if filed else None})
 
@@ -260,9 +266,10 @@ def note_one_process(asked: int) -> None:
 
 
 def training_seconds(runner: ClientRunner, plan: Plan) -> float:
-    """Estimate a run's seconds of training, with one training per turn and without evaluation.
+    """Estimate an upper bound of the seconds that a run trains, without evaluation.
 
-    For people who are made on demand the estimate is infinite.
+    The estimate counts one training per client and round. It is infinite for people who are made on
+    demand.
     """
     # An upper bound of the arithmetic: every parameter meets every number of a sample.
     people, local = runner.worker.trained_on.people, runner.worker.method.local

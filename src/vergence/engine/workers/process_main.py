@@ -1,4 +1,4 @@
-"""One forked worker process: carries out groups of a batch until none is left, and reports each.
+"""One forked worker process: carries out groups of tasks until none is left, and reports them.
 
 Used by `engine.workers.pools`.
 """
@@ -28,7 +28,7 @@ from vergence.system.processes import die_with_parent, ignore_interrupts
 
 
 class WorkerProcess:
-    """Serves a run in a forked process, which ends with the run, even if the run is killed."""
+    """Worker in a forked process; it ends with the run, even if the run is killed."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class WorkerProcess:
         self.layouts = layouts
 
     def forever(self) -> None:
-        """Serve until the run closes the pipe."""
+        """Carry out batches until the parent process closes the pipe."""
         # Ctrl-C reaches the whole group of processes: only the parent answers it, in order.
         ignore_interrupts()
         die_with_parent()
@@ -98,7 +98,10 @@ class WorkerProcess:
         )
 
     def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:
-        """Carry out groups until none is left, and report them in lots of `many`."""
+        """Carry out groups until none is left; report them to the parent, `many` at a time.
+
+        `first` is the number of the batch's first group, counted over the whole run.
+        """
         slots = len(self.slots)
         done: list[JsonObject] = []
         while (ticket := self.tickets.draw(first + len(batch.groups))) is not None:
@@ -116,18 +119,18 @@ class WorkerProcess:
         self._report(done)
 
     def _report(self, done: list[JsonObject]) -> None:
-        """Send the reports of finished groups to the run."""
+        """Send the reports of finished groups to the parent process, and clear the list."""
         if done:
             self._say({"done": done, **profiling.take_times()})
             done.clear()
 
     def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> JsonObject:
-        """Carry out one group, with its sum in a slot of shared memory; return the report."""
+        """Carry out one group, whose sum is made in a slot of shared memory; return the report."""
         slot.clear()
         places: dict[int, int] = {}
 
         def new(n: int, dtype: torch.dtype) -> torch.Tensor:
-            """Make a tensor in the slot, and remember where it starts."""
+            """Make a tensor in the slot, and remember at which byte it starts."""
             start = slot.used
             tensor = slot.new(n, dtype)
             places[tensor.data_ptr()] = start
@@ -139,7 +142,10 @@ class WorkerProcess:
     def _note(
         self, result: GroupResult, slot: SharedArena, places: Mapping[int, int]
     ) -> JsonObject:
-        """Describe the result of a group as plain data, with the places of arrays in the slot."""
+        """Describe the result of a group as plain data, with its arrays' byte offsets in the slot.
+
+        `places` maps the addresses of tensors to these offsets.
+        """
         whole = result.sum
         sums = {}
         for name, total in whole.totals.items():
@@ -158,12 +164,12 @@ class WorkerProcess:
         }
 
     def _say(self, note: Mapping[str, object]) -> None:
-        """Send plain data to the run."""
+        """Send plain data to the parent process as JSON."""
         self.pipe.send_bytes(json.dumps(note).encode())
 
 
 def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> JsonObject:
-    """Copy a reply into a slot, and describe it as plain data."""
+    """Copy a reply into a slot of shared memory, and describe it as plain data."""
     trees = {
         name: (slot.write(tree.total, layouts), slot.write_weight(tree.weight, layouts))
         for name, tree in sealed.trees.items()

@@ -1,8 +1,9 @@
 """Worker pool of Ray actors, on this machine or on many.
 
-The machines need not share a disk. The driver keeps the store: the bytes of a state travel with the
-task and come back with the result. Data and messages are put into Ray's object store once; every
-machine fetches them once, and its actors read that one copy.
+The machines need not share a disk. Only the driver (the process that started the run) stores
+clients' states: the bytes of a state travel with a task, and come back with its result. Data and
+messages are put into Ray's object store once; every machine fetches them once, and its actors read
+that one copy.
 
 Used by `engine.solver_selection` and `engine.workers.pools`.
 """
@@ -67,7 +68,7 @@ RAY_DEFAULTS = {
     # Ray's 15 leaves workers 3 % of a busy core.
     "RAY_worker_niceness": "0",
 }
-"""Variables of Ray's environment, where the user has set none."""
+"""Environment variables for Ray that are set unless the user has set them."""
 # Seconds in which an actor must have started; a machine that joins a cluster loads torch first.
 START = 180.0
 # A group whose actor dies is begun again, but not for ever: its client may be what kills the actor.
@@ -89,7 +90,7 @@ def installed() -> None:
 
 
 def ready() -> ModuleType:
-    """Return Ray, set up so that no other user can use a cluster started here."""
+    """Import Ray, set up so that no other user can use a cluster started by this process."""
     # Ray's ports are open to the network, and whoever reaches them runs code. Ray's own protection
     # is a token in a file of the home folder; this token is in this process's environment only.
     installed()
@@ -103,6 +104,8 @@ def ready() -> ModuleType:
 
 def begin(workers: int) -> ModuleType:
     """Return Ray, connected to the cluster in RAY_ADDRESS, or to one started on this machine.
+
+    `workers` is the number of CPUs that a new cluster needs.
 
     Raises:
         ConfigError: there is no such cluster, or it does not start.
@@ -147,7 +150,7 @@ def begin(workers: int) -> ModuleType:
 
 @atexit.register
 def end() -> None:
-    """Stop the Ray cluster that was started here, if any, and remove its folder."""
+    """Stop the Ray cluster that this process started, if any, and remove its folder."""
     while FOLDERS:
         importlib.import_module("ray").shutdown()
         folder = Path(FOLDERS.pop())
@@ -160,7 +163,7 @@ def end() -> None:
 
 
 class RayWorker:
-    """A Ray actor: carries out groups with one network in memory, as a worker process does."""
+    """A Ray actor: carries out groups of clients' tasks with one network in memory."""
 
     def __init__(
         self,
@@ -181,13 +184,23 @@ class RayWorker:
         self.known: tuple[int, TaskBatch] | None = None
 
     def kind(self) -> tuple[str, dict[str, str]]:
-        """Return this machine's name, and the versions on it that can change the last bits."""
+        """Return this machine's name, and what can change the last bits of results on it.
+
+        The latter are versions and the processor, by name.
+        """
         return platform.node(), kind(self.runner.worker)
 
     def carry_out(
         self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
     ) -> TaskPayload:
-        """Carry out a group of batch number `at`, which is fetched once for all its groups."""
+        """Carry out group `number` of a batch; return its results and new states.
+
+        Args:
+            at: number of the batch. The batch is fetched once for all its groups.
+            sent: list with the reference to the batch in Ray's object store.
+            number: number of the group.
+            states: file name -> bytes of a client's state before the task.
+        """
         import ray
 
         if self.known is None or self.known[0] != at:
@@ -207,10 +220,10 @@ class RayWorker:
 
 
 class RayCluster:
-    """Carries out batches with Ray actors.
+    """Carries out batches of clients' tasks with Ray actors.
 
-    An actor that dies, alone or with its machine, is replaced, and any actor starts its groups
-    again: the result of a group does not depend on the worker.
+    An actor that dies is replaced, and another actor carries out its groups again. The result of a
+    group does not depend on the actor.
 
     Args:
         runner: the runner of tasks.
@@ -243,7 +256,7 @@ class RayCluster:
             raise
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Hand out the batch, and yield the groups in order."""
+        """Hand out the batch; yield each group's number and result, in order."""
         self.jobs += 1
         self.start_missing()
         shift = RayBatch(self, batch)
@@ -251,7 +264,7 @@ class RayCluster:
             yield number, shift.result(number)
 
     def start_missing(self) -> None:
-        """Start actors to replace those that are missing."""
+        """Start actors until there are as many as the run asks for."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         for _ in range(self.count - len(self.hands) - len(self.coming)):
             hand = kind_of.remote(
@@ -260,7 +273,9 @@ class RayCluster:
             self.coming[hand.kind.remote()] = hand
 
     def welcome(self, ref: object) -> None:
-        """Accept an actor that has started.
+        """Accept an actor that has started, after comparing its machine's versions with this one's.
+
+        `ref` is the reference to the actor's report on them.
 
         Raises:
             ConfigError: the actor's machine has other versions, and would compute other bits.
@@ -280,10 +295,10 @@ class RayCluster:
         self.hands.append(hand)
 
     def wait(self, refs: Sequence[object], seconds: float | None) -> object:
-        """Return the first of these references with a result.
+        """Return the first of these Ray references whose result is there.
 
         Raises:
-            PartialRun: no result came within this number of seconds.
+            PartialRun: no result came within `seconds`; None: wait for ever.
         """
         ready, _ = self.ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:
@@ -294,14 +309,14 @@ class RayCluster:
         )
 
     def lose(self, hand: object) -> None:
-        """Replace an actor that died."""
+        """Remove an actor that died, and start another one."""
         if hand in self.hands:
             self.hands.remove(hand)
             self.ray.kill(hand)
             self.start_missing()
 
     def close(self) -> None:
-        """End the actors."""
+        """Kill all actors of this run."""
         if self.ray.is_initialized():
             for hand in [*self.hands, *self.coming.values()]:
                 self.ray.kill(hand)
@@ -310,13 +325,13 @@ class RayCluster:
 
 
 class RayBatch:
-    """A batch in progress.
+    """A batch of tasks in progress on Ray actors.
 
     Attributes:
         todo: numbers of groups that no actor has, as a heap.
-        under_way: reference to a result -> actor and number of the group.
-        done: results that have not been asked for yet.
-        tries: how often each group was started on an actor that died.
+        under_way: reference to a result -> (actor, number of the group).
+        done: number of a group -> its result, for results that have not been asked for yet.
+        tries: number of a group -> how often its actor died while it worked on the group.
     """
 
     def __init__(self, cluster: RayCluster, batch: TaskBatch) -> None:
@@ -341,7 +356,7 @@ class RayBatch:
         return self.done.pop(number)
 
     def _hand_out(self, end: int) -> None:
-        """Give groups below `end` to actors."""
+        """Give groups whose number is below `end` to actors that have too little to do."""
         # The bound keeps few results waiting in memory for a group that takes longer.
         load = Counter({id(hand): 0 for hand in self.cluster.hands})
         load.update(id(hand) for hand, _ in self.under_way.values())
@@ -358,7 +373,7 @@ class RayBatch:
                 load[id(hand)] += 1
 
     def _receive(self, ref: object) -> None:
-        """Take the result of a group, and write its states into the store."""
+        """Take a group's result from Ray, and write its clients' states into the run's folder."""
         cluster, (hand, number) = self.cluster, self.under_way[ref]
         errors = cluster.ray.exceptions
         try:
@@ -380,7 +395,7 @@ class RayBatch:
         self.done[number] = payload.result()
 
     def _again(self, hand: object, error: Exception) -> None:
-        """Take back the groups of an actor that died.
+        """Put the groups of an actor that died back into the list of groups to do.
 
         Raises:
             PartialRun: a group was tried as often as allowed, and its actor died each time.
@@ -405,7 +420,7 @@ class RayBatch:
 def shelve(
     store: ClientStateStore, task: ClientTask, stamp: str, filed: StateRef, data: Array
 ) -> None:
-    """Write a client's state that an actor sent back.
+    """Write a client's state that an actor sent back into the run's folder.
 
     Raises:
         StateError: the bytes are not those that the actor wrote.
@@ -419,7 +434,10 @@ def shelve(
 
 
 def carry_tensors(yes: bool = True) -> None:
-    """Let Ray send tensors as numpy arrays, so that all actors of a machine read one copy."""
+    """Make Ray send tensors as numpy arrays, so that all actors of a machine read one copy.
+
+    `yes` false undoes this.
+    """
     from ray.util import serialization
 
     if yes:

@@ -1,4 +1,4 @@
-"""Data sent to a Ray actor and back: the recipe of its worker, clients' states, results.
+"""Data sent to a Ray actor and back: parts to build its executor, clients' states, results.
 
 Used by `engine.workers.ray_actors`.
 """
@@ -44,7 +44,7 @@ Array = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Recipe for a worker, whose network is built on the machine that uses it."""
+    """Parts from which a Ray actor builds its executor, which runs clients' turns."""
 
     method: Method
     task: Task
@@ -55,29 +55,29 @@ class WorkerSpec:
 
     @classmethod
     def of(cls, worker: ClientExecutor) -> WorkerSpec:
-        """Make the recipe of a worker that computes on CPUs."""
+        """Take the parts of an executor, for actors that compute on CPUs."""
         how = replace(worker.how, device=CPU)
         return cls(worker.method, worker.task, worker.data, worker.stream, how, worker.hooks)
 
     def worker(self) -> ClientExecutor:
-        """Build the worker."""
+        """Build the executor, with a network of its own."""
         return ClientExecutor(self.method, self.task, self.data, self.stream, self.how, self.hooks)
 
 
 @dataclass(frozen=True)
 class PayloadStateStore(ClientStateStore):
-    """Keeps states in memory, for an actor that may have no access to the run's folder.
+    """Keeps clients' states in memory, as a Ray actor may have no access to the run's folder.
 
     Attributes:
-        old_states: bytes of the states that came with a group, by file.
-        new_states: bytes of the states after the group, by file.
+        old_states: file name -> bytes of a state before the group's tasks.
+        new_states: file name -> bytes of a state after them.
     """
 
     old_states: Mapping[str, Array] = field(default_factory=dict)
     new_states: dict[str, Array] = field(default_factory=dict)
 
     def read(self, file: str, fresh: object = None) -> ClientState:
-        """Read a state that was sent under a file's name.
+        """Read a client's state that was sent with the group, by its file name.
 
         Raises:
             StateError: the state is damaged, or is not that of a client of this run.
@@ -88,7 +88,7 @@ class PayloadStateStore(ClientStateStore):
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
     ) -> StateRef:
-        """Keep a new state until the group is done."""
+        """Keep a client's new state in memory until the group is done; return its reference."""
         chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
         self.new_states[file] = np.frombuffer(b"".join(chunks), np.uint8)
         return StateRef(file, quick_digest(*chunks), share)
@@ -96,18 +96,18 @@ class PayloadStateStore(ClientStateStore):
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """Bytes of a state that an actor sent back, which the store writes unchanged."""
+    """Bytes of a client's state that an actor sent back, to be written unchanged."""
 
     data: Array
 
     def chunks(self) -> list[memoryview]:
-        """Return the bytes, in one piece."""
+        """Return the bytes, as a list with one item."""
         return [self.data.data]
 
 
 @dataclass(frozen=True)
 class TaskPayload:
-    """Outcome of a group, with the bytes of its clients' new states."""
+    """Result of a group of tasks, with the bytes of the new client states, as an actor sends it."""
 
     results: list[ClientResult]
     totals: Mapping[str, Params]
@@ -123,7 +123,7 @@ class TaskPayload:
         return cls(group.results, whole.totals, whole.weights, whole.count, group.replies, states)
 
     def result(self) -> GroupResult:
-        """Return the group's result."""
+        """Return the group's result, with copies of single replies."""
         # A method may keep single replies, and Ray's memory is freed: they are copied.
         whole = Sum()
         whole.totals, whole.weights = dict(self.totals), dict(self.weights)
@@ -133,7 +133,7 @@ class TaskPayload:
 
 
 class SentTask(InspectLoader):
-    """Loads a module from source text that the driver sent."""
+    """Loads a Python module from source text that the driver (the run's main process) sent."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -144,7 +144,10 @@ class SentTask(InspectLoader):
 
 
 def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
-    """Return what the last bits depend on besides the experiment: versions, processor, modules."""
+    """Return what decides the last bits of results besides the experiment.
+
+    The keys are "vergence", "torch", "processor", and the modules of the user's classes.
+    """
     processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     facts = {"vergence": code_digest(), "torch": torch.__version__, "processor": processor}
     for name in modules_of(worker) if worker else ():
@@ -157,13 +160,13 @@ def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
 
 
 def modules_of(worker: ClientExecutor) -> set[str]:
-    """Return the modules that define a worker's method, task and network."""
+    """Return the modules that define the classes of an executor's method, task and network."""
     parts = (worker.method, worker.task, worker.task.network)
     return {kind.__module__ for part in parts for kind in type(part).__mro__}
 
 
 def files_of(worker: ClientExecutor) -> dict[str, str]:
-    """Return the text of the user's own files that define a worker's parts, by module name."""
+    """Return module name -> source text, for the user's own files that define these classes."""
     texts = {}
     # The loader has the text that ran, whatever the file holds now.
     for name in (name for name in modules_of(worker) if name.startswith(FROM_FILE)):
@@ -173,7 +176,7 @@ def files_of(worker: ClientExecutor) -> dict[str, str]:
 
 
 def load(files: Mapping[str, str]) -> None:
-    """Load modules from their text, under the names that they have on the driver."""
+    """Import modules from their source text, under the names that they have on the driver."""
     # The user allowed the driver to run them, and the machines of a cluster trust each other.
     for name, text in files.items():
         spec = importlib.util.spec_from_loader(name, SentTask(text))
@@ -196,7 +199,7 @@ def bytes_of(path: Path) -> Array:
 
 
 def as_array(tensor: Tensor) -> tuple[NDArray[np.generic], str | None]:
-    """Return a tensor as an array, and the name of its type if numpy lacks that type."""
+    """Return a tensor as a numpy array; and "bfloat16" if numpy lacks the type, else None."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy(), "bfloat16"

@@ -24,16 +24,18 @@ from vergence.system.memory import machine_bytes
 ALIGN = 64
 # Half of the 128 TiB of addresses that a process has, for all arenas together.
 ADDRESSES = 64 << 40
-"""Plain data that goes through a pipe as JSON."""
+"""Bytes of address space for all arenas of shared memory together."""
 # Addresses without this flag would count as used memory. Older versions of Python do not name it.
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class SharedArena:
-    """A range of addresses as long as the machine's memory; pages are allocated when written.
+    """Memory that forked processes share; pages are allocated when they are first written.
+
+    Its range of addresses is as long as the machine's memory, if the address space allows that.
 
     Args:
-        among: number of arenas, which together must fit into the address space of a process.
+        among: number of arenas that together must fit into the address space of a process.
     """
 
     # It has no name and no file, so nothing is left behind when the processes die.
@@ -53,39 +55,42 @@ class SharedArena:
         self.used = 0
 
     def clear(self) -> None:
-        """Reuse the memory from its beginning."""
+        """Use the memory again from its beginning."""
         self.used = 0
 
     def new(self, n: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor of the next `n` entries."""
+        """Return a tensor of `n` entries in the next free memory."""
         start = self.used
         self.used += -(-n * dtype.itemsize // ALIGN) * ALIGN
         return self.at(start, n, dtype)
 
     def at(self, start: int, n: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor of `n` entries from a byte offset on."""
+        """Return a tensor of `n` entries that begins at a byte offset."""
         if not n:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self.map, dtype=dtype, count=n, offset=start)
 
     def write(self, params: Params, layouts: Layouts) -> JsonObject:
-        """Copy parameters into the arena, and return their description."""
+        """Copy parameters into the arena, and return where they are, as plain data."""
         start = self.used
         self.new(params.layout.n, params.flat.dtype).copy_(params.flat)
         return self.note(params, start, layouts)
 
     def note(self, params: Params, start: int, layouts: Layouts) -> JsonObject:
-        """Describe parameters that lie at an offset."""
+        """Describe as plain data parameters that begin at a byte offset."""
         dtype = str(params.flat.dtype).removeprefix("torch.")
         return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
 
     def read(self, note: JsonObject, layouts: Layouts) -> Params:
-        """Return the parameters for a description, as a view, which must not be changed."""
+        """Return described parameters, as a view of the arena, which must not be changed."""
         layout = layouts.find(note["layout"])
         return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
 
     def write_weight(self, weight: Weight, layouts: Layouts) -> JsonObject | float:
-        """Copy a reply's weight into the arena, and return its description."""
+        """Copy a reply's weight into the arena, and return its description.
+
+        A weight that is a number is returned unchanged.
+        """
         if isinstance(weight, Params):
             return self.write(weight, layouts)
         if not isinstance(weight, Mask):
@@ -94,7 +99,7 @@ class SharedArena:
         return {**self.write(bits, layouts), "mask": True}
 
     def read_weight(self, note: JsonObject | float, layouts: Layouts) -> Weight:
-        """Return the weight for a description, as a copy."""
+        """Return a described weight, as a copy; a number is returned unchanged."""
         if not isinstance(note, dict):
             return note
         params = self.read(note, layouts)
@@ -103,21 +108,24 @@ class SharedArena:
 
 
 class Layouts:
-    """Short names of layouts: a number if known before the fork, else their names and shapes."""
+    """Short names of parameter layouts, for messages between processes.
+
+    The name is a number if the layout was known before the fork, else tensor names and shapes.
+    """
 
     def __init__(self, *known: Layout) -> None:
         self.known = known
         self.cache: dict[str, Layout] = {}
 
     def name(self, layout: Layout) -> Any:
-        """Return a layout as plain data."""
+        """Return the short name of a layout, as plain data."""
         for number, known in enumerate(self.known):
             if layout is known or layout == known:
                 return number
         return [layout.names, layout.shapes]
 
     def find(self, name: Any) -> Layout:
-        """Return the layout with this name; each is built once."""
+        """Return the layout with this short name; each layout is built once."""
         if isinstance(name, int):
             return self.known[name]
         key = repr(name)
@@ -128,14 +136,17 @@ class Layouts:
 
 
 class TaskTickets:
-    """Numbers of groups, which processes draw one by one, and the count of groups added up."""
+    """Counters that forked processes share: groups handed out, and groups added up.
+
+    Both count over all batches of a run.
+    """
 
     def __init__(self, context: BaseContext) -> None:
         self.lock = context.Lock()
         self.numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
 
     def draw(self, end: int) -> int | None:
-        """Take the next number below `end`; None: there is none."""
+        """Take the next group's number, if it is below `end`; None: no group is left."""
         with self.lock:
             number = self.numbers[0]
             if number >= end:
@@ -145,7 +156,7 @@ class TaskTickets:
 
     @property
     def settled(self) -> int:
-        """Number of groups that are added up; they are always the first ones of the batch."""
+        """Number of groups that are added up; groups are added up in order."""
         return self.numbers[1]
 
     def settle(self) -> None:
