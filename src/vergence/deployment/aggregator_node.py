@@ -1,4 +1,4 @@
-"""Aggregator node: adds shares of replies, and sees neither replies nor models.
+"""Aggregator node: adds secret shares of clients' replies, and sees neither replies nor models.
 
 Used by `deployment.server_run`.
 """
@@ -19,7 +19,7 @@ from vergence.errors import StateError
 
 
 class AggregatorNode(ResidentNode):
-    """Node that takes part in the secure sums of one run at a time; it has nobody's data."""
+    """Node that takes part in the secure sums of one run at a time, and has no data of clients."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
@@ -28,11 +28,14 @@ class AggregatorNode(ResidentNode):
 
     @property
     def role(self) -> str:
-        """This node's role, as lines for the operator name it."""
+        """This node's role, as messages to the operator name it."""
         return "aggregator"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a message of a secure sum, and return the answer."""
+        """Handle a message of a secure sum, and return the bytes of the answer.
+
+        `note` is the request's JSON header: it names kind, run, method and seed.
+        """
         if note["kind"] != "request":
             return super().work(note, body)
         with self.lock:
@@ -43,10 +46,10 @@ class AggregatorNode(ResidentNode):
         return adding.answer(body)
 
     def aggregator(self, note: Mapping[str, Any]) -> SecureSumAggregator:
-        """Return this aggregator's side of one run's sums.
+        """Return the object that takes part in the secure sums of the run that `note` names.
 
         Raises:
-            StateError: the experiment names no aggregator of this name.
+            StateError: the experiment has no aggregator with this node's name.
         """
         state, plan = self.state(note, self.folder / "state"), self.experiment.plan
         method, task = self.experiment.methods[note["label"]], self.experiment.task(note["seed"])

@@ -1,4 +1,4 @@
-"""Client application: a node with a person's data, its own key, and its states on its own disk.
+"""Client node: it has a person's data, its own signing key, and its states on its own disk.
 
 Used by `deployment.flower_app`, `deployment.main_server_node` and `deployment.server_run`.
 """
@@ -25,7 +25,11 @@ from vergence.experiment.validation import prepare_data
 
 
 class AnsweringClient(JoinedNode):
-    """Node that takes a client's turns, as the server or the main server asks."""
+    """Node that carries out a client's work, at the request of the server.
+
+    In split learning, the requests can also come from a main server, which trains the server's part
+    of the network.
+    """
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
@@ -33,7 +37,10 @@ class AnsweringClient(JoinedNode):
         self.samples = sum(len(splits.train) for splits in self.federation.people.values())
 
     def read_own_data(self) -> Federation:
-        """Read the data of this client, or of a lab's people, under their names in the run."""
+        """Read the data of this client's people, and prepare them for the task.
+
+        A client is one person, or a lab with several people. People get their names in the run.
+        """
         whole = replace(self.experiment, proxy=None).federation()  # proxy data are the server's
         names = self.names_in_data(whole)
         for name in names.values():
@@ -49,10 +56,10 @@ class AnsweringClient(JoinedNode):
         return replace(ready, people={own: ready.people[name] for own, name in names.items()})
 
     def names_in_data(self, whole: Federation) -> dict[str, str]:
-        """Return the name in the run and the name in the data, of everybody whose data are here.
+        """Return a mapping from each person's name in the run to the name in this node's data.
 
         Raises:
-            DataError: a lab has more or fewer people than the experiment says.
+            DataError: a lab has more or fewer people than the experiment says, or a name twice.
         """
         inside = self.experiment.plan.silos.labs.get(self.side.client)
         if inside is None:
@@ -69,7 +76,10 @@ class AnsweringClient(JoinedNode):
         return dict(zip(inside, people, strict=True))
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request of the server, or an encrypted one of the main server."""
+        """Handle a request of the server, or an encrypted request of the main server.
+
+        `note` is the request's JSON header. Return the bytes of the answer.
+        """
         match note["kind"]:
             case "request":
                 return self.client_node(note, closed=False).answer(body)
@@ -78,7 +88,11 @@ class AnsweringClient(JoinedNode):
         return super().work(note, body)
 
     def client_node(self, note: Mapping[str, Any], closed: bool) -> ClientNode:
-        """Return the client node of one run, for requests of the server or of the main server."""
+        """Return the client node for the run that a request's header `note` names.
+
+        With `closed`, the node allows what the main server may request, otherwise what the server
+        may request.
+        """
         runner = self.runner(note, self.federation, self.folder / "state")
         method, side, plan = runner.worker.method, self.side, self.experiment.plan
         if closed:
@@ -101,24 +115,31 @@ class AnsweringClient(JoinedNode):
         )
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Return the secure sums of this client's replies, among clients whose keys are here."""
+        """Return the rules of secure sums of clients' replies; None if replies are not summed so.
+
+        All clients whose public keys are in this node's folder can take part.
+        """
         return sums_for(self.experiment.plan, method, len(known_keys(self.folder)))
 
     def verbs_of_main_server(self, method: Method) -> Sequence[str]:
-        """Return the verbs whose replies show smashed data, if a main server asks for them."""
+        """Return the kinds of request (verbs) that only the main server may make.
+
+        Replies to them contain smashed data: activations at the cut of the network. The list is
+        empty without a main server.
+        """
         # Else the aggregator, which has the clients' layers, could ask for smashed data as well.
         if not (method.served and self.side.main):
             return ()
         return [verb for verb, exposed in method.exposure.items() if exposed.raw]
 
     def answer_main_server(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out an encrypted request of the main server, and encrypt the answer.
+        """Carry out an encrypted request of the main server, and return the encrypted answer.
 
-        The aggregator, which relays both, can read neither.
+        The aggregator relays request and answer, and can read neither.
 
         Raises:
-            StateError: there is no main server, the request is not from it, or it cannot be carried
-                out.
+            StateError: there is no main server, the request is not from the main server, or the
+                request cannot be carried out.
         """
         if not self.side.main:
             raise StateError("this deployment has no main server")
@@ -141,5 +162,5 @@ class AnsweringClient(JoinedNode):
 
 
 def run_words(note: Mapping[str, Any]) -> str:
-    """Return the words that bind an encrypted message to one run, method and seed."""
+    """Return the text that binds an encrypted message to one run, method and seed."""
     return f"{note['run']} {note['label']} {note['seed']}"

@@ -1,9 +1,10 @@
-"""A client's own ledger of a run, by which it refuses a server that lies about the run.
+"""A client's own ledger of a run, by which the client refuses a server that lies about the run.
 
-A server's request says how far the run is, which points to measure, and which of the client's
-states to start from. A client has the plan too: it computes the first two from the message's round,
-and keeps a ledger of the third on its own disk. Secure sums hide a single reply among many; a
-server that lied to one client about any of the three could make that client's reply stand out.
+A server's request says how far the run is, at which points of the run to evaluate, and from which
+of the client's states to start. The client computes progress and points itself, from the plan and
+the message's round. It records its states in a ledger on its own disk. Secure sums hide a single
+reply among many: a server that lied to one client about progress, points or state could make that
+client's reply stand out.
 
 Used by `deployment.client_node`.
 """
@@ -31,12 +32,12 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
     """Refuse a request that is not part of the run's plan.
 
     Args:
-        request: one or several turns, or an evaluation.
-        plan: the client's own copy.
+        request: a request for one or several turns (each handles one message), or an evaluation.
+        plan: the client's own copy of the plan.
         method: the method of the run.
 
     Raises:
-        StateError: its round, progress or points are not those of the plan.
+        StateError: the request's round, progress or evaluation points are not those of the plan.
     """
     for message in (request.message, *request.then):
         done, turn = message.round, request.kind == "turn"
@@ -67,17 +68,18 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """Record that a client keeps of a run.
+    """What a client records about a run. A turn is the client's work on one message.
 
     Attributes:
-        committed: file of the state that counts, according to the server's requests; None: there is
-            none yet.
-        pending: file that the last turn wrote; the next request shows whether it counts.
-        sum: name of the secure sum that the last reply goes into; "" if there is none.
-        job: the last turn's round, and the server's job that its stamp names.
-        last_round: last round in which a turn was taken; setup and finish are no rounds.
-        models: for each round, digests of the trees with which this client was measured.
-        measured: for each round, the digest of the evaluation that was answered.
+        committed: file of the client's valid state, according to the server's requests; None: the
+            client has no state yet.
+        pending: file of the state that the last turn wrote; the server's next request shows whether
+            this state is valid.
+        sum: name of the secure sum that gets the last turn's reply; "" if there is none.
+        job: the last turn's round, and the first two parts of its stamp (its name in the run).
+        last_round: last round in which the client took a turn; setup and finish are no rounds.
+        models: for each round, digests of the trees with which this client was evaluated.
+        measured: for each round, the digest of the evaluation request that was answered.
     """
 
     committed: str | None = None
@@ -89,22 +91,23 @@ class ClientRecord:
     measured: Mapping[str, str] = field(default_factory=dict)
 
     def may_count(self, file: str | None) -> bool:
-        """Return whether a server may name this file as the state to start from."""
+        """Return whether a server may name this state file as the one from which a turn starts."""
         # While no new state is pending, `pending` is None, as is the file of a client without a
         # state: without this test a server could start a client anew although it has a state.
         return file == self.committed or (self.pending is not None and file == self.pending)
 
 
 class ClientLedger:
-    """Ledger of one run (of one method and seed) on a client's disk.
+    """Ledger of one run (one method and one seed) on a client's disk.
 
     Args:
         folder: the client's folder of the run.
         seed: seed of the run.
         client: the client's name.
         method: the method of the run, which says whether there is a setup or a finish.
-        plan: the client's own copy.
-        states: whether the ledger also records states, because replies go into secure sums.
+        plan: the client's own copy of the plan.
+        states: whether the ledger also records the client's states. This is needed if replies go
+            into secure sums.
     """
 
     def __init__(
@@ -125,21 +128,22 @@ class ClientLedger:
     def begin_turn(
         self, request: ClientRequest, sums: Sequence[str], has_contributed: Callable[[str], bool]
     ) -> ClientRecord:
-        """Check a turn against the ledger; return the record to `save` before it begins.
+        """Check a request for turns against the ledger; return the record to `save` before them.
 
-        A server that was restarted goes back to its checkpoint and repeats its requests. Such a
-        turn may start from an older state, or belong to an older round, if this client's words are
-        already in its sums; it then changes nothing here. A new state counts only once the words of
-        its reply are in their sum.
+        A server that was restarted goes back to its checkpoint and repeats its requests. A repeated
+        turn may start from an older state, or belong to an older round. The condition is that its
+        sum already contains this client's reply; the ledger then stays unchanged. A new state is
+        valid only when the sum contains the reply that belongs to it.
 
         Args:
-            request: one or several turns.
-            sums: for each turn, the name of the sum that its reply goes into; "" if there is none.
-            has_contributed: returns whether this client's words went into the sum of a name.
+            request: a request for one or several turns (each handles one message).
+            sums: for each turn, the name of the secure sum that gets its reply; "" if there is
+                none.
+            has_contributed: returns whether the sum of a given name contains this client's reply.
 
         Raises:
-            StateError: another state counts, the round is over, the model is not the measured one,
-                or the stamp belongs to another part of the run.
+            StateError: the request names a state that is not valid, the round is over, the model is
+                not the one that was evaluated, or the stamp belongs to another part of the run.
         """
         if not self.states:
             return self.record
@@ -181,7 +185,7 @@ class ClientLedger:
         return record
 
     def _is_setup_or_finish(self, message: Message) -> bool:
-        """Return whether a message belongs to setup or finish, and so to no round."""
+        """Return whether a message belongs to the method's setup or finish, and to no round."""
         if message.round == self.rounds:  # finish: rounds are numbered from 0
             return True
         return message.round == 0 and message.verb in self.method.setup_verbs
@@ -189,10 +193,13 @@ class ClientLedger:
     def _check_part(self, request: ClientRequest, sums: Sequence[str]) -> None:
         """Refuse a turn whose stamp names another part of the run than its messages do.
 
-        The stamp is part of the state file's name: under the stamp of another part, a turn's state
-        could overwrite the one that counts. Several turns in one exchange are allowed only if no
-        secure sum hides their replies: otherwise each turn waits until the words of the previous
-        turn were summed.
+        A part is a round, the setup or the finish. The stamp becomes part of the state file's name:
+        with a wrong stamp, a turn's state could overwrite the valid state. A request for several
+        turns is also refused if their replies go into secure sums, as each turn must wait until the
+        previous turn's reply was summed.
+
+        Raises:
+            StateError: the request is refused for one of these reasons.
         """
         part, first = request.stamp.partition(".")[0], request.message
         for message in (first, *request.then):
@@ -217,7 +224,7 @@ class ClientLedger:
             )
 
     def _check_pending(self, request: ClientRequest, sums: Sequence[str]) -> None:
-        """Refuse a repeated turn whose state would overwrite that of the last turn."""
+        """Refuse a repeated turn whose state file would overwrite the last turn's state file."""
         record = self.record
         for step, name in zip(single_turns(request), sums, strict=True):
             file = file_of(self.seed, self.client, step.stamp)
@@ -228,10 +235,10 @@ class ClientLedger:
                 )
 
     def _check_model(self, message: Message) -> None:
-        """Refuse to train in a round on another model than the client was measured with.
+        """Refuse to train on another model than the one evaluated on this client in the round.
 
-        A server could otherwise send one client a model of its own making, under which the client's
-        update shows more of its data. Without a measurement in the round, any model is accepted.
+        Otherwise a server could send one client a model made so that the client's update shows more
+        of the client's data. If the client was not evaluated in the round, any model is accepted.
         """
         at, shown = message.round, self.record.models.get(str(message.round), {})
         now = fingerprints(message.trees) if shown else {}
@@ -242,16 +249,21 @@ class ClientLedger:
             )
 
     def record_state(self, file: str, sum: str) -> None:
-        """Record the file that holds a turn's new state, and its sum, before the answer leaves."""
+        """Record a turn's new state file, and the sum that gets the turn's reply.
+
+        The client node calls this before it sends the answer.
+        """
         if self.states and self.ahead:
             self.save(replace(self.record, pending=file, sum=sum))
 
     def record_evaluation(self, request: ClientRequest) -> None:
-        """Record an evaluation before it is answered; the plan allows one at each of its points.
+        """Record an evaluation request before it is answered.
+
+        The plan allows one evaluation after each round. The same request may be repeated.
 
         Raises:
-            StateError: a different evaluation was answered at this point of the run, or this one
-                comes too late.
+            StateError: a different evaluation was answered after this round, the client has already
+                trained in the next round, or the request names a state that is not valid.
         """
         record, message, at = self.record, request.message, str(request.message.round)
         asked = digest(pack(message), f"{request.file} {sorted(request.points)}".encode())
@@ -283,7 +295,7 @@ class ClientLedger:
         )
 
     def save(self, record: ClientRecord) -> None:
-        """Write the record to disk if it changed; durably, so that a power cut cannot undo it."""
+        """Write the record to disk if it changed; a power cut afterwards cannot undo the write."""
         if record != self.record:
             whole = json.dumps(asdict(record)).encode()
             write_whole(self.path, whole, lasting=True, secret=True)
@@ -291,5 +303,5 @@ class ClientLedger:
 
 
 def fingerprints(trees: Mapping[str, Params]) -> dict[str, str]:
-    """Return the SHA-256 of every tree, by name."""
+    """Return the SHA-256 of every tree (named set of parameters), by name."""
     return {name: digest(tree.flat.contiguous().numpy().data) for name, tree in trees.items()}

@@ -1,8 +1,9 @@
 """Client node: answers a server's requests one after the other, with its own data and states.
 
 All that a client remembers is on its disk, so that every request may be answered by a new process.
-Its state is staged: a request names the file to start from, a turn writes a new file, and the next
-request names the one that counted. The same request sent again gets the stored answer.
+A turn is the client's work on one message. A request names the state file from which a turn starts;
+the turn writes a new state file. The next request names the file that is valid, so that later turns
+can ignore a turn whose reply did not count. The same request sent again gets the stored answer.
 
 Used by `deployment.client_app`.
 """
@@ -48,10 +49,12 @@ from vergence.wire.encoding import encode
 
 
 def check_forecast(request: ClientRequest, plan: Plan, method: Method) -> None:
-    """If `privacy.user` adds noise to sums, refuse to send trees after the last planned round.
+    """Refuse to send trees after the last planned round, if `privacy.user` adds noise to sums.
+
+    The noise was computed for one sum per planned round.
 
     Raises:
-        StateError: names the verb.
+        StateError: the request asks for trees after the last round; the message names its verb.
     """
     # The noise is made for one sum a round: a server that asked for one sum more than the plan has
     # would spend more of a person's budget than was forecast to them.
@@ -65,13 +68,13 @@ def check_forecast(request: ClientRequest, plan: Plan, method: Method) -> None:
 
 
 class ClientChannel(NamedTuple):
-    """One of the two channels on which a client is asked, and what may be asked on it.
+    """The sender of requests (the server or the main server), and what this sender may request.
 
     Attributes:
-        name: name under which answers are stored, `open` (the server) or `closed` (the main
-            server): an answer to one is never handed to the other.
-        barred: kinds of requests and verbs that this channel's asker has no right to.
-        attachments: names of trees that must come as attachments on this channel.
+        name: `open` for the server, `closed` for the main server. Answers are stored under this
+            name, so that an answer to one sender is never given to the other.
+        barred: kinds of request and verbs that this sender may not use.
+        attachments: names of the trees that must come as attachments, not in the message itself.
     """
 
     name: str = "open"
@@ -83,15 +86,16 @@ class ClientNode:
     """Client that answers a server's requests, with its own data, and its states on its own disk.
 
     Args:
-        runner: takes turns and evaluations; its folder of states also holds the client's ledger,
-            its stored answers and the files of secure sums.
+        runner: carries out training and evaluation. Its folder of states also holds the client's
+            ledger, the stored answers and the files of secure sums.
         client: this client's name.
-        plan: the client's own copy of the plan; requests outside it are refused.
-        channel: who asks, and what may be asked; default: the server, anything.
-        every: rounds between two checkpoints of the server; 0: unknown. If it is known, states that
-            no checkpoint can name any more are deleted even if no server asks for that.
-        identity: this client's signing key for secure sums, and the public keys it trusts.
-        admit_turn: called with each turn's request and digest before the turn, which it may refuse.
+        plan: the client's own copy of the plan; requests that are not in the plan are refused.
+        channel: the sender of requests, and what it may request; default: the server, everything.
+        every: number of rounds between two checkpoints of the server; 0: unknown. If it is known,
+            the client deletes states that no checkpoint can name any more, without a request.
+        identity: this client's signing key for secure sums, and the public keys that it trusts.
+        admit_turn: called before each training request with the request and its digest; raises
+            an error to refuse the request.
     """
 
     def __init__(
@@ -114,7 +118,10 @@ class ClientNode:
             raise StateError(f"'{client}' has no keys to take part in secure sums with")
 
     def _open_books(self) -> None:
-        """Read this client's ledgers; the caller has the lock, so that no other process writes."""
+        """Read this client's ledgers from disk.
+
+        The caller holds the client's lock, so that no other process writes the ledgers.
+        """
         runner, plan, identity = self.runner, self.plan, self.identity
         if runner.sums is not None and identity is not None:
             book = None
@@ -142,15 +149,14 @@ class ClientNode:
             )
 
     def answer(self, data: bytes, attachment: bytes = b"") -> bytes:
-        """Carry out a request, or return the stored answer to the same turn.
+        """Carry out a request, and return the answer; a repeated request gets the stored answer.
 
         Args:
             data: the packed request.
             attachment: packed trees that the aggregator attached to the main server's request.
 
         Raises:
-            StateError: the request is malformed, meant for another client, or refused; nothing has
-                changed.
+            StateError: the request is malformed, meant for another client, or refused.
         """
         # Before unpacking: a server could otherwise fill this machine's memory with one request.
         length = len(data) + len(attachment)
@@ -174,10 +180,10 @@ class ClientNode:
 
     @contextmanager
     def _one_process(self) -> Iterator[None]:
-        """Hold this client's lock, so that one process at a time answers.
+        """Hold this client's lock in the block, so that only one process at a time answers.
 
-        A server that got no answer sends its request again, perhaps while the first one is carried
-        out.
+        A server that got no answer repeats its request, perhaps while the first request is still
+        being carried out.
         """
         path, file = self.folder / ".turn", None
         try:
@@ -196,7 +202,10 @@ class ClientNode:
             yield
 
     def _answer_once(self, request: ClientRequest, key: str, sha: str) -> bytes:
-        """Carry out a request, unless it is the turn whose answer is stored."""
+        """Carry out a request, unless the answer to the same request is stored; return the answer.
+
+        `key` and `sha` are digests of the request; `sha` marks the stored answer.
+        """
         named = self._states_to_drop(request)
         turn = request.kind in ("turn", "say")
         name = f"answer.{self.channel.name}" + (".say" if request.kind == "say" else "")
@@ -227,11 +236,10 @@ class ClientNode:
         return answer
 
     def _check_and_record(self, request: ClientRequest) -> None:
-        """Check a turn or an evaluation against plan and ledger, and record it before it begins.
+        """Check a request against plan and ledger, and record the request before it is carried out.
 
         Raises:
-            StateError: the plan does not ask for the request, or the request names a state that
-                does not count.
+            StateError: the request is not in the plan, or names a state that is not valid.
         """
         if request.kind not in ("turn", "evaluate"):
             return
@@ -254,23 +262,23 @@ class ClientNode:
         self.ledger.save(record)
 
     def _is_in_sum(self, sum_name: str) -> bool:
-        """Return whether this client's words went into the sum of this name; True for ""."""
+        """Return whether the secure sum of this name contains this client's reply; True for ""."""
         return not sum_name or self.sum_client is None or self.sum_client.has_contributed(sum_name)
 
     def _sum_name(self, step: ClientRequest) -> str:
-        """Return the name of the sum that a turn's reply goes into, "" if it goes into none."""
+        """Return the name of the secure sum that gets a turn's reply; "" if there is none."""
         form = self.runner.layout(step.message, {})
         if form is None or self.sum_client is None or not form.words:
             return ""
         return request_of(form, step.message)
 
     def _obsolete_states(self, request: ClientRequest) -> list[Path]:
-        """Return the states from which no server can ever resume, whenever it is killed.
+        """Return the state files from which no server can resume any more, even after a crash.
 
         In round R a server can go back at most to its last checkpoint C. If the state from which
         this request starts is older than C, then C names that state, and every other state from
-        before C is obsolete. Otherwise C names an older state that is not known here, so that all
-        states stay. A delayed request is safe, too: it names the state that counted in its own
+        before C is obsolete. Otherwise C names an older state that is not known here, and no state
+        is deleted. A delayed request is safe, too: it names the state that was valid in its own
         round.
         """
         now, counts = self._run_part(request.stamp), -2.0
@@ -296,16 +304,19 @@ class ClientNode:
 
     @staticmethod
     def _run_part(stamp: str) -> float | None:
-        """Return the round to which a stamp belongs; -1 is setup, infinity finish, None neither."""
+        """Return the round that a turn's stamp names.
+
+        The number is -1 for the setup and infinity for the finish; None for any other stamp.
+        """
         word = stamp.partition(".")[0]
         parts = {"setup": -1.0, "finish": math.inf}
         return float(word) if word.isdecimal() else parts.get(word)
 
     def _states_to_drop(self, request: ClientRequest) -> list[Path]:
-        """Check every verb and file that a request names; return the states to delete.
+        """Check every verb and file that a request names; return the state files to delete.
 
         Raises:
-            StateError: the sender has no right to name a verb or a file.
+            StateError: the sender may not use a verb or a file that the request names.
         """
         verbs = self.runner.worker.method.exposure
         unknown = request.kind == "turn" and any(
@@ -348,7 +359,11 @@ class ClientNode:
             raise StateError(f"this request cannot be carried out ({said})") from error
 
     def _take_turns(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
-        """Take the turns of a request in order, each from the state after the previous one."""
+        """Handle the messages of a request in order, and yield header and body of each answer.
+
+        Each message starts from the state that the previous message left. A failed message ends
+        the sequence.
+        """
         file, between = request.file, None
         for step in single_turns(request):
             note, body = self._carry_out(replace(step, file=file))
@@ -389,7 +404,7 @@ class ClientNode:
         return vars(result), b"" if sealed is None else encode(sealed, known)
 
     def _answer_sum_message(self, request: ClientRequest) -> bytes:
-        """Answer a message of the secure sum that the last turn's reply goes into."""
+        """Answer a protocol message of the secure sum that gets the last turn's reply."""
         if self.sum_client is None or request.sum_message is None:
             raise StateError(f"'{self.client}' takes no part in sums")
         return self.sum_client.answer(request.stamp, request.message.facts, request.sum_message)

@@ -1,7 +1,7 @@
-"""Registry of connected clients: nodes that proved their keys, with the same code and config.
+"""Registry of connected clients: nodes that proved their keys and have the same code and config.
 
-A node names its client in its first answer, and signs every answer together with the request: so a
-node cannot answer for another client, and an old answer fits no new request.
+A node names its client in its first answer. It signs every answer together with the request. A
+node can therefore not answer for another client, and an old answer cannot be sent again.
 
 Used by `deployment.flower_app`, `deployment.joined_node`, `deployment.server_run`,
 `deployment.teacher_quota` and `deployment.transport.flower`.
@@ -27,26 +27,26 @@ from vergence.deployment.remote_clients import ClientLost
 from vergence.errors import PartialRun
 
 SAME = ("config", "vergence code", "own code", "torch")
-"""Facts that a client must have in common with the server, or its results differ in bits."""
+"""Facts that must be equal on client and server; otherwise results differ in their bits."""
 MENDS = {
     "config": " (experiment.toml of the server's folder)",
     "own code": " (the files below `code` of the server's folder)",
 }
 """Where a file that differs can be copied from, for the message to the operator."""
 GREETING = 60.0
-"""Seconds in which a node must answer its greeting."""
+"""Seconds within which a new node must answer the server's greeting."""
 ENOUGH = "it answered enough: "
-"""First words of a client's refusal that no repeated request can change: its owner's limit."""
+"""First words of a client's final refusal: its owner's limit of answers is reached."""
 ANEW = "start it anew with the server's version, or revoke its key"
-"""Advice on a client whose greeting no version of this package would send."""
+"""Advice in the error about a client whose greeting is malformed."""
 LONGEST = 1e9
 """Largest number of seconds that a client may report to have worked on an answer."""
 LATER = "ask again in "
-"""First words of a client's refusal for now; a number of seconds follows."""
+"""First words of a client's temporary refusal; the number of seconds to wait follows."""
 
 
 class ClientLink(Protocol):
-    """Carries bytes to a node and back; `deployment/transport/flower.py` has one."""
+    """Connection that carries bytes to nodes and back, such as `GridTransport` over Flower."""
 
     def nodes(self) -> dict[int, str]:
         """Return the connected nodes: each node's number, and the time at which it connected."""
@@ -55,7 +55,14 @@ class ClientLink(Protocol):
     def send(
         self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = ...
     ) -> bytes:
-        """Return the node's answer, or raise `ClientLost` or `ClientGone`."""
+        """Send bytes to a node, and return the node's answer.
+
+        `seconds` is the longest time to wait; `there` returns whether the node is still connected.
+
+        Raises:
+            ClientLost: no answer came in time, or the node reported an error.
+            ClientGone: the node disconnected.
+        """
         ...
 
 
@@ -64,16 +71,16 @@ class ClientGone(Exception):
 
 
 class Announcement(Protocol):
-    """Listener to events; it gets a line for the operator, the kind of event, and its subject."""
+    """A function that records events for the operator."""
 
     def __call__(self, line: str, event: str, **about: Any) -> None:
-        """Record one event."""
+        """Record one event: a line of text, the kind of event, and what it is about."""
         ...
 
 
 @dataclass(frozen=True)
 class ClientConnection:
-    """A connected client: its node, the time of connecting, and the facts of its greeting."""
+    """A connected client: its node's number, the time of connecting, and its greeting's facts."""
 
     node: int
     since: str
@@ -82,14 +89,18 @@ class ClientConnection:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds to wait for an answer, and for a client that is not connected."""
+    """Seconds to wait for a client's answer, and for a client that is not connected."""
 
     answer: float = 600.0
     absent: float = 60.0
 
 
 def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return the bytes of a request to a node; no two requests are equal."""
+    """Return the bytes of a request to a node: a JSON header and a body.
+
+    The header holds `kind`, the entries of `note`, and a random number that makes every request
+    different.
+    """
     # The nonce binds the signed answer to this request: without it, an answer to an equal request
     # of an earlier round could be replayed.
     return framed({"kind": kind, "nonce": secrets.token_hex(16), **note}, body)
@@ -97,15 +108,15 @@ def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 @dataclass(frozen=True)
 class AnswerExchange:
-    """One answered request, with its bytes and seconds.
+    """Size and time of one request and its answer.
 
     Attributes:
         client: the client that answered.
         kind: kind of the request.
-        bytes_down: bytes of the request.
-        bytes_up: bytes of the answer.
-        seconds: from sending the request to the answer.
-        own: seconds that the client reports to have worked on it; the rest is transport.
+        bytes_down: size of the request in bytes.
+        bytes_up: size of the answer in bytes.
+        seconds: time from sending the request to receiving the answer.
+        own: seconds of work on the answer, as the client reports; the rest is transport.
     """
 
     client: str
@@ -117,7 +128,7 @@ class AnswerExchange:
 
 
 def facts_in(body: bytes) -> Mapping[str, Any] | None:
-    """Return the facts in a greeting; None if it cannot be read."""
+    """Return the facts in a node's answer to the greeting; None if it is no JSON object."""
     try:
         facts = parse_json(body)
     except ValueError:
@@ -126,12 +137,12 @@ def facts_in(body: bytes) -> Mapping[str, Any] | None:
 
 
 def changed_data(had: int, facts: Mapping[str, Any]) -> str:
-    """Return why a client whose data changed is no longer asked; "" if they did not change.
+    """Return why a client can no longer take part if its data changed; "" if they did not.
 
     Args:
-        had: number of its training samples when the run began; 0: the client was not connected
-            then.
-        facts: facts of its present greeting.
+        had: number of the client's training samples when the run began; 0: the client was not
+            connected then.
+        facts: facts that the client sent when it connected now.
     """
     if had in (0, facts.get("train", had)):
         return ""
@@ -154,29 +165,38 @@ def reply(
     error: str = "",
     own: float = 0.0,
 ) -> bytes:
-    """Return a signed answer to a request, with the seconds (`own`) spent on it here."""
+    """Return the bytes of a node's signed answer to a request.
+
+    Args:
+        asked: the request, which the signature covers.
+        client: name of the node's client.
+        sign: function that signs with the node's key.
+        body: content of the answer.
+        error: text of an error; "" if there was none.
+        own: seconds that the node worked on the answer.
+    """
     inner = framed({"client": client, "error": error, "own": round(own, 6)}, body)
     return framed({"sign": sign(hashlib.sha256(asked).digest() + inner)}, inner)
 
 
 @dataclass
 class ClientRegistry:
-    """Greets nodes, knows which clients are connected, and asks clients by name.
+    """Accepts nodes that connect, knows which clients are connected, and sends them requests.
 
     Attributes:
         wire: carries bytes to the nodes.
-        clients: the expected names, in the federation's order.
-        mine: the server's own facts, which those of a client must equal (`SAME`).
-        is_genuine: returns whether a signature is a client's: (client, data, signature).
-        tell: records events.
-        log: called with every exchange, to record where time is spent.
-        servers: other nodes that must be connected: the main server and the aggregators.
-        revoked: returns whether a client's key was revoked: the run does not wait for it.
-        lost: why a client's last answer did not come, by client.
-        samples: training samples of each client when the run began, 0 where unknown.
-        registered: returns the name under which the link knows a node; a node without a name ("")
-            is refused; None: names are not compared.
-        informs: whether nodes get messages that they are admitted, refused, or done.
+        clients: names of the expected clients, in the federation's order.
+        mine: the server's own facts (digests of code and config); a client's must equal them.
+        is_genuine: called with (client, data, signature); returns whether the signature is genuine.
+        tell: records events for the operator.
+        log: called with size and time of every exchange.
+        servers: names of other nodes that must be connected: the main server and the aggregators.
+        revoked: returns whether a client's key was revoked; the run does not wait for this client.
+        lost: for each client whose last answer did not come, the reason.
+        samples: number of training samples of each client when the run began; 0: unknown.
+        registered: returns the name under which Flower knows a node. A node with the name "" is
+            refused; None: names are not compared.
+        informs: whether nodes are told that they are admitted or refused, and that the run ended.
     """
 
     wire: ClientLink
@@ -198,11 +218,11 @@ class ClientRegistry:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """All names under which a node may greet."""
+        """All names that nodes may have: clients, main server and aggregators."""
         return (*self.clients, *self.servers)
 
     def open(self) -> None:
-        """Start to watch for nodes that connect."""
+        """Start a thread that watches for nodes that connect."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def close(self) -> None:
@@ -280,15 +300,16 @@ class ClientRegistry:
     def verified(
         self, asked: bytes, outer: Mapping[str, Any], inner: bytes
     ) -> tuple[str, str, bytes, float]:
-        """Verify an answer, and return what it says.
-
-        These are the client, its error text, the body, and the seconds that the client says it
-        worked on the answer.
+        """Verify an answer's signature and fields.
 
         Args:
             asked: the request, which the signature covers.
-            outer: the answer's note, with the signature.
-            inner: the signed part.
+            outer: the answer's JSON header, with the signature.
+            inner: the signed part of the answer.
+
+        Returns:
+            The client's name, its error text, the body, and the seconds that the client reports to
+            have worked on the answer.
 
         Raises:
             ClientLost: the signature is not genuine, or a signed field is malformed.
@@ -315,7 +336,10 @@ class ClientRegistry:
         return client, error[:200], body, float(own)
 
     def refusal_of(self, client: str, facts: Mapping[str, Any] | None, node: int) -> str:
-        """Return why a client cannot take part; "" if it can."""
+        """Return why a client cannot take part; "" if it can.
+
+        `facts` are those that the client sent when it connected; `node` is its node's number.
+        """
         if facts is None:
             return f"its greeting is no table of facts: {ANEW}"
         for what in SAME:
@@ -345,10 +369,10 @@ class ClientRegistry:
 
         Args:
             quorum: number of clients to wait for.
-            seconds: give up after this time; default never.
+            seconds: longest time to wait; None: no limit.
 
         Raises:
-            PartialRun: they did not connect in time.
+            PartialRun: the clients and servers did not connect in time.
         """
         end, last_line = None if seconds is None else time.monotonic() + seconds, None
         with self.changed:
@@ -368,10 +392,12 @@ class ClientRegistry:
     def ask(
         self, client: str, note: Mapping[str, Any], body: bytes, kind: str = "request"
     ) -> bytes:
-        """Return a client's answer; a client that reconnects in time is asked again.
+        """Send a request to a client, and return the body of its answer.
+
+        A client that reconnects in time gets the request again.
 
         Raises:
-            ClientLost: no answer came in time, or it is not genuine.
+            ClientLost: no answer came in time, or the answer is not genuine.
         """
         self.lost.pop(client, None)
         try:
@@ -416,10 +442,12 @@ class ClientRegistry:
         raise ClientLost(f"no answer in {self.timeouts.answer:g} s")
 
     def _wait_if_asked(self, client: str, error: str, seconds: float) -> None:
-        """Wait as long as a client's error asks for, if that is less than the `seconds` left.
+        """Wait for the time that a client's error text names (see `LATER`).
+
+        `seconds` is the time that is left for the request.
 
         Raises:
-            ClientLost: the error asks for no waiting time, or for one that is too long.
+            ClientLost: the error names no waiting time, or a time longer than `seconds`.
         """
         later = re.match(rf"{LATER}(\d{{1,4}}) s: ", error, re.ASCII)
         wait = max(1.0, float(later[1])) if later else math.inf
@@ -430,7 +458,7 @@ class ClientRegistry:
             raise ClientLost(error)
 
     def farewell(self) -> None:
-        """Tell connected nodes that the run is finished, whether or not they receive it."""
+        """Tell connected nodes that the run is finished; failed deliveries are ignored."""
         if not self.informs:
             return
         with ThreadPoolExecutor(len(self.connections) or 1) as pool:
@@ -446,20 +474,26 @@ class ClientRegistry:
 
 @dataclass(frozen=True)
 class RequestQueue:
-    """Carries requests for one method and seed, and adds to each the run that it belongs to."""
+    """Sends requests for one run, and adds the run's name, method and seed to each request."""
 
     registry: ClientRegistry
     note: Mapping[str, Any]
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Return the answer, or raise `ClientLost`."""
+        """Send a request to a client; return the answer, or raise `ClientLost`."""
         return self.registry.ask(client, self.note, request)
 
     def ask_main_server(self, data: bytes) -> bytes:
-        """Return the main server's answer, or raise `ClientLost`."""
+        """Send a request to the main server; return the answer, or raise `ClientLost`."""
         return self.registry.ask(self.registry.servers[0], self.note, data, "main")
 
     def relay(self, client: str, closed: bytes, attachment: bytes) -> bytes:
-        """Return a client's encrypted answer to the main server, or raise `ClientLost`."""
+        """Send the main server's encrypted request to a client; return the encrypted answer.
+
+        `attachment` holds packed trees that the aggregator adds to the request.
+
+        Raises:
+            ClientLost: no answer came.
+        """
         note = {**self.note, "attachment": len(attachment)}
         return self.registry.ask(client, note, attachment + closed, "closed")

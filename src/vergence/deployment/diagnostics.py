@@ -17,11 +17,11 @@ from vergence.deployment import folders
 from vergence.errors import ConfigError, StateError
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
-"""Addresses that a server may listen on: its own machine's alone, or all of the machine's."""
+"""Addresses on which a server listens: only for its own machine, or for all machines."""
 AGAIN = 3.0
 """Seconds between two attempts to reach a server."""
 SOON = timedelta(days=30)
-"""Time before a certificate's end from which the operator is warned."""
+"""The operator is warned if a certificate expires within this time."""
 REASONS = {
     "Failed to initialize the connection": "the server does not let this node in: another one is "
     "connected with its key, or this node was killed less than half a minute ago",
@@ -29,9 +29,9 @@ REASONS = {
     "SuperNode terminated": "the server started anew",
     "server sent code": "the server sent code of its own; only this package's is run",
 }
-"""Phrases in a node's log when it ends, and what they mean."""
+"""Phrases in the log of a node that ended, each with its meaning for the operator."""
 FINAL = ("was revoked", "is not this server's")
-"""Last words of refusals that no second attempt can change."""
+"""Ends of refusals after which another attempt is useless."""
 UNFIT = {
     9: "is not valid yet: this machine's clock is behind, or the server's was ahead at `deploy "
     "init`",
@@ -39,11 +39,11 @@ UNFIT = {
     62: "is made out to another address: `deploy init --address` says which",
     64: "is made out to another address: `deploy init --address` says which",
 }
-"""What is wrong with a certificate, by OpenSSL's error number."""
+"""Explanation of a certificate's error, by OpenSSL's error number."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return host and port of an address.
+    """Return host and port of an address HOST:PORT.
 
     Raises:
         ConfigError: the text is no address that clients can reach.
@@ -60,7 +60,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def listen_address(address: str, listen: str = "") -> str:
-    """Return the address on which a server listens; chosen by `address` if `listen` is "".
+    """Return the address on which a server listens: `listen`, or a default if that is "".
+
+    The default depends on `address`, at which clients reach the server.
 
     Raises:
         ConfigError: the server cannot listen there.
@@ -90,7 +92,7 @@ def check_certificate(folder: Path) -> None:
     """Check a server's certificate; warn the operator if it expires soon.
 
     Raises:
-        StateError: it has expired, or the file is no certificate.
+        StateError: the certificate has expired, or the file is no certificate.
     """
     from cryptography import x509
 
@@ -125,16 +127,16 @@ def wait_for_server(
     Args:
         address: HOST:PORT.
         root: file of the certificate authority to trust; None: without TLS.
-        last_reason: the reason that the operator was told last.
-        folder: folder in whose events the reasons are recorded.
+        last_reason: the last reason that the operator was told; it is not told again.
+        folder: folder of the deployment whose log of events gets the reasons.
         on_line: called after each reason.
 
     Returns:
-        The reason that the operator was told last.
+        The last reason that the operator was told.
 
     Raises:
-        StateError: the server shows a certificate that this folder does not trust, or speaks TLS
-            where none is wanted.
+        StateError: the server shows a certificate that this folder does not trust, or uses TLS
+            although `root` is None.
     """
     host, port = host_and_port(address)
     context = None if root is None else client_context(root)
@@ -219,7 +221,7 @@ def check_port(host: str, port: int) -> None:
     """Refuse a port on which another process listens.
 
     Raises:
-        StateError: names host and port.
+        StateError: another process listens; the message names host and port.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

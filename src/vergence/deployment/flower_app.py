@@ -1,8 +1,8 @@
-"""An experiment as an ordinary Flower app, for users who run Flower already: its files and apps.
+"""An experiment as an ordinary Flower app, for users who run Flower already.
 
-No part of Flower is replaced, and nothing is added: there is no admission control, no signature,
-and no run that clients were given beforehand. Flower's SuperLink decides who is a client.
-Protections that need more are refused (`engine/compatibility.py`, "a stock Flower app").
+No part of Flower is replaced or added: there is no admission control and no signature, and clients
+do not get the name of a run in advance. Flower's SuperLink decides who is a client. Protections
+that need more are refused (`engine/compatibility.py`, "a stock Flower app").
 
 Used by `cli.deploy`.
 """
@@ -42,7 +42,7 @@ from vergence.experiment.schema import Experiment
 from vergence.results.write import write_toml
 
 PACKAGE = "vergence_app"
-"""Package of an app: its two ends, and the experiment."""
+"""Name of the Python package in an app; it holds ServerApp, ClientApp and the experiment."""
 MODULE = '''\
 """{end} of this Flower app, which runs the experiment beside it."""
 
@@ -93,11 +93,11 @@ RESULTS = "vergence-runs"
 
 
 def fit_to_app(experiment: Experiment) -> Experiment:
-    """Return the experiment as it runs in a stock Flower app.
+    """Return the experiment with the settings of a run in an ordinary Flower app.
 
     Raises:
-        ConfigError: the experiment cannot run there, or needs a protection that Flower alone cannot
-            give.
+        ConfigError: the experiment cannot run in such an app, or needs a protection that Flower
+            alone cannot give.
     """
     agree(experiment.plan, app=True)
     for method in experiment.methods.values():
@@ -106,10 +106,12 @@ def fit_to_app(experiment: Experiment) -> Experiment:
 
 
 def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None:
-    """Write an experiment as a Flower app; without names, all its people are clients.
+    """Write the files of a Flower app that runs an experiment into the new directory `out`.
+
+    `clients` names the clients; if it is empty, all people in the data are clients.
 
     Raises:
-        ConfigError: the experiment cannot run in an app, or a name is unusable.
+        ConfigError: the experiment cannot run in an app, or a client's name is not allowed.
         StateError: the directory is not empty.
     """
     fit_to_app(experiment)
@@ -165,7 +167,9 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
 
 
 def named(what: str, table: Mapping[str, Any], where: str) -> str:
-    """Return a name from one of Flower's config tables, fit to be a folder's name.
+    """Return the entry `what` of one of Flower's config tables, a name that a folder may have.
+
+    `where` says in the error message where to set the name.
 
     Raises:
         ConfigError: the name is missing, or has characters that are not allowed.
@@ -198,7 +202,7 @@ def lead(experiment: Path, line: flower.GridTransport, context: Any) -> None:
 
 
 class AppServer(ServerRun):
-    """The server in a Flower app, which relies on Flower to know who sent an answer."""
+    """The server in a Flower app; Flower, not a signature, tells it which node sent an answer."""
 
     fit = staticmethod(fit_to_app)
 
@@ -208,11 +212,11 @@ class AppServer(ServerRun):
         self.registry.registered, self.registry.informs = line.name, False
 
     def genuine(self, client: str, data: bytes, signature: str) -> bool:
-        """Return True, as Flower has checked which node sent an answer."""
+        """Return True: Flower has already checked which node sent an answer."""
         return True
 
     def revoked(self, client: str) -> bool:
-        """Return False, as Flower itself refuses a node whose key was unregistered."""
+        """Return False: Flower itself refuses a node whose key was unregistered."""
         return False
 
     def awaited(self) -> int:
@@ -220,7 +224,7 @@ class AppServer(ServerRun):
         return len(self.side.clients)
 
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
-        """Write one line for the operator, and the same line to Flower's log of the run."""
+        """Record an event for the operator, and write its line to Flower's log of the run."""
         super().tell(line, event, **about)
         print(printable(line), flush=True)
 
@@ -231,12 +235,15 @@ class AppServer(ServerRun):
 
 
 def client_app(experiment: Path) -> Any:
-    """Return Flower's ClientApp, which answers as the client that its node's config names."""
+    """Return Flower's ClientApp; the node's config names the client for which it answers."""
     return flower.client_app(partial(answer, experiment))
 
 
 def answer(experiment: Path, asked: bytes, context: Any) -> bytes:
-    """Answer a request; a client that cannot start answers with the reason in one line."""
+    """Return a client's answer to a request, as bytes.
+
+    A client that cannot start answers with the reason in one line.
+    """
     config, client = context.node_config, ""
     try:
         client = named("client", config, "--node-config")
@@ -262,7 +269,7 @@ class AppClient(AnsweringClient):
     fit = staticmethod(fit_to_app)
 
     def signer(self) -> Callable[[bytes], str]:
-        """Return a function that signs nothing, as Flower knows which node sent an answer."""
+        """Return a function that makes empty signatures: Flower knows which node sent an answer."""
         return unsigned
 
 

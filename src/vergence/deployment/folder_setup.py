@@ -1,4 +1,4 @@
-"""Creation of a deployment's folders, and of the keys of a node that makes its own.
+"""Creation of a deployment's folders, and of the keys of a node that makes its own keys.
 
 Used by `cli.deploy` and `deployment.flower_app`.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vergence.experiment.schema import Experiment
 
 PUBLIC, AGGREGATORS = "public", "aggregators"
-"""Names of the folder with public halves of a machine's keys, and of the aggregators' folder."""
+"""Names of two folders: the public keys of one machine, and the folders of the aggregators."""
 README = """\
 server/          stays here, or goes to {host}: vergence deploy serve server
 clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
@@ -60,10 +60,10 @@ aggregators/NAME/  its files go beside NAME's own key: vergence deploy join NAME
 
 
 def make_key(folder: Path) -> None:
-    """Make a node's keys in a folder, with the part for other nodes below `public`.
+    """Make a node's private keys in a folder, and the public keys in its subfolder `public`.
 
     Raises:
-        StateError: there are keys already.
+        StateError: the folder has keys already.
     """
     from vergence.core.files import saving
     from vergence.deployment.keys import BOX, make_box_key, make_node_key
@@ -97,11 +97,12 @@ def init(
         address: HOST:PORT at which clients reach the server.
         out: a new directory for the folders.
         main: whether there is a main server for split learning.
-        keys: a folder of public keys that everybody made; None: all keys are made here.
-        listen: address that the server listens on, see `diagnostics.listen_address`.
+        keys: a folder with the public keys that the nodes made themselves; None: all keys, private
+            ones too, are made on this machine.
+        listen: address on which the server listens (see `diagnostics.listen_address`).
 
     Raises:
-        ConfigError: the experiment cannot be deployed, or an argument is unusable.
+        ConfigError: the experiment cannot be deployed, or an argument is not allowed.
         StateError: the directory is not empty.
     """
     from vergence.core.files import saving
@@ -143,7 +144,10 @@ def init(
 def end_folders(
     out: Path, clients: Sequence[str], parties: Sequence[str], address: str, run: str, main: bool
 ) -> tuple[list[EndFolder], list[EndFolder], EndFolder]:
-    """Return the folders to make: of the clients, of the aggregators, and of the main server."""
+    """Return the folders to make: the clients', the aggregators', and the main server's.
+
+    `parties` are the aggregators' names. `main` says whether there is a main server.
+    """
     return (
         [
             EndFolder(out / "clients" / c, ClientSide(c, address, run, c, main=main))
@@ -158,7 +162,7 @@ def end_folders(
 
 
 def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) -> None:
-    """Write an experiment, and the code that it names, into a folder."""
+    """Write an experiment's table, and the Python files that it names, into a folder."""
     from vergence.results.write import write_toml
 
     write_toml(folder / EXPERIMENT, table)
@@ -168,14 +172,14 @@ def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) 
 def instructions(
     host: str, main: bool, aggregators: bool, made: bool, code: Mapping[str, bytes]
 ) -> str:
-    """Return a text on where each folder goes.
+    """Return the text of README.txt, which says on which machine each folder belongs.
 
     Args:
         host: the server's host.
         main: whether there is a main server.
         aggregators: whether there are aggregators.
-        made: whether private keys were made here and are in the folders.
-        code: Python files that every folder holds.
+        made: whether the private keys were made here and are in the folders.
+        code: content of the Python files in every folder, by name.
     """
     parts = [
         (README, README_OWN, True),
@@ -187,7 +191,7 @@ def instructions(
 
 
 def code_lines(files: Mapping[str, bytes]) -> str:
-    """Return a text on the Python code that every folder brings; "" if there is none."""
+    """Return a text with the digests of the Python files in every folder; "" without files."""
     if not files:
         return ""
     # By another way: whoever could change the code on its way could change the digest beside it.
@@ -201,13 +205,17 @@ def code_lines(files: Mapping[str, bytes]) -> str:
 
 @dataclass(frozen=True)
 class EndFolder:
-    """The folder of a client, an aggregator or a main server, with its settings."""
+    """The folder of a client, an aggregator or a main server, and the settings to write there."""
 
     folder: Path
     side: ClientSide
 
     def make(self, server: Path, keys: Path | None) -> None:
-        """Write the folder with the server's certificate, its settings, and its key if missing."""
+        """Make the folder with the certificate of the deployment's authority, and the settings.
+
+        If `keys` is None, a key pair is made; otherwise the node's public key is copied from
+        `keys` to the folder `server`.
+        """
         from vergence.deployment.keys import make_node_key
 
         self.folder.mkdir(parents=True, mode=0o700)
@@ -220,7 +228,11 @@ class EndFolder:
         folders.write_settings(self.folder, self.side)
 
     def box(self, public: Path, keys: Path | None) -> None:
-        """Write the public half of the node's box key, and the private half if it has none."""
+        """Write the node's public key for encryption to the file `public`.
+
+        If `keys` is None, the key pair is made, with the private key in the node's folder;
+        otherwise the public key is copied from `keys`.
+        """
         from vergence.deployment.keys import BOX, make_box_key
 
         if keys is None:
@@ -232,7 +244,10 @@ class EndFolder:
 def copy_public_keys(
     ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path
 ) -> None:
-    """Copy public keys into the folder of every client and aggregator."""
+    """Copy public keys from the server's folder into the folder of every client and aggregator.
+
+    `names` are the keys' owners; `whose` is the name of the subfolder.
+    """
     # They come from here and not from the server: a malicious one could name made-up clients with
     # keys of its own, and subtract their known replies from a secure sum.
     for end in ends:
@@ -243,7 +258,7 @@ def copy_public_keys(
 
 
 def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
-    """Give the main server and every client each other's public keys for encryption."""
+    """Copy the main server's public encryption key to every client, and the clients' keys to it."""
     peers = main.folder / "peers"
     peers.mkdir(mode=0o700)
     public = main.folder / "main.box"
@@ -256,10 +271,12 @@ def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path 
 
 
 def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
-    """Check that everybody's public keys are there and usable.
+    """Check that the folder `keys` holds a usable public key of every node in `names`.
+
+    With `main`, keys for encryption are needed, too.
 
     Raises:
-        ConfigError: a key is missing or unusable; the message says whose, and what to do.
+        ConfigError: a key is missing or unusable; the message names its owner, and says what to do.
     """
     from vergence.deployment.keys import is_box_key, is_node_key
 
@@ -275,10 +292,13 @@ def check_public_keys(keys: Path, names: Sequence[str], main: bool) -> None:
 
 
 def refuse_names(silos: Mapping[str, Any]) -> None:
-    """Refuse names of people in labs that `join --people` could not accept.
+    """Refuse names of people that the option `join --people` of a lab could not accept.
+
+    `silos` maps each lab (a client with several people) to its people's names.
 
     Raises:
-        ConfigError: a name is `all`, has a comma or blanks at its edges, or reads as Python code.
+        ConfigError: a name is `all`, contains a comma, begins or ends with a blank, or reads as the
+            name of Python code.
     """
     for lab, members in silos.items():
         for name in members if isinstance(members, list | tuple) else ():
@@ -304,8 +324,8 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     """Refuse an experiment that cannot be deployed, or names that clients cannot have.
 
     Raises:
-        ConfigError: the experiment cannot be deployed, or a name is unusable; the message says what
-            to do.
+        ConfigError: the experiment cannot be deployed, or a name is not allowed; the message says
+            what to do.
     """
     from vergence.deployment.joined_node import deployable
     from vergence.engine.secure_sums import SERVER, sums_for

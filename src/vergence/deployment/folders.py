@@ -1,7 +1,7 @@
-"""Folders of a deployment: settings, a log of events, and the process that runs there.
+"""Folders of a deployment: settings, a log of events, and the process that runs in a folder.
 
-Nothing here imports torch before `facts` is called, so that a process that only watches others
-stays small.
+This module imports torch only when `facts` is called, so that a process that only watches others
+uses little memory.
 
 Used in `cli`, `deployment`, `monitoring` and `unlearning`.
 """
@@ -29,10 +29,10 @@ from vergence.system.processes import ask_to_end
 
 T = TypeVar("T")
 STRICT = {"extra": "forbid"}
-"""Unknown settings are errors."""
+"""Configuration of pydantic: unknown settings are errors."""
 SETTINGS, EXPERIMENT, EVENTS = "deploy.toml", "experiment.toml", "events.log"
 RECORDS = "events.jsonl"
-"""Events for programs, a JSON object per line: time, level, event, text, and what it is about."""
+"""Name of the file of events for programs: one JSON object per line."""
 LEVELS = {
     **dict.fromkeys(("error", "stopped"), "error"),
     **dict.fromkeys(
@@ -56,13 +56,13 @@ LEVELS = {
 NODE = "node"
 """File of a node's private key."""
 MAIN = "main"
-"""Name of the main server among the clients, and of its folder."""
+"""Name of the main server as a node, and of its folder."""
 EVERYBODY = "all"
-"""Word that stands for all people whose data a lab has."""
+"""Word that stands for all people in a lab's data."""
 SECRET = "log/secret"
-"""File of the secret by which the processes of one folder recognise each other."""
+"""File of the secret by which the processes of one folder recognise each other's messages."""
 FOLDER, INSECURE = "VERGENCE_DEPLOY", "VERGENCE_DEPLOY_INSECURE"
-"""Environment variables that tell a process its folder, and that nothing is encrypted."""
+"""Names of environment variables: a process's folder, and a mark that nothing is encrypted."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,15 @@ class ServerSide:
         clients: names of the clients.
         address: HOST:PORT at which clients reach the server.
         run: name of this deployment, the same in all its folders.
-        listen: address on which the server listens; "": 127.0.0.1 if `address` is that or
-            localhost, else all addresses.
-        quorum: number of clients to wait for; 0: all.
+        listen: address on which the server listens. "": 127.0.0.1 if the host in `address` is that
+            or localhost, otherwise all addresses.
+        quorum: number of clients that must be connected before the run begins; 0: all.
         answer_s: seconds to wait for an answer.
         absent_s: seconds to wait for a client that is not connected.
-        talk_s: seconds that a client may be served in a round of split learning.
-        main: whether there is also a main server.
-        accepted: Python files that may run here, by name, with their SHA-256.
+        talk_s: longest time in seconds of a client's training with the server in one round of
+            split learning.
+        main: whether there is also a main server, which trains the server's part in split learning.
+        accepted: name -> SHA-256 of the Python files that may run on this machine.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -100,25 +101,26 @@ class ServerSide:
 class ClientSide:
     """Settings in the folder of a client, a main server or an aggregator.
 
-    Privacy budgets and secure sums are recorded per run. A folder is bound to one run, so that a
-    malicious server cannot start every budget afresh by announcing a new one.
+    Privacy budgets and secure sums are recorded per run. A folder is bound to one run: otherwise a
+    malicious server could reset every budget by announcing a new run.
 
     Attributes:
         client: name of this node.
         address: HOST:PORT of the server.
         run: name of the one deployment that this folder takes part in.
-        person: the client's name in its data.
-        data: folder of its data; None: the folder in the experiment.
+        person: the person's name in the client's data.
+        data: folder of the client's data; None: the folder in the experiment.
         serves: whether the folder belongs to a main server, which has no data.
         adds: whether the folder belongs to an aggregator, which has no data.
-        main: whether there is a main server, to which alone the client shows smashed data.
-        answers_in_all: number of generated samples about which the client's teacher answers; 0: any
-            number.
-        answers_a_minute: number of such samples in a minute; 0: any number.
-        people: for a lab, what its data call each of its people, in the order in which the
-            experiment's `silos` lists them; ("all",): everybody in its data. (): the data use the
-            names in `silos`.
-        accepted: Python files that may run here, by name, with their SHA-256.
+        main: whether the deployment has a main server. If so, the client sends smashed data
+            (activations at the cut of the network) only to it.
+        answers_in_all: largest number of generated samples for which the client's teacher network
+            returns outputs in the whole run; 0: no limit.
+        answers_a_minute: the same limit for one minute; 0: no limit.
+        people: only for a lab (a client with several people): the people's names in the lab's data,
+            in the order of the experiment's `silos`. ("all",): everybody in the data. (): the data
+            use the names in `silos`.
+        accepted: name -> SHA-256 of the Python files that may run on this machine.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -137,15 +139,15 @@ class ClientSide:
 
     @property
     def stays(self) -> bool:
-        """Whether this node keeps its state in memory, in a process that lives on between tasks."""
+        """True for a main server or aggregator: its process stays alive and keeps its state."""
         return self.serves or self.adds
 
 
 def settings(folder: Path, kind: type[T]) -> T:
-    """Read the settings of a folder.
+    """Read the settings of a folder; `kind` is their class.
 
     Raises:
-        StateError: the folder is of another kind.
+        StateError: the folder belongs to another kind of node.
         ConfigError: a setting is malformed; the message names it.
     """
     file = folder / SETTINGS
@@ -179,7 +181,7 @@ def write_settings(folder: Path, made: Any) -> None:
 
 
 def clients_to_wait_for(folder: Path, side: ServerSide) -> int:
-    """Return the number of clients for which a run waits, without those with a revoked key.
+    """Return the number of clients for which a run waits; clients with a revoked key do not count.
 
     Raises:
         StateError: every client's key is revoked.
@@ -191,11 +193,13 @@ def clients_to_wait_for(folder: Path, side: ServerSide) -> int:
 
 
 def facts(table: dict[str, Any], own_code: str = "none") -> dict[str, str]:
-    """Return the facts that server and node must share: digests of config and code, and torch.
+    """Return the facts that must be equal on server and node, by name.
+
+    The facts are digests of config, package code and own code, and torch's version.
 
     Args:
-        table: the experiment. The place of its data, and who takes part when, may differ between
-            machines and are left out of the digest.
+        table: the experiment. The folder of the data (`root`) and the section `presence` may differ
+            between machines and are left out of the digest.
         own_code: combined digest of the Python files that the deployment brings.
     """
     from vergence.engine.code_digest import code_digest
@@ -217,8 +221,8 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
     Args:
         folder: the folder of the deployment.
         line: the text.
-        event: the event's kind.
-        **about: what the event concerns: client, round, seed, label.
+        event: the kind of event, such as `warning`.
+        **about: what the event is about, such as client, round or seed.
     """
     # The text may hold another machine's words: control characters could steer the operator's
     # terminal, and line breaks could forge further events.
@@ -259,10 +263,10 @@ class LogTail:
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which contains this process's number.
+    """Hold the lock of a folder in the block; the lock's file contains this process's id.
 
     Raises:
-        StateError: another process holds the lock, or the folder holds links to other places.
+        StateError: another process holds the lock, or the folder contains links.
     """
     refuse_links(folder)
     with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
@@ -276,7 +280,7 @@ def running(folder: Path) -> Iterator[None]:
 
 
 def runner(folder: Path) -> int | None:
-    """Return the number of the process that runs a folder; None if there is none."""
+    """Return the id of the process that runs a folder; None if there is none."""
     path = folder / ".lock"
     owner = lock_owner(path)
     # The system knows the lock's owner; the number in the file could be anybody's, and `stop` would
@@ -293,7 +297,7 @@ def refuse_running(folder: Path) -> None:
     """Refuse a folder that another process runs.
 
     Raises:
-        StateError: names the process.
+        StateError: another process runs the folder; the message names the process.
     """
     if (number := runner(folder)) is not None:
         raise StateError(

@@ -40,10 +40,10 @@ from vergence.privacy.secure_aggregation.session import FEWEST
 
 
 def deployable(experiment: Experiment) -> Experiment:
-    """Return an experiment as a deployment runs it, with each client in a process of its own.
+    """Return an experiment with the settings of a deployment: each client is a separate process.
 
     Raises:
-        ConfigError: the experiment has an option that a deployment lacks.
+        ConfigError: the experiment has an option that a deployment does not support.
     """
     refuse_several_splits(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
@@ -102,11 +102,11 @@ def deployable(experiment: Experiment) -> Experiment:
 
 
 class JoinedNode:
-    """Node that answers a server's requests; `samples` is its number of training samples."""
+    """Base of nodes that answer a server's requests; `samples` counts a node's training samples."""
 
     samples = 0
     fit = staticmethod(deployable)
-    """Check of the experiment that the folder holds."""
+    """Function that checks and adapts the experiment in the folder."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         torch.set_num_threads(1)
@@ -123,7 +123,7 @@ class JoinedNode:
         return signer(self.folder / NODE)
 
     def answer(self, asked: bytes) -> bytes:
-        """Answer a request; an error becomes one line of text, without its traceback."""
+        """Return the signed answer to a request; an error is answered by one line of text."""
         begun = time.monotonic()
         try:
             body, error = self.carry_out(asked), ""
@@ -137,7 +137,7 @@ class JoinedNode:
         return reply(asked, self.side.client, self.sign, body, error, time.monotonic() - begun)
 
     def carry_out(self, asked: bytes) -> bytes:
-        """Carry out what a request asks for."""
+        """Carry out a request, and return the body of the answer."""
         note, body = unframed(asked)
         match note["kind"]:
             case "hello":
@@ -155,20 +155,23 @@ class JoinedNode:
 
     @property
     def role(self) -> str:
-        """This node's role, as lines for the operator name it."""
+        """This node's role, as messages to the operator name it."""
         return "client"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request of a kind that only nodes of this role get."""
+        """Carry out a request of a kind that only nodes of this role get; subclasses override this.
+
+        `note` is the request's JSON header. Return the body of the answer.
+        """
         raise StateError(f"a request of unknown kind '{note['kind']}'")
 
     def runner(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
-        """Return the runner for the turns of one run, with these people's data.
+        """Return the object that trains and evaluates in one run, with the data of given people.
 
         Args:
-            note: note of a request, which names run, method and seed.
+            note: JSON header of a request, which names run, method and seed.
             federation: the people's data.
-            folder: the node's folder of states.
+            folder: the node's folder for clients' states.
 
         Raises:
             StateError: the request does not name a run of this experiment.
@@ -189,11 +192,13 @@ class JoinedNode:
         return runner_for(plan, worker, store, self.sums(method))
 
     def tell_verdict(self, line: str) -> None:
-        """Record the verdict of a protection in this node's own log, which no server reads."""
+        """Record a protection's finding in this node's own log, which no server reads."""
         tell(self.folder, line, "verdict")
 
     def state(self, note: Mapping[str, Any], folder: Path) -> Path:
-        """Return the folder of one run's states below `folder`, after making it if it is missing.
+        """Return the folder of one run's states below `folder`; make it if it is missing.
+
+        `note` is the JSON header of a request, which names run, method and seed.
 
         Raises:
             StateError: the request belongs to another deployment, or does not name a run of this
@@ -216,5 +221,5 @@ class JoinedNode:
         return state
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Return the secure sums of this node's replies; None if replies are not summed so."""
+        """Return the rules of secure sums of this node's replies; None without secure sums."""
         return None

@@ -27,14 +27,15 @@ from vergence.errors import StateError
 from vergence.system.file_access import is_open_to_others
 
 DAYS = 825
-"""Days that certificates are valid."""
+"""Number of days for which certificates are valid."""
 SIGNED = ec.ECDSA(hashes.SHA384())
 BOX = "box"
 """File of a node's private key for encryption."""
 PARTIES = "parties"
-"""Folder of the aggregators' public keys, apart from the clients': only clients contribute."""
+"""Folder of the aggregators' public keys. It is not the clients' folder: only clients contribute
+replies to sums."""
 NONCE = 12
-"""Random bytes at the head of each encrypted message."""
+"""Number of random bytes at the beginning of each encrypted message."""
 
 
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -47,7 +48,7 @@ def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_node_key(private: Path, public: Path) -> None:
-    """Make a node's ECDSA P-384 key pair."""
+    """Make a node's ECDSA P-384 key pair for signatures, and write it to two files."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_whole(private, private_bytes(key), secret=True)
     public.write_bytes(
@@ -137,7 +138,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def signer(private: Path) -> Callable[[bytes], str]:
-    """Return the function with which a node signs.
+    """Return the function that signs bytes with a node's private key.
 
     Raises:
         StateError: the key is missing, unusable, or readable by other users.
@@ -157,7 +158,7 @@ def signer(private: Path) -> Callable[[bytes], str]:
 
 
 def genuine(public: Path, data: bytes, signature: str) -> bool:
-    """Return whether a signature is by the key in a file; False if the file is missing."""
+    """Return whether a signature was made with the key in a file; False if the file is missing."""
     try:
         key = serialization.load_pem_public_key(public.read_bytes())
         assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -168,7 +169,7 @@ def genuine(public: Path, data: bytes, signature: str) -> bool:
 
 
 def is_node_key(public: Path) -> bool:
-    """Return whether a file holds a node's public key."""
+    """Return whether a file holds a public key for signatures (a node's key)."""
     try:
         key = serialization.load_pem_public_key(public.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm):
@@ -186,17 +187,18 @@ def is_box_key(public: Path) -> bool:
 
 
 def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
-    """Return the files of public keys in a folder's subfolder, by name."""
+    """Return the files of public keys in the subfolder `whose` of a folder, by their owner."""
     return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
 
 
 def party_identity(
     folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], str] | None = None
 ) -> PartyIdentity:
-    """Return a node's identity in the secure sums of one run, with the keys in its folder.
+    """Return a node's identity in the secure sums of one run: its signature and the trusted keys.
 
-    Key files are read for every signature, so that a key that is revoked during the run no longer
-    counts.
+    `note` is the JSON header of a request, which names the run; `sign` signs for this node. Key
+    files are read for every check of a signature, so that a key that is revoked during the run is
+    no longer accepted.
     """
 
     def verifier(path: Path) -> Callable[[bytes, bytes], bool]:
@@ -209,17 +211,17 @@ def party_identity(
 
 
 def make_box_key(private: Path, public: Path) -> None:
-    """Make the X25519 key pair by which a node decrypts messages to it."""
+    """Make a node's X25519 key pair for encryption, and write it to two files."""
     key = x25519.X25519PrivateKey.generate()
     write_whole(private, key.private_bytes_raw(), secret=True)
     public.write_bytes(key.public_key().public_bytes_raw())
 
 
 class SealedBox:
-    """Authenticated encryption between two nodes: nobody else can read or make a message.
+    """Authenticated encryption between two nodes: nobody else can read or create a message.
 
-    Both nodes derive one key from their own private key and the other's public key (X25519,
-    HKDF-SHA256); every message is encrypted by AES-256-GCM with a random nonce. There is no forward
+    Each node derives the same key from its own private key and the other node's public key (X25519,
+    HKDF-SHA256). Every message is encrypted by AES-256-GCM with a random nonce. There is no forward
     secrecy: whoever later steals a private key can decrypt recorded messages.
     """
 
@@ -227,9 +229,9 @@ class SealedBox:
         """Derive the common key.
 
         Args:
-            private: file of the own private key.
+            private: file of this node's private key.
             public: file of the other node's public key.
-            what: words that enter the key; both nodes must use the same.
+            what: text that enters the key derivation; both nodes must use the same text.
 
         Raises:
             StateError: a key is missing, unusable, or readable by other users.
@@ -247,17 +249,17 @@ class SealedBox:
         self.cipher = AESGCM(derived.derive(shared))
 
     def close(self, data: bytes, about: str) -> bytes:
-        """Encrypt data; it can be decrypted only with the same words `about`."""
+        """Encrypt data; it can be decrypted only with the same text `about`."""
         # `about` is authenticated: the server between the two nodes could otherwise hand over a
         # message of another run, or a request in place of an answer.
         nonce = os.urandom(NONCE)
         return nonce + self.cipher.encrypt(nonce, data, about.encode())
 
     def open(self, box: bytes, about: str) -> bytes:
-        """Decrypt a message.
+        """Decrypt a message that was encrypted with the same text `about`.
 
         Raises:
-            StateError: the message was sent by somebody else, has another subject, or was changed.
+            StateError: the message was sent by somebody else, has another `about`, or was changed.
         """
         try:
             return self.cipher.decrypt(box[:NONCE], box[NONCE:], about.encode())

@@ -56,7 +56,7 @@ STARTS = 90.0
 
 
 class ProcessGroup:
-    """The processes that one command starts and that end with it."""
+    """The processes that one command starts; they end when the command ends."""
 
     def __init__(self, folder: Path, insecure: bool) -> None:
         from vergence.deployment.transport.flower_processes import ENVIRONMENT
@@ -80,7 +80,10 @@ class ProcessGroup:
     def start(
         self, name: str, module: str, *arguments: Any, extra: Mapping[str, str] | None = None
     ) -> None:
-        """Start a process; its output goes to log/NAME.log."""
+        """Start a Python module as a process `name`; its output goes to log/NAME.log.
+
+        `extra` are additional environment variables.
+        """
         role, *rest = map(str, arguments)
         with open_for_append(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
@@ -93,7 +96,7 @@ class ProcessGroup:
             )
 
     def ended(self, name: str) -> bool:
-        """Return whether a process has ended."""
+        """Return whether the process of this name has ended."""
         return self.children[name].poll() is not None
 
     def last(self, name: str) -> str:
@@ -102,7 +105,7 @@ class ProcessGroup:
         return log[-4000:].decode(errors="replace")
 
     def close(self) -> None:
-        """End all processes, and those that they started."""
+        """End all processes, and the processes that they started."""
         # First politely, so that clients finish their files; after five seconds by force.
         for child in self.children.values():
             end_group(child)
@@ -118,7 +121,7 @@ class ProcessGroup:
 
 @contextmanager
 def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
-    """Run a folder's processes, which end with this block, however it ends."""
+    """Yield a group for a folder's processes; all of them end when the block ends or fails."""
     with folders.running(folder), interrupted_by_end():
         group = ProcessGroup(folder, insecure)
         # The secret proves to Flower's local interface that a process is of this folder: without
@@ -135,10 +138,13 @@ def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
 def serve(
     folder: Path, out: Console, insecure: bool = False, accept_code: Sequence[str] = ()
 ) -> None:
-    """Run a server's folder to the end of its experiment.
+    """Run the server in a folder until the experiment ends.
+
+    With `insecure`, nothing is encrypted. `accept_code` holds the SHA-256 of Python files that the
+    operator accepts.
 
     Raises:
-        UntrustedCode: the deployment brings Python code that nobody here has accepted.
+        UntrustedCode: the deployment brings Python code that this operator has not accepted.
         StateError: the folder is not a server's, is running, or is finished.
         PartialRun: the run stopped before its end; finished rounds are kept.
     """
@@ -190,9 +196,10 @@ def serve(
 
 
 def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> FlowerControl:
-    """Start Flower's server process; return its control once it answers.
+    """Start Flower's server process (SuperLink); return its control as soon as it answers.
 
-    Without a `root` certificate nothing is encrypted, and nodes do not prove their keys.
+    If `root`, the certificate of the authority, is None, nothing is encrypted, and nodes do not
+    prove their keys.
     """
     from vergence.deployment.transport.flower_processes import KEY, KEYS, SECRET_FILE, FlowerControl
 
@@ -223,14 +230,17 @@ def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> 
 
 
 def expel_revoked(folder: Path, control: FlowerControl, admitted: dict[Path, int]) -> None:
-    """Make Flower refuse keys whose files were moved away by `revoke`."""
+    """Make Flower refuse the keys whose files `revoke` has moved away.
+
+    `admitted` maps the files of admitted keys to their nodes' numbers; refused keys are removed.
+    """
     for public in [path for path in admitted if not path.exists()]:
         control.expel(admitted.pop(public))
         folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
 
 
 def tell_refusals(folder: Path, tail: folders.LogTail) -> None:
-    """Report connections that Flower's server process refused to the operator."""
+    """Tell the operator which connections Flower's server process has refused."""
     # Refusals are in a log that nobody reads, and a client with a wrong clock or key waits for
     # help.
     for line in tail.lines():
@@ -261,10 +271,14 @@ def join(
     people: str | None = None,
     accept_code: Sequence[str] = (),
 ) -> None:
-    """Run a client's folder until the server ends the experiment.
+    """Run the client in a folder until the server ends the experiment.
+
+    `data` (the folder of the data), `person` and `people` (names in the data) replace the folder's
+    settings; None: unchanged. With `insecure`, nothing is encrypted. `accept_code` holds the
+    SHA-256 of Python files that the operator accepts.
 
     Raises:
-        UntrustedCode: the deployment brings Python code that nobody here has accepted.
+        UntrustedCode: the deployment brings Python code that this operator has not accepted.
         StateError: the folder is not a client's, is running, or cannot run on this system; or the
             server is not the expected one.
         DataError: the data are missing, or do not contain the person.
@@ -309,7 +323,10 @@ def join(
 def client_settings(
     folder: Path, data: str | None, person: str | None, people: str | None = None
 ) -> ClientSide:
-    """Return the settings of a client's folder, with new places and names of data written to it."""
+    """Return the settings of a client's folder, after writing new values to the folder.
+
+    New values are the folder of the data and the names of people in the data; None: unchanged.
+    """
     side = folders.settings(folder, ClientSide)
     if (data, person, people) != (None, None, None):
         lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
@@ -320,7 +337,7 @@ def client_settings(
 
 
 def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool) -> None:
-    """Start a client's Flower process."""
+    """Start a client's Flower process (SuperNode)."""
     from vergence.deployment.transport.flower_processes import SECRET_FILE
 
     tls: list[Any] = ["--insecure"]
@@ -346,7 +363,9 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
 
 
 def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> bool:
-    """Return whether the server ended the experiment; False if the node's process ended before.
+    """Wait, and print events, until the server ends the experiment or the node's process ends.
+
+    Return True if the server ended the experiment, False if the node's process ended.
 
     Raises:
         StateError: a process that does the client's work ended.
@@ -362,10 +381,10 @@ def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> b
 
 
 def revoke(folder: Path, client: str) -> None:
-    """Remove a client's key; a running server refuses the client from now on.
+    """Revoke a client's key in a server's folder; a running server then refuses the client.
 
     Raises:
-        StateError: there is no key of this client.
+        StateError: the folder has no key of this client.
     """
     # Refuses a folder that is no server's, where moving a key would change nothing.
     folders.settings(folder, ServerSide)
@@ -402,10 +421,10 @@ def show(tail: folders.LogTail, out: Console) -> list[str]:
 
 
 def wait_for(ready: Callable[[], bool], group: ProcessGroup, name: str) -> None:
-    """Wait until a process is ready.
+    """Wait until `ready` returns True for the process of this name.
 
     Raises:
-        PartialRun: the process ended, or takes too long.
+        PartialRun: the process ended, or took too long.
     """
     end = time.monotonic() + STARTS
     while not ready():

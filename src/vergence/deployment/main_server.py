@@ -1,9 +1,10 @@
-"""Split learning in three roles, each in a process of its own: clients, main server, aggregator.
+"""Split learning in three roles, each in its own process: clients, main server and aggregator.
 
-The main server trains the copies that serve clients, and sees smashed data, never the clients'
-layers. The aggregator runs the rounds and averages the clients' layers, and sees no smashed data:
-it relays encrypted requests and answers between the other two, and attaches to the requests the
-layers that only it has.
+The main server trains copies of the server's part of the network. It sees smashed data (activations
+at the cut), and never sees the clients' layers. The aggregator runs the rounds and averages the
+clients' layers, and sees no smashed data. It relays encrypted requests and answers between main
+server and clients, and attaches to the requests the layers that only the aggregator has. The
+exchange about one group of clients in one round is a session.
 
 Used by `deployment.main_server_node` and `deployment.server_run`.
 
@@ -40,20 +41,20 @@ from vergence.wire.encoding import decode, encode
 from vergence.wire.size import bytes_of_arrays
 
 TRIES = 5
-"""Attempts at a session: a main server that was restarted has forgotten the one under way."""
+"""Largest number of attempts at a session: a restarted main server has lost its sessions."""
 MOST = 1 << 50
-"""Largest number of bytes, steps or examples that the main server may report of a client."""
+"""Largest number of bytes, steps or samples that the main server may report about a client."""
 Close = Callable[[str, bytes], bytes]
-"""Encrypts a request for a client: (client, request) -> bytes on the wire."""
+"""Function that encrypts a request for a client: (client, request) -> encrypted request."""
 Open = Callable[[str, bytes, bytes], bytes]
-"""Decrypts an answer: (client, its bytes, the encrypted request) -> answer."""
+"""Function that decrypts an answer: (client, encrypted answer, encrypted request) -> answer."""
 
 
 class SplitServerTransport(Protocol):
-    """Carries bytes from the aggregator; several threads use it at once."""
+    """Connection from the aggregator to main server and clients; several threads use it at once."""
 
     def ask_main_server(self, data: bytes) -> bytes:
-        """Return the main server's answer, or raise `ClientLost`."""
+        """Send a request to the main server; return the answer, or raise `ClientLost`."""
         ...
 
     def relay(self, client: str, closed: bytes, attachment: bytes) -> bytes:
@@ -68,14 +69,17 @@ class SplitServerTransport(Protocol):
 @tagged("Service")
 @dataclass(frozen=True)
 class SessionRequest:
-    """Request to the main server to serve some clients by one copy of its model.
+    """Request to the main server: train one copy of its model with a group of clients.
 
     Attributes:
-        session: name of the attempt, different for each attempt.
-        clients: the clients to serve.
-        files: for each client, the name of the state that it starts from.
-        seconds: seconds for which one client may be served.
-        templates: the initial model of the copy.
+        session: name of the session, different for each attempt.
+        clients: the clients of the group.
+        files: for each client, the name of the state file from which it starts; None: no state.
+        stamp: text that names the round's work; it becomes part of state files' names.
+        round: number of the round.
+        progress: fraction of the run's rounds that are finished.
+        seconds: longest time in seconds of the training with one client.
+        templates: the copy's initial parameters.
     """
 
     session: str
@@ -91,7 +95,7 @@ class SessionRequest:
 class SessionHandler(RemoteClients):
     """The main server's access to remote clients.
 
-    It sends requests without the clients' layers, and the aggregator attaches these.
+    The main server sends requests without the clients' layers; the aggregator attaches the layers.
     """
 
     def __init__(self, runner: ClientRunner, line: Any) -> None:
@@ -101,7 +105,7 @@ class SessionHandler(RemoteClients):
         self.here = threading.local()
 
     def without_attachments(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
-        """Return a message without the clients' layers, and the names of these trees."""
+        """Return a message without the clients' layers, and the names of the layers' trees."""
         layers = tuple(n for n, tree in message.trees.items() if self.shapes.get(n) is tree)
         self.here.attachments = layers
         trees = {n: tree for n, tree in message.trees.items() if n not in layers}
@@ -109,10 +113,10 @@ class SessionHandler(RemoteClients):
 
 
 class SplitSession:
-    """A session under way: its last message to the aggregator, and the queue of answers.
+    """A running session: its last message to the aggregator, and the queue of clients' answers.
 
-    Messages are numbered from 1. The session runs in a thread of its own; the aggregator's requests
-    arrive in other threads.
+    Messages are numbered from 1. The session runs in its own thread. The aggregator's requests
+    arrive in other threads: each brings the last answer and fetches the next message.
     """
 
     def __init__(self) -> None:
@@ -121,14 +125,14 @@ class SplitSession:
         self.answers: Queue[bytes | ClientLost] = Queue()
 
     def send(self, note: Mapping[str, Any], body: bytes = b"") -> None:
-        """Make a message for the aggregator, which will fetch it."""
+        """Set the next message for the aggregator, which fetches it."""
         with self.changed:
             self.last_number += 1
             self.last_message = framed({**note, "number": self.last_number}, body)
             self.changed.notify_all()
 
     def receive(self, number: int, answer: bytes | ClientLost) -> None:
-        """Accept the answer to message `number`; an answer that came before is ignored."""
+        """Accept the answer to message `number`; a second answer to a message is ignored."""
         with self.changed:
             # The aggregator resends what it got no reply to: taken twice, an answer would be read
             # as the answer to the next message, perhaps another client's.
@@ -137,13 +141,15 @@ class SplitSession:
                 self.answers.put(answer)
 
     def message_after(self, number: int) -> bytes:
-        """Wait for the message after `number`."""
+        """Wait for the message that follows message `number`, and return it."""
         with self.changed:
             self.changed.wait_for(lambda: self.last_number > number)
             return self.last_message
 
     def ask(self, client: str, closed: bytes, attachments: Sequence[str]) -> bytes:
-        """Have the aggregator send a client a request, with attachments; wait for the answer.
+        """Ask the aggregator to relay an encrypted request to a client, and return the answer.
+
+        `attachments` names the trees that the aggregator adds to the request.
 
         Raises:
             ClientLost: no answer came, or the session is over.
@@ -156,7 +162,7 @@ class SplitSession:
 
 
 class MainServer:
-    """The main server: runs sessions, and asks clients by way of the aggregator."""
+    """The main server: runs sessions, and sends requests to clients through the aggregator."""
 
     def __init__(
         self, runner: ClientRunner, close: Close | None = None, open_: Open | None = None
@@ -168,7 +174,9 @@ class MainServer:
         self.lock, self.here = threading.Lock(), threading.local()
 
     def answer(self, data: bytes) -> bytes:
-        """Begin or continue a session; the same request sent again gets the same answer.
+        """Begin or continue a session, and return the session's next message to the aggregator.
+
+        The same request sent again gets the same answer.
 
         Raises:
             StateError: the request is malformed or too large.
@@ -189,7 +197,10 @@ class MainServer:
             raise StateError(f"this is no request to a main server ({fault})") from error
 
     def _begin(self, asked: SessionRequest) -> SplitSession:
-        """Return the session of a request, new if needed; older ones of its clients end."""
+        """Return the session of a request; begin it if it is new.
+
+        Older sessions with the same clients end.
+        """
         with self.lock:
             if asked.session in self.sessions:
                 return self.sessions[asked.session]
@@ -205,7 +216,13 @@ class MainServer:
         return talk
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Ask a client in the current thread's session, encrypted for that client alone."""
+        """Send a request to a client, encrypted for this client, and return the decrypted answer.
+
+        The request belongs to the session of the current thread.
+
+        Raises:
+            ClientLost: no answer came, or the session is over.
+        """
         # A session that was replaced must not go on: its requests would name states of the next
         # session's turns, and could have clients delete them.
         if self.session_of.get(client) is not self.here.session:
@@ -216,13 +233,13 @@ class MainServer:
         )
 
     def end(self) -> None:
-        """End all sessions, as another run starts."""
+        """End all sessions; the node calls this when another run starts."""
         with self.lock:
             for talk in self.sessions.values():
                 talk.answers.put(ClientLost("another run began"))
 
     def _run_session(self, asked: SessionRequest, talk: SplitSession) -> None:
-        """Run a session to its end; its last message holds the results."""
+        """Run a session to its end; the session's last message holds the results or an error."""
         self.here.session = talk
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
@@ -244,17 +261,16 @@ class MainServer:
 
 
 def unencrypted(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
-    """Return the bytes unchanged; replaces encryption if all runs in one process."""
+    """Return the bytes unchanged; used in place of encryption if all roles are one process."""
     return data
 
 
 class SessionRelay:
-    """The aggregator's side: lets the main server serve, and relays messages it cannot read.
+    """The aggregator's part of a session: relays messages that the aggregator cannot read.
 
     Args:
         transport: carries bytes to the main server and to the clients.
-        clock: returns the time in seconds, by which a main server that never stops asking is given
-            up.
+        clock: returns the time in seconds; a main server that asks for too long is given up.
     """
 
     def __init__(
@@ -265,7 +281,11 @@ class SessionRelay:
     def serve(
         self, remote: RemoteClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a result for each client, and the main server's trained copy, if it counts.
+        """Let the main server train a copy of its model with the clients of `tasks`.
+
+        Returns:
+            A result for each client, and the update of the main server's copy; None in place of
+            the update if the training does not count.
 
         Raises:
             PartialRun: the main server does not answer, or its answer is impossible.
@@ -285,10 +305,13 @@ class SessionRelay:
     def _relay_session(
         self, seconds: float, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[Mapping[str, Any], bytes]:
-        """Relay a session's messages up to the last one, and return that.
+        """Relay a session's messages; return header and body of the main server's last message.
+
+        `seconds` is the longest time of the training with one client.
 
         Raises:
-            ClientLost: the session takes longer than serving all clients one by one may take.
+            ClientLost: the main server does not answer, or the session takes longer than training
+                with all clients one after the other may take.
         """
         # Without an end, a main server that asks for ever would hold up the run for ever.
         end = self.clock() + seconds * (1 + len(tasks))
@@ -333,7 +356,9 @@ class SessionRelay:
         note: Mapping[str, Any],
         body: bytes,
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a session's results and the main server's copy, with every field checked.
+        """Return a result for each client and the update of the main server's copy.
+
+        `note` and `body` are header and body of the session's last message; every field is checked.
 
         Raises:
             ValueError: a field is impossible; the message says which.
@@ -366,7 +391,7 @@ class SessionRelay:
 
 
 def checked_client(note: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult:
-    """Return the result that the main server reports for a client, with every field checked.
+    """Return the result that the main server reports for a client; every field is checked.
 
     Raises:
         ValueError: a field is missing or impossible; the message says which.

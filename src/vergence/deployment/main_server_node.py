@@ -1,4 +1,4 @@
-"""Main server node: runs sessions with clients, by way of the aggregator.
+"""Main server node: runs sessions of split learning with clients, through the aggregator.
 
 Used by `deployment.server_run`.
 """
@@ -22,7 +22,10 @@ from vergence.errors import StateError
 
 
 class MainServerNode(ResidentNode):
-    """Node that serves clients, which it knows by their box keys; it has nobody's data."""
+    """Node that trains the server's part in split learning, and has no data of clients.
+
+    It knows clients by their public keys for encryption.
+    """
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
@@ -33,11 +36,14 @@ class MainServerNode(ResidentNode):
 
     @property
     def role(self) -> str:
-        """This node's role, as lines for the operator name it."""
+        """This node's role, as messages to the operator name it."""
         return "main server"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Begin or continue a session."""
+        """Begin or continue a session with clients, and return its next message.
+
+        `note` is the request's JSON header: it names kind, run, method and seed.
+        """
         if note["kind"] != "main":
             return super().work(note, body)
         with self.lock:
@@ -54,7 +60,10 @@ class MainServerNode(ResidentNode):
 
 @dataclass(frozen=True)
 class BoxedMessages:
-    """Encrypts requests and decrypts answers, each bound to its own run and request."""
+    """Encrypts requests to clients, and decrypts the answers.
+
+    An encrypted request is bound to its run, and an encrypted answer to its request.
+    """
 
     boxes: Mapping[str, SealedBox]
     about: str
@@ -73,7 +82,7 @@ class BoxedMessages:
         """Decrypt a client's answer to an encrypted request.
 
         Raises:
-            ClientLost: the answer is not from this client, or not to this request.
+            ClientLost: the answer is not from this client, or belongs to another request.
         """
         # Bound to the digest of the request: the aggregator, which relays answers, could otherwise
         # hand over the answer to another request, or an old one.

@@ -1,8 +1,8 @@
 """A deployment's own Python files: copied into its folders, and run only after being accepted.
 
 Whoever makes a deployment runs their own files anyway. The operator of every other machine is shown
-the path and the SHA-256 of each file, accepts exactly these bytes by an option of a command, and
-runs them and no others.
+the path and the SHA-256 of each file. The operator accepts exactly these bytes by an option of a
+command; other files do not run.
 
 Used by `cli.deploy`, `deployment.folder_setup`, `deployment.joined_node`, `deployment.launcher`
 and `deployment.server_run`.
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 Side = TypeVar("Side", ClientSide, ServerSide)
 FOLDER = "code"
-"""Subfolder of the files in every folder of a deployment."""
+"""Subfolder with the Python files in every folder of a deployment."""
 PLAIN = re.compile(r"[\w.-]+\.py", re.ASCII)
-"""Form of file names that look alike on every screen and system."""
+"""Pattern of the file names that are allowed: they look alike on every screen and system."""
 
 
 def refuse_modules(table: Mapping[str, Any]) -> None:
-    """Refuse an experiment that names Python code in a module instead of a file, before it runs.
+    """Refuse an experiment that names Python code by a module instead of a file.
 
     Raises:
-        ConfigError: names the module.
+        ConfigError: the experiment names a module; the message names it.
     """
     for name in python_files(table):
         if not name.endswith(SUFFIX):
@@ -50,7 +50,9 @@ def refuse_modules(table: Mapping[str, Any]) -> None:
 
 
 def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return an experiment's table for other machines, and the Python files that it names.
+    """Return an experiment's table for other machines, and the content of its Python files by name.
+
+    In the table, the paths of these files are replaced by their places in a deployment's folder.
 
     Raises:
         ConfigError: the experiment names code that is not a file, or a file whose name has
@@ -90,23 +92,23 @@ def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def write_code(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write the files into one folder of a deployment."""
+    """Write Python files, given as name -> content, into one folder of a deployment."""
     for name, text in files.items():
         make_durable_folder(folder / FOLDER)
         write_whole(folder / name, text)
 
 
 def digest(text: bytes) -> str:
-    """Return the SHA-256 of a file, by which an operator accepts it."""
+    """Return the SHA-256 of a file's content, by which an operator accepts the file."""
     return hashlib.sha256(text).hexdigest()
 
 
 def code_digests(folder: Path) -> dict[str, str]:
-    """Return name and SHA-256 of every Python file that an experiment names, without running any.
+    """Return name and SHA-256 of every Python file that an experiment names; no file is run.
 
     Raises:
-        ConfigError: the experiment is not TOML or names code outside its folder, or another file
-            lies beside that code.
+        ConfigError: the experiment is not TOML, or names code outside its folder `code`, or another
+            file is in that folder.
     """
     try:
         table = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
@@ -126,12 +128,11 @@ def code_digests(folder: Path) -> dict[str, str]:
 
 
 def refuse_others(folder: Path, names: Sequence[str]) -> None:
-    """Refuse symbolic links among the files of code that an experiment names.
-
-    Names that differ only in capitals are refused too, and any further file in their folder.
+    """Check the Python files that an experiment names, `names`, in the folder of a deployment.
 
     Raises:
-        ConfigError: names the file.
+        ConfigError: a file is a symbolic link, two names differ only in capitals, or the subfolder
+            `code` has other files; the message names the file.
     """
     home = folder / FOLDER
     if not names and not home.exists():
@@ -158,12 +159,12 @@ def refuse_others(folder: Path, names: Sequence[str]) -> None:
 
 
 def accept(folder: Path, side: Side, digests: Sequence[str]) -> Side:
-    """Return a folder's settings with the code that its operator accepts, after saving them.
+    """Add the code that an operator accepts to a folder's settings; save and return the settings.
 
     Args:
         folder: the folder of the deployment.
-        side: its settings so far.
-        digests: SHA-256 of files that the operator accepts now.
+        side: the folder's settings so far.
+        digests: SHA-256 of the files that the operator accepts now.
 
     Raises:
         UntrustedCode: a file was never accepted, or was changed since; the message shows path and
@@ -202,7 +203,7 @@ def digests_of_user() -> frozenset[str]:
 
 
 def remember_digests(digests: Iterable[str]) -> None:
-    """Save what this user accepts in the user's home, outside any deployment's folder."""
+    """Save accepted digests in the user's home folder, outside any deployment's folder."""
     if new := {*digests} - digests_of_user():
         make_durable_folder(_memory().parent)
         write_whole(_memory(), "".join(f"{sha}\n" for sha in {*digests_of_user(), *new}).encode())
@@ -218,7 +219,10 @@ def _listing(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def combined_digest(files: Mapping[str, str]) -> str:
-    """Return one digest of the names and digests of a machine's code, for its greeting."""
+    """Return one digest of a machine's own code, from the files' names and digests.
+
+    A node sends it when it connects, so that the server can compare it with its own.
+    """
     if not files:
         return "none"
     lines = "".join(f"{name} {sha}\n" for name, sha in sorted(files.items()))

@@ -1,6 +1,7 @@
-"""Requests and answers between server and clients, and checks of their form.
+"""Requests and answers between server and clients, and checks of their fields.
 
-Neither side trusts the other: what is not of this form is refused before it is used.
+Neither side trusts the other: a message with a wrong field is refused before it is used. A turn is
+a client's work on one message.
 
 Used throughout `deployment`.
 """
@@ -28,41 +29,50 @@ from vergence.errors import StateError
 from vergence.privacy.reply_checks import HEAVIEST
 
 HEAD = 4
-"""Bytes that give the length of an answer's note."""
+"""Number of bytes that hold the length of a message's JSON header (note)."""
 # A client's answer is parsed before its signature's owner is trusted: without a limit one answer
 # could be a JSON text that fills the memory.
 NOTE = 1 << 16
-"""Most bytes of the note (JSON) at the head of a request or answer."""
+"""Largest number of bytes of the JSON header (note) of a request or answer."""
 LIMIT_IN_MODELS, LIMIT_SLACK = 16, 64 << 20
-"""Default limit of a message: the size of so many models, plus so many bytes."""
+"""Default size limit of a message: the size of 16 models, plus 64 MiB."""
 STAMP = r"\w{1,40}(\.\w{1,40}){0,3}"
-"""Form of a stamp, which names a turn of the run and becomes part of a file's name."""
+"""Pattern of a stamp: it names a client's turn in the run and becomes part of a file's name."""
 TURNS = 256
-"""Most turns that one request may ask for."""
+"""Largest number of turns (messages) in one request."""
 WORDS, METRIC = 64, r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,39}"
-"""Most metrics of a client, and the form of their names: nothing that a spreadsheet would run as a
-formula, or that a CSV reader would split into two columns."""
+"""Largest number of a client's metrics, and the pattern of their names.
+
+The pattern excludes names that a spreadsheet would run as a formula, or that a CSV reader would
+split into two columns.
+"""
 FARTHEST = 1e100
-"""Largest value of a metric; means over people and squares of it are still finite."""
+"""Largest allowed value of a metric: means over people and squares are still finite."""
 Scores = dict[str, dict[str, float]]
 
 
 @tagged("Errand")
 @dataclass(frozen=True)
 class ClientRequest:
-    """Request to a client: an evaluation, one turn, or several turns of one batch.
+    """Request to a client.
 
     Attributes:
-        kind: `turn`, `evaluate`, `digest` (the SHA-256 of the client's state), or `say` (a message
-            of a secure sum).
-        file: name of the client's state to start from; None: the client starts anew.
-        known: names of the trees whose masks the server already has, so that replies omit them.
-        drop: names of states that the server will never ask for again.
-        then: messages of further turns in the same exchange; each turn starts from the state after
-            the previous one.
-        sum_message: the message of a secure sum, in a request of kind `say`.
-        attachments: names of the message's trees that the aggregator attaches to a request of the
+        kind: `turn`: handle one or several messages, such as training; `evaluate`: evaluate a
+            model; `digest`: return the SHA-256 of the client's state; `say`: answer a protocol
+            message of a secure sum.
+        client: name of the client.
+        message: the message to handle.
+        stamp: text that names the turn in the run; it becomes part of the new state file's name.
+        file: name of the client's state file from which to start; None: without a state.
+        progress: fraction of the run's rounds that are finished.
+        points: names of the points of the run at which to evaluate.
+        known: names of the trees whose masks the server already has; replies omit these masks.
+        drop: names of state files that the server will never need again.
+        attachments: names of trees of the message that the aggregator attaches to a request of the
             main server, because the main server must not see them.
+        then: further messages in the same exchange. Each starts from the state that the previous
+            message left.
+        sum_message: the message of a secure sum, in a request of kind `say`.
     """
 
     kind: str
@@ -80,16 +90,16 @@ class ClientRequest:
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return bytes that hold the length of a note, the note as JSON, and a body."""
+    """Return a frame: the length of the JSON header (`note`), the header, and a body."""
     head = json.dumps(note, separators=(",", ":")).encode()
     return len(head).to_bytes(HEAD, "little") + head + body
 
 
 def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the note and the body of a frame; the inverse of `framed`.
+    """Return the JSON header (note) and the body of a frame; the inverse of `framed`.
 
     Raises:
-        ValueError: the bytes are not a frame, or the note is too long.
+        ValueError: the bytes are not a frame, or the header is too long.
     """
     end = HEAD + int.from_bytes(data[:HEAD], "little")
     if len(data) < end or end > HEAD + NOTE:
@@ -105,7 +115,7 @@ MOST_SAMPLES = 10**9
 
 
 def sample_count_fault(count: object) -> str:
-    """Return why a client's reported number of training samples is impossible; "" if it is not."""
+    """Return why a client's number of training samples is impossible; "" if it is possible."""
     # The number becomes the length of a tensor in `remote_people`: a negative or fractional one of
     # a single malicious client would stop the run for everybody. True is an int to Python.
     if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_SAMPLES:
@@ -117,14 +127,14 @@ def sample_count_fault(count: object) -> str:
 
 
 def split_answer(data: bytes, more: int) -> list[bytes]:
-    """Split the answer to a request of several turns into one answer for each turn.
+    """Split the answer to a request with several messages into one answer per message.
 
     Args:
         data: the whole answer.
-        more: number of turns after the first; the client may have stopped earlier.
+        more: number of messages after the first; the client may have stopped earlier.
 
     Raises:
-        ValueError: the lengths in the answer's note do not fit its body.
+        ValueError: the lengths in the answer's header do not fit its body.
     """
     if not more:
         return [data]
@@ -139,7 +149,10 @@ def split_answer(data: bytes, more: int) -> list[bytes]:
 
 
 def turn_stamps(first: str, more: int) -> list[str]:
-    """Return the stamps of a turn and of the turns that follow it in the same exchange."""
+    """Return the stamps (names in the run) of a turn and of `more` turns that follow it.
+
+    The number at the end of the stamp grows by one per turn.
+    """
     if not more:
         return [first]
     base, _, number = first.rpartition(".")
@@ -147,7 +160,7 @@ def turn_stamps(first: str, more: int) -> list[str]:
 
 
 def single_turns(request: ClientRequest) -> list[ClientRequest]:
-    """Split a request of several turns into one request for each turn."""
+    """Split a request with several messages into one request per message."""
     messages = (request.message, *request.then)
     named = turn_stamps(request.stamp, len(request.then))
     return [
@@ -157,7 +170,7 @@ def single_turns(request: ClientRequest) -> list[ClientRequest]:
 
 
 def is_file_of(file: str, seed: int, client: str) -> bool:
-    """Return whether a file's name is that of a state of this client in the run of this seed."""
+    """Return whether a name is a valid name of this client's state files in the run with `seed`."""
     # A server sends this name, and a client opens or deletes the file: without the whole match a
     # server could name `../../id_rsa`, or a state of another run.
     names = re.escape(file_of(seed, client, "STAMP")).replace("STAMP", STAMP)
@@ -165,7 +178,9 @@ def is_file_of(file: str, seed: int, client: str) -> bool:
 
 
 def with_attachment(request: ClientRequest, attachment: bytes, limit: float) -> ClientRequest:
-    """Return a request whose message also holds the trees that were attached to it.
+    """Return a request whose message also holds the attached trees.
+
+    `attachment` are the packed trees; unpacking them may use at most `limit` bytes of memory.
 
     Raises:
         StateError: the attached trees are not exactly those that the request names.
@@ -186,7 +201,7 @@ def trees_inside(request: ClientRequest) -> set[str]:
 
 
 def is_well_formed(request: ClientRequest) -> bool:
-    """Return whether every field of a request has the type and range that the client relies on."""
+    """Return whether every field of a request has the expected type and range."""
     # `unpack` builds the record without checking its fields, so a server could send, say, a text in
     # place of a tuple and have it iterated letter by letter as names of files to drop.
     lists = (request.points, request.known, request.drop, request.attachments)
@@ -219,15 +234,16 @@ def _is_message(message: Any) -> bool:
 
 
 def default_limit(runner: ClientRunner) -> int:
-    """Return the default limit, in bytes, of a message of this run."""
+    """Return the default size limit of a message of this run, in bytes."""
     return LIMIT_IN_MODELS * runner.worker.solver.vector.nbytes + LIMIT_SLACK
 
 
 def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -> Scores:
-    """Return a client's metrics by point and name, at the points for which the server asked.
+    """Return a client's metrics by point of the run and by name, at the requested points only.
 
     Raises:
-        ValueError: a metric's name is malformed, there are too many, or a value is not finite.
+        ValueError: a metric's name is malformed, there are too many metrics, or a value is not
+            finite or too large.
     """
     metric_names = [name for values in measured.values() for name in values]
     # These names go into CSV tables that people open: one that begins with "=" is run by a
@@ -251,9 +267,9 @@ def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -
 
 
 def checked_result(note: Mapping[str, Any], request: ClientRequest, seed: int) -> ClientResult:
-    """Return a client's result from the note of its answer, with every field checked.
+    """Return a client's result from the JSON header of its answer; every field is checked.
 
-    Fields that a client must not decide, such as byte counts, are left at their defaults.
+    Fields that a client must not set, such as byte counts, keep their defaults.
 
     Raises:
         ValueError: a field is missing or impossible; the message says which.

@@ -1,6 +1,7 @@
 """Worker pool of remote clients: sends every task as bytes to a client node (`client_node.py`).
 
-A `Transport` carries the bytes; nothing here depends on how.
+A `Transport` carries the bytes; this module does not depend on its kind. A turn is a client's work
+on one message.
 
 Used by `cli.deploy`, `deployment.client_registry`, `deployment.main_server`,
 `deployment.main_server_node`, `deployment.server_run` and `deployment.transport.flower`.
@@ -54,28 +55,35 @@ from vergence.wire.encoding import decode
 from vergence.wire.size import bytes_of_arrays, bytes_of_tree
 
 SESSION_SECONDS = 3600.0
-"""Seconds that a client's session may take in a round, where it is served message by message."""
+"""Longest time in seconds of a client's training with the server in a round of split learning."""
 
 
 class ClientLost(Exception):
-    """Raised when no answer came; its message becomes the client's status in the tables."""
+    """Raised when a client does not answer; the message becomes the client's status in tables."""
 
 
 class ReplyRelay(Protocol):
-    """Lets a remote main server serve clients; see `SessionRelay` in `main_server.py`."""
+    """Access to a main server on another machine, which trains the server's part of a network.
+
+    `SessionRelay` in `main_server.py` implements it.
+    """
 
     def serve(
         self, remote: RemoteClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a result for each client, and the server's trained copy, if it counts."""
+        """Let the main server train with the clients of `tasks`.
+
+        Return a result for each client, and the update of the main server's copy; None in place of
+        the update if the training does not count.
+        """
         ...
 
 
 class Transport(Protocol):
-    """Carries a request to a client and brings the answer back; several threads use it at once."""
+    """Connection to clients: sends requests, returns answers; several threads use it at once."""
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Return the client's answer.
+        """Send a request to a client, and return its answer.
 
         Raises:
             ClientLost: no answer came.
@@ -85,7 +93,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class RemoteStateRef:
-    """Pointer to a state on the client's machine; `filed` names the file of the state there."""
+    """Reference to a state on a client's machine; `filed` names the file; None: no state yet."""
 
     filed: StateRef | None
 
@@ -95,17 +103,17 @@ def tell_nobody(_line: str, _event: str, **_about: Any) -> None:
 
 
 CheckedReply = tuple[ClientResult, SealedReply | None]
-"""Result of a turn, and its reply if it counts."""
+"""Result of a client's turn, and the reply; None in place of a reply that does not count."""
 
 
 @dataclass(frozen=True)
 class PartOutcome:
-    """Outcome of one part of a batch.
+    """Results of one part of a batch: of one client, or of a group in split learning.
 
     Attributes:
         results: a result for each client of the part.
         replies: the replies that count, by client.
-        server_copy: the server's trained copy, from a session that counts.
+        server_copy: update of the server's copy in split learning; None if there is none.
     """
 
     results: list[ClientResult]
@@ -113,7 +121,10 @@ class PartOutcome:
     server_copy: SealedReply | None = None
 
     def add_to(self, group: GroupResult, reveal: str) -> None:
-        """Add this part to its group; replies are summed unless the server may see each of them."""
+        """Add this part's results to its group.
+
+        If `reveal` is `each`, the group keeps every reply; otherwise replies are summed.
+        """
         group.results += self.results
         for client, sealed in self.replies.items():
             if reveal == "each":
@@ -151,7 +162,7 @@ class RemoteClients:
         self.drops: list[str] = []
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out a batch's groups at the same time; yield numbers and results in order."""
+        """Carry out a batch's groups in parallel; yield each group's number and result in order."""
         if not batch.tasks:
             return
         # One exchange carries one client's task; a server's copy that serves a group is one session
@@ -179,7 +190,7 @@ class RemoteClients:
                 yield number, group
 
     def _carry_out(self, batch: TaskBatch, tasks: Sequence[ClientTask]) -> PartOutcome:
-        """Carry out one part of a batch: a session with a group, a turn, or an evaluation."""
+        """Carry out one part of a batch: one client's task, or split learning with a group."""
         if batch.kind == "serve":
             if self.relay is not None:
                 results, server_copy = self.relay.serve(self, batch, tasks)
@@ -202,7 +213,10 @@ class RemoteClients:
         return PartOutcome([result], {} if sealed is None else {task.client: sealed})
 
     def _without_guess(self, result: ClientResult) -> ClientResult:
-        """Move the scores of the client's own constant guess from a result into `guesses`."""
+        """Return a result without the scores of the client's own constant prediction.
+
+        These scores, of a baseline without learning, are moved into `guesses`.
+        """
         measured = {point: dict(scores) for point, scores in result.measured.items()}
         for scores in measured.values():
             for name in [name for name in scores if name.startswith(GUESS)]:
@@ -211,7 +225,10 @@ class RemoteClients:
         return replace(result, measured=measured)
 
     def ask(self, kind: str, task: ClientTask, batch: TaskBatch) -> CheckedReply:
-        """Send a request with one message; return its result, and the reply if it counts."""
+        """Send a client one message; return the result, and the reply (None if it does not count).
+
+        `kind` is the kind of request: `turn` or `evaluate`.
+        """
         return self.ask_turns(kind, task, batch)[0]
 
     def ask_turns(
@@ -222,9 +239,16 @@ class RemoteClients:
         like: Mapping[str, Params] | None = None,
         then: tuple[Message, ...] = (),
     ) -> list[CheckedReply]:
-        """Send a request with one message or several; return a result and a reply for each.
+        """Send a client one or several messages in one exchange; return result and reply of each.
 
         The list ends after the first reply that does not count.
+
+        Args:
+            kind: kind of request: `turn` or `evaluate`.
+            task: the client, the first message and the state from which to start.
+            batch: the batch of the task.
+            like: shapes of the trees in replies whose names are not among the trees sent.
+            then: further messages.
         """
         replies = self._exchange(kind, task, batch, like, then)
         if kind == "turn" and replies[-1][0].status != "ok":
@@ -235,7 +259,7 @@ class RemoteClients:
         return replies
 
     def drop_later(self, file: str) -> None:
-        """Let the next request to a client name a state that it may delete."""
+        """Name this state file in the next request to its client, so that the client deletes it."""
         with self.lock:
             self.drops.append(file)
 
@@ -291,7 +315,7 @@ class RemoteClients:
         return replies
 
     def ask_raw(self, client: str, request: bytes) -> bytes | None:
-        """Return a client's answer as bytes; None if no answer came, or one beyond the limit."""
+        """Send a request; return the answer's bytes; None if no answer came or it is too large."""
         try:
             answer = self.line.ask(client, request)
         except ClientLost:
@@ -306,13 +330,13 @@ class RemoteClients:
         known: Mapping[str, Mask],
         templates: Mapping[str, Params],
     ) -> CheckedReply:
-        """Check the answer to one turn; return its result, and the reply if it counts.
+        """Check the answer to one message; return the result, and the reply (None if not valid).
 
         Args:
             data: the answer.
-            request: the turn that was asked for.
+            request: the request with this message alone.
             key: digest of the whole request, which the answer must name.
-            known: masks that the client may omit, as the server has them.
+            known: masks by tree that the server already has, so that the client may omit them.
             templates: trees whose shapes the reply must have.
         """
         note, body = unframed(data)
@@ -351,20 +375,21 @@ class RemoteClients:
         return replace(result, up=up, weight=weights, metrics=dict(sealed.metrics)), sealed
 
     def without_attachments(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
-        """Split a message: the part that this request holds, and the names of trees left out.
+        """Return the message without attachments, and the names of the trees left out.
 
-        Here nothing is left out; a main server leaves out the trees that the aggregator attaches.
+        Nothing is left out here. The main server's subclass leaves out the trees that the
+        aggregator attaches.
         """
         return message, ()
 
     def _known(self, task: ClientTask) -> Mapping[str, Mask]:
-        """Return the masks that client and server share in the state before the task."""
+        """Return the masks by tree that belong to the client's state before the task."""
         if task.file is None:
             return {}
         return self.known_masks.get(task.client, {}).get(task.file, {})
 
     def take_drops(self, client: str) -> tuple[str, ...]:
-        """Return the names of states that a client may delete; each name is sent once."""
+        """Return the names of the state files that a client may delete; each is returned once."""
         with self.lock:
             mine = tuple(f for f in self.drops if f.split(".")[2] == client)
             self.drops[:] = [f for f in self.drops if f not in mine]
@@ -373,7 +398,7 @@ class RemoteClients:
         return mine
 
     def digest(self, client: str, filed: StateRef) -> str:
-        """Ask a client for the SHA-256 of its state.
+        """Ask a client for the SHA-256 of its state, and return it; `filed` names the state.
 
         Raises:
             StateError: no answer came, or a malformed answer.
@@ -390,15 +415,16 @@ class RemoteClients:
         return note["sha"]
 
     def close(self) -> None:
-        """Stop nothing: answers to requests that are still under way are simply not read."""
+        """Do nothing: answers that arrive later are not read."""
 
 
 def quarantine_other_shapes(
     batch: TaskBatch, outcomes: Sequence[PartOutcome]
 ) -> Sequence[PartOutcome]:
-    """Quarantine replies with a tree whose tensors have other shapes than most clients' tree.
+    """Quarantine replies in which a tree's tensors have other shapes than in most replies.
 
-    Only trees that the server did not send are compared, as it knows the shapes of the others.
+    Only trees that the server did not send are compared: the shapes of trees that it sent are
+    checked earlier. Return the outcomes, which are changed in place.
     """
     if batch.kind != "turn":
         return outcomes
@@ -435,7 +461,7 @@ class RemoteStateIndex(ClientStateIndex):
         raise StateError(f"the state of '{client}' lies with the client, not here")
 
     def spare(self) -> None:
-        """Do nothing: no file is overwritten here, and clients delete their own."""
+        """Do nothing: state files are on the clients' machines, and clients delete them."""
 
     def clear(self) -> None:
         """Do nothing: the next request to each client names the files that it may delete."""
@@ -457,17 +483,18 @@ def remote_pool(
     tell: Callable[..., object] = tell_nobody,
     guesses: dict[str, dict[str, float]] | None = None,
 ) -> Callable[[ClientRunner], tuple[RemoteClients, RemoteStateIndex]]:
-    """Return the function by which a run connects to its remote clients.
+    """Return the function that makes the worker pool and the state index of remote clients.
 
     Args:
         line: connection that carries the bytes.
         limit: largest number of bytes of an answer; default: the size of a few models.
-        relay: lets a main server on another machine serve the clients.
-        session_seconds: seconds that a client may be served in a round.
+        relay: access to a main server on another machine; None: the server's part is trained here.
+        session_seconds: longest time in seconds of a client's training with the server in a round
+            of split learning.
         identity: keys of everybody who takes part in secure sums.
         tell: called with a line, an event and a client if an evaluation does not count.
-        guesses: mapping that gets the scores of each client's own constant guess, by client and
-            metric.
+        guesses: mapping that gets the scores of each client's own constant prediction, by client
+            and metric.
     """
 
     def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
@@ -478,7 +505,7 @@ def remote_pool(
 
 
 def remote_people(name: str, counts: Mapping[str, int]) -> Federation:
-    """Return a federation of people whose data are remote.
+    """Return a federation of people whose data are on other machines.
 
     Args:
         name: name of the data set.
@@ -494,7 +521,10 @@ def remote_people(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 class RemoteSessions:
-    """Gives a `ServerSession` access to remote clients; the server's own steps run here."""
+    """Access of a `ServerSession` (split learning) to remote clients.
+
+    The training steps of the server's part run in this process.
+    """
 
     def __init__(self, remote: RemoteClients) -> None:
         self.remote, self.worker, self.channel = remote, remote.runner.worker, DIRECT
@@ -502,12 +532,15 @@ class RemoteSessions:
         self.lock = threading.Lock()
 
     def state_of(self, task: ClientTask) -> ClientState:
-        """Return a pointer to the client's state."""
+        """Return a reference to the client's state, and the masks that belong to the state."""
         filed = None if task.file is None else StateRef(task.file, "", None)
         return ClientState(RemoteStateRef(filed), self.remote._known(task))
 
     def answer(self, ask: Any, progress: float) -> Any:
-        """Compute a step of the server, one session at a time, as all share one network."""
+        """Compute a step of the server's part, and return the answer to the request `ask`.
+
+        Only one session computes at a time, as all sessions share one network.
+        """
         with self.lock:
             return self.worker.answer(ask, progress)
 
@@ -520,15 +553,15 @@ class RemoteSessions:
         like: Mapping[str, Any],
         number: int,
     ) -> Iterator[TurnResult]:
-        """Yield the client's turns, which it takes in one exchange, each under its own stamp.
+        """Send a client messages in one exchange; yield the result of each.
 
         Args:
             task: the client's task in this round.
-            state: pointer to the state that the first turn starts from.
-            messages: one message for each turn.
+            state: reference to the state from which the first message starts.
+            messages: the messages; each gets its own stamp (name in the run).
             batch: the batch of the session.
-            like: trees whose shapes the replies must have.
-            number: number of the first turn in the session, from 1.
+            like: shapes of the trees in replies whose names are not among the trees sent.
+            number: number of the first message in the client's session, from 1.
         """
         first, *then = messages
         pointer, now = (
@@ -564,5 +597,5 @@ class RemoteSessions:
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """Return the pointer to the client's state, which the client has already filed."""
+        """Return the reference to the client's state file and None; the client wrote the file."""
         return state.state.filed if isinstance(state.state, RemoteStateRef) else None, None

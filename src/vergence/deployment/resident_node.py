@@ -1,4 +1,4 @@
-"""Node whose process stays between tasks, since its state is in memory.
+"""Node whose process stays alive between requests, because its state is in memory.
 
 Used by `deployment.aggregator_node`, `deployment.main_server_node` and `deployment.server_run`.
 """
@@ -26,16 +26,19 @@ from vergence.deployment.joined_node import JoinedNode
 from vergence.system.local_sockets import limit_wait, name_of, peer_is_same_user
 
 PROOF_S, PAUSE_S = 5, 0.1
-"""Seconds to wait for a message of an unproven peer, and before accepting again after an error."""
+"""Seconds to wait for the proof of a new peer, and seconds to pause after a failed accept."""
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
-"""Passing reasons why accepting a connection fails: too many open files, or the peer is gone."""
+"""Temporary errors of accepting a connection: too many open files, or the peer is gone."""
 
 
 class ResidentNode(JoinedNode):
-    """Node that answers its tasks over a local socket as long as its folder is joined."""
+    """Node that answers requests over a local socket until its process ends.
+
+    Flower starts a new process for each request; that process passes the request on to this node.
+    """
 
     def listen(self, secret: Path) -> NoReturn:
-        """Answer processes that prove to know this folder's secret, until this process ends."""
+        """Answer requests of processes that know the secret in the file `secret`, without end."""
         key = secret.read_bytes()
         with Listener(socket_name(key), "AF_UNIX", backlog=64) as listener:
             # Each peer proves itself in a thread of its own: one that says nothing would otherwise
@@ -71,12 +74,12 @@ class ResidentNode(JoinedNode):
 
 @dataclass(frozen=True)
 class ResidentConnection:
-    """A task's connection to the node's process, which lives on between tasks."""
+    """Connection from a process with one request to the node's process, which stays alive."""
 
     key: bytes = field(repr=False)
 
     def answer(self, asked: bytes) -> bytes:
-        """Send a request; return the answer."""
+        """Send a request to the node's process, and return the answer."""
         with Client(socket_name(self.key), "AF_UNIX", authkey=self.key) as connection:
             connection.send_bytes(asked)
             return connection.recv_bytes()

@@ -1,7 +1,8 @@
-"""Aggregator's side of sums on shares: it sees the sums' names, not the models of their turns.
+"""Aggregator's side of secure sums: it adds secret shares of replies, and sees no model.
 
-An attempt under way is in memory alone. An aggregator that is restarted has lost it, and in another
-attempt it takes part only if that is the very same sum, by `sum.spent` on its disk.
+The running attempt at a sum is only in memory: a restarted aggregator has lost it. The file
+`sum.spent` lists the sums in which the aggregator took part. It takes part in another attempt only
+if the attempt is at the very same sum.
 
 Used by `deployment.aggregator_node`.
 """
@@ -28,15 +29,16 @@ from vergence.privacy.secure_aggregation.session import Invitation, UsedContribu
 
 
 class SecureSumAggregator:
-    """One aggregator's side of the secure sums of one run.
+    """One aggregator's part in the secure sums of one run.
 
     Args:
-        folder: folder for the list of opened contributions.
+        folder: folder for the list of contributions that were opened.
         name: the aggregator's name.
-        sums: the secure sums of the experiment, over the clients whose keys it has.
+        sums: the rules of the experiment's secure sums, over the clients whose keys the aggregator
+            has.
         identity: the aggregator's own signing key, and the public keys that it trusts.
         method: the method of the run.
-        offered: the trees that the method's server sends.
+        offered: the trees that the method's `offer` returns; they give the shapes of replies.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class SecureSumAggregator:
         self.last_answer: tuple[str, bytes] = ("", b"")
 
     def answer(self, data: bytes) -> bytes:
-        """Answer a message of an attempt; the same request sent again gets the same answer.
+        """Answer a message of an attempt at a sum; a repeated request gets the same answer.
 
         Raises:
             StateError: the message must not be answered; the text says why.
@@ -102,7 +104,10 @@ class SecureSumAggregator:
             raise StateError(f"this is no message of a sum ({fault})") from error
 
     def _terms(self, facts: Mapping[str, Any]) -> AdditiveParams:
-        """Return an attempt's terms, which hold a digest of the question; clients sign it, too."""
+        """Return the terms of an attempt from a message's facts.
+
+        The terms contain a digest of the request to the clients. Clients sign the same terms.
+        """
         attempt, threshold = facts.get("attempt"), facts.get("threshold")
         about, request = bytes.fromhex(str(facts.get("about"))), printable(facts.get("request"))
         verb = request.split(".")[1:2]

@@ -1,8 +1,9 @@
 """Client's side of secure sums. All state is on disk: each message may come to a new process.
 
-`sum.row` holds the client's contribution to the sum of its last turn, `sum.attempt` the secrets of
-an attempt under way, `sum.spent` the contributions that were opened, each with its sum; in sums on
-shares, the row that was contributed. Nobody else may read these files.
+A row is the client's contribution to one sum: its reply as a vector of 64-bit integers. `sum.row`
+holds the row of the client's last turn (its work on one message). `sum.attempt` holds the secrets
+of the running attempt at a sum. `sum.spent` lists the contributions that were opened, each with its
+sum; in sums on shares, also the row that was contributed. Nobody else may read these files.
 
 Used by `deployment.client_node` and `deployment.secure_sum_aggregator`.
 """
@@ -39,7 +40,13 @@ from vergence.privacy.secure_aggregation.session import Invitation, UsedContribu
 @tagged("Row")
 @dataclass(frozen=True)
 class StoredRow:
-    """Contribution of a client to one sum: the stamp of its turn, the question, and the words."""
+    """A client's contribution to one secure sum.
+
+    Attributes:
+        stamp: name of the client's turn in the run.
+        question: the sum to which the row belongs.
+        words: the client's reply as a vector of 64-bit integers.
+    """
 
     stamp: str
     question: SumQuestion
@@ -47,17 +54,18 @@ class StoredRow:
 
 
 class SecureSumClient:
-    """A client's side of the secure sums of one run.
+    """A client's part in the secure sums of one run.
 
     Args:
-        folder: folder for the files named above.
+        folder: folder for the files `sum.row`, `sum.attempt` and `sum.spent`.
         client: the client's name.
-        sums: the secure sums that the experiment asks for.
+        sums: the rules of the experiment's secure sums.
         identity: the client's signing key, and the public keys that it trusts.
-        lasting: whether files are written durably, so that they survive a power cut.
-        book: the client's own log of its privacy budget, where noise hides people (`user`). It is
-            written before a contribution leaves, because a server could forget its own log.
-        user: the settings of that noise.
+        lasting: whether files are written so that they survive a power cut.
+        book: the client's own log of its privacy budget, in runs in which noise hides people
+            (`privacy.user`). An entry is written before a contribution leaves the client, because a
+            server could lose its own log. None: no log.
+        user: the settings of this noise; None: no noise.
     """
 
     def __init__(
@@ -76,7 +84,10 @@ class SecureSumClient:
         self.spent = UsedContributions(SecureSumFiles(folder / "sum.spent"))
 
     def store_row(self, stamp: str, form: ReplyLayout, message: Message, words: Words) -> None:
-        """Store the contribution to the sum of a message's replies; end an attempt under way."""
+        """Store the client's contribution to the sum of the replies to a message.
+
+        A running attempt at an older sum ends.
+        """
         # Secrets of an attempt on an older row must not be used with this row.
         self.attempt.unlink(missing_ok=True)
         tensor = torch.from_numpy(words.view("<i8"))
@@ -84,10 +95,12 @@ class SecureSumClient:
         write_whole(self.row, pack(row), lasting=self.lasting, secret=True)
 
     def record_question(self, form: ReplyLayout, message: Message, file: str | None) -> None:
-        """Record a sum's question, and the state to which it is put, before the turn is taken.
+        """Record which message a sum is about, and from which state file the client starts.
+
+        The client node calls this before it handles the message.
 
         Raises:
-            Refused: another question was asked under the same name before.
+            Refused: another message was recorded under the same sum's name before.
         """
         # Two questions under one name would give a server two rows of one person, and with the
         # others' rows alike, the difference of the two sums is that person's.
@@ -97,11 +110,11 @@ class SecureSumClient:
         )
 
     def has_contributed(self, request: str) -> bool:
-        """Return whether this client's words went into this sum of the run, or were about to go."""
+        """Return whether this client's reply went into the sum `request`, or may have gone."""
         return self.spent.gave(contribution(self.identity.run, request))
 
     def _charge(self, question: SumQuestion) -> None:
-        """Record what a contribution spends of this person's privacy budget, before it leaves."""
+        """Record what a contribution costs of this person's privacy budget, before it is sent."""
         level = self.sums.level
         if self.book is None or self.user is None or level is None or not question.words:
             return
@@ -109,7 +122,12 @@ class SecureSumClient:
         self.book.charge(entry, self.user)
 
     def answer(self, stamp: str, facts: Mapping[str, Any], message: SumRequest) -> bytes:
-        """Answer a message of an attempt at the sum of a turn's replies, each message once.
+        """Answer a message of an attempt at a sum; each message is answered only once.
+
+        Args:
+            stamp: name of the client's turn whose reply goes into the sum.
+            facts: number and settings of the attempt.
+            message: the protocol message.
 
         Raises:
             StateError: the message must not be answered; the text says why.
@@ -139,7 +157,7 @@ class SecureSumClient:
         return pack(answer)
 
     def _pairwise_step(self, terms: PairwiseParams, words: Words, message: SumRequest) -> bytes:
-        """Take the next step of an attempt at a sum with pairwise masks."""
+        """Take the next step of an attempt at a sum with pairwise masks; return the answer."""
         identity = self.identity
         assert identity.sign is not None
         client = PairwiseClient(
@@ -164,7 +182,7 @@ class SecureSumClient:
 
 
 class SecureSumFiles(MutableMapping[str, str]):
-    """Mapping whose items are lines of a file; an item is on the disk as soon as it is set."""
+    """Mapping stored as lines of a file; an item is on the disk as soon as it is set."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -31,29 +31,29 @@ from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
 
 
 class SumClients(Protocol):
-    """Access to remote clients, as a secure sum needs it."""
+    """The access to remote clients that a secure sum needs; `RemoteClients` implements it."""
 
     limit: int
 
     @property
     def runner(self) -> ClientRunner:
-        """The clients' runner, which knows the layouts of replies and the names of states."""
+        """The object that knows the layouts of replies and the names of states."""
         ...
 
     def ask_raw(self, client: str, request: bytes) -> bytes | None:
-        """Return a client's answer as bytes; None if no answer came, or one beyond the limit."""
+        """Send a request; return the answer's bytes; None if no answer came or it is too large."""
         ...
 
     def drop_later(self, file: str) -> None:
-        """Let the next request to a client name a state that it may delete."""
+        """Name this state file in the next request to its client, so that the client deletes it."""
         ...
 
 
 class SecureSumServer:
-    """Asks remote clients, and aggregators if there are any, for a secure sum.
+    """Runs secure sums over the replies of remote clients, with aggregators if there are any.
 
     Raises:
-        ConfigError: the clients' keys are not known.
+        ConfigError: `identity` is None: the clients' keys are not known.
     """
 
     def __init__(self, remote: SumClients, sums: SecureSum, identity: PartyIdentity | None) -> None:
@@ -66,11 +66,13 @@ class SecureSumServer:
     def sum_replies(
         self, batch: TaskBatch, results: Sequence[ClientResult]
     ) -> Iterator[tuple[int, GroupResult]]:
-        """Sum the replies of a batch without seeing any of them; yield each group's result.
+        """Sum the replies of a batch without seeing any single reply.
+
+        Yield number and result of each of the batch's groups.
 
         Args:
-            batch: the batch of turns, which the clients have taken.
-            results: the results so far, in the order of the batch's tasks.
+            batch: the batch of tasks, which the clients have carried out.
+            results: the clients' results so far, in the order of the batch's tasks.
         """
         first = batch.tasks[0].message
         form = self.remote.runner.layout(first, batch.templates)
@@ -96,7 +98,7 @@ class SecureSumServer:
     def _ask_all(
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Send a message to each of some nodes; return the valid answers, by node."""
+        """Send each node its message in `asked`; return the valid answers, by node."""
         facts: dict[str, Any] = {
             name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")
         }
@@ -111,7 +113,7 @@ class SecureSumServer:
     def _ask_one(
         self, batch: TaskBatch, sent: Message, client: str, message: SumRequest
     ) -> SumAnswer | None:
-        """Ask one node; return its answer, or None if it gave no valid answer."""
+        """Send one node its message; return the answer, or None if there is no valid answer."""
         request = pack(ClientRequest("say", client, sent, batch.stamp, sum_message=message))
         data = self.remote.ask_raw(client, request)
         try:

@@ -1,4 +1,4 @@
-"""Apps that Flower looks up by name: the run of a server's folder, and a client's node.
+"""Apps that Flower finds by name: the run of a server's folder, and a client's node.
 
 Used by `deployment.flower_app`, `deployment.launcher` and `deployment.transport.flower_processes`.
 """
@@ -74,12 +74,12 @@ MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
 
 
 def this_folder() -> Path:
-    """Return the folder of this process's server or node."""
+    """Return the folder of the server or node that runs in this process."""
     return Path(os.environ[FOLDER])
 
 
 def __getattr__(name: str) -> Any:
-    """Return the Flower app of a server or a node; Flower looks them up by name."""
+    """Return the Flower app of a server or of a client; Flower looks up these names."""
     if name == "server":
         from vergence.deployment.transport.wakeups import Wakeups  # an ordinary app does without
 
@@ -92,12 +92,18 @@ def __getattr__(name: str) -> Any:
 
 
 def run_server(line: flower.GridTransport, _: Any) -> None:
-    """Run this process's folder to its end, over a connection to the nodes."""
+    """Run the server in this process's folder until the experiment ends.
+
+    `line` is the connection to the nodes.
+    """
     run_folder(this_folder(), line, ServerRun)
 
 
 def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:
-    """Run a server's folder to its end; if the run stops before, the events say why."""
+    """Run the server in a folder until the experiment ends; record why, if it stops before.
+
+    `kind` is the class of the run; `line` is the connection to the nodes.
+    """
     try:
         kind(folder, line).run()
     except VergenceError as error:
@@ -109,7 +115,7 @@ class ServerRun:
     """Run of a server: waits for the clients, then runs every method and seed."""
 
     fit = staticmethod(deployable)
-    """Check of the experiment that the folder holds."""
+    """Function that checks and adapts the experiment in the folder."""
 
     def __init__(self, folder: Path, line: flower.GridTransport) -> None:
         self.folder, self.line = folder, line
@@ -134,7 +140,7 @@ class ServerRun:
         )
 
     def genuine(self, client: str, data: bytes, signature: str) -> bool:
-        """Return whether a signature is a client's."""
+        """Return whether a signature of `data` is genuine, that is made with the client's key."""
         return genuine(self.folder / "keys" / f"{client}.pub", data, signature)
 
     def revoked(self, client: str) -> bool:
@@ -142,7 +148,7 @@ class ServerRun:
         return not (self.folder / "keys" / f"{client}.pub").is_file()
 
     def awaited(self) -> int:
-        """Return the number of clients that the run waits for."""
+        """Return the number of clients for which the run waits before it begins."""
         return clients_to_wait_for(self.folder, self.side)
 
     def tell(self, line: str, event: str = "note", **about: Any) -> None:
@@ -150,7 +156,7 @@ class ServerRun:
         tell(self.folder, line, event, **about)
 
     def run(self) -> None:
-        """Wait for the quorum, then run every method and seed that is not finished."""
+        """Wait until enough clients are connected, then run each unfinished method and seed."""
         out, origin = self.folder / "run", TableOrigin({"deployment": self.transport()})
         experiment = replace(self.experiment, origin=origin)
         follower = RoundCallback(
@@ -175,9 +181,10 @@ class ServerRun:
             self.registry.close()
 
     def members(self, facts_of: Mapping[str, Mapping[str, Any]]) -> Federation:
-        """Return the federation as it was when the run began, so that a resumed run has the same.
+        """Return the federation as it was when the run began; a resumed run gets the same one.
 
-        A client whose data have changed since then is not asked again; the others continue.
+        `facts_of` holds what connected clients report about themselves. A client whose data have
+        changed since the beginning takes no further part.
         """
         file = self.folder / MEMBERS
         if not file.exists():
@@ -204,16 +211,19 @@ class ServerRun:
         )
 
     def warn(self, text: str) -> None:
-        """Record a warning, after which the run goes on."""
+        """Record a warning; the run continues."""
         self.tell(text, "warning")
 
     def round_done(self, report: RoundReport) -> None:
-        """Record a finished round; refuse to keep one in which no reply counted."""
+        """Record a finished round; raise an error if no reply counted in it.
+
+        The round loop calls this after every round.
+        """
         self.tell_round(report)
         self.refuse_silence(report.round, report.metrics)
 
     def write_guesses(self) -> None:
-        """Write priors.csv, in which `compare` finds the baseline without learning."""
+        """Write priors.csv, from which `compare` reads the baseline without learning."""
         rows = [
             (OWN_CONSTANT, client, metric, repr(value))
             for client, found in sorted(self.guesses.items())
@@ -224,7 +234,10 @@ class ServerRun:
             results.write_csv(file, TABLES["priors.csv"], rows)
 
     def finished(self, label: str, path: Path) -> None:
-        """Seal the results of a method, and record them for the operator."""
+        """Seal a finished method's results (write checksums), and record them for the operator.
+
+        The runner of the methods calls this after each method.
+        """
         # Clients score their constants in the same evaluations as their models.
         self.write_guesses()
         checksums.seal(path)
@@ -248,7 +261,7 @@ class ServerRun:
         """Stop a run after a round in which no reply counted, so that the round can be repeated.
 
         Raises:
-            PartialRun: says why replies were lost.
+            PartialRun: no reply counted; the message says why replies were lost.
         """
         # Some refusals come again each time: a contribution is opened only once, and an owner's
         # limit does not grow. Repeating such a round would end the run here for ever.
@@ -260,7 +273,7 @@ class ServerRun:
             raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
 
     def tell_result(self, label: str, path: Path) -> None:
-        """Record the result of a finished method, if people were measured."""
+        """Record the result of a finished method, if people were evaluated."""
         headline = self.experiment.task(0).headline
         people = results.person_means(path).get(headline, {})
         if people:
@@ -294,7 +307,16 @@ class ServerRun:
 
 
 def compare_with_constant(mean: float, constants: Sequence[float], lower_is_better: bool) -> str:
-    """Return a comparison of the models' mean with the clients' own constants; "" if unknown."""
+    """Return a text that compares the models' mean with that of constant predictions.
+
+    Args:
+        mean: mean over people of the models' headline metric.
+        constants: the metric of each person's own constant prediction.
+        lower_is_better: whether lower values of the metric are better.
+
+    Returns:
+        The text; "" if a constant's metric is not known.
+    """
     if not constants or not all(map(math.isfinite, constants)):
         return ""
     constant = sum(constants) / len(constants)
@@ -328,7 +350,7 @@ def read_sample_counts(file: Path, clients: Sequence[str]) -> dict[str, int]:
 
 
 def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
-    """Append one exchange to exchanges.csv; on a full disk the line is lost, not the run."""
+    """Append size and time of one exchange to exchanges.csv; write errors are ignored."""
     rows = [[f"{time.time():.3f}", *vars(exchange).values()]]
     with suppress(OSError), open_for_append(folder / EXCHANGES) as file:
         if not file.tell():
@@ -338,7 +360,10 @@ def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
 
 @cache
 def this_node() -> Any:
-    """Return this process's node, or a connection to it, so that a client reads its data once."""
+    """Return the node of this process, or a connection to the node's process.
+
+    The node is made only once, so that a client reads its data once.
+    """
     side = settings(this_folder(), ClientSide)
     return (
         ResidentConnection((this_folder() / SECRET).read_bytes())
@@ -354,7 +379,16 @@ def main(
     secret: str,
     root: str,
 ) -> None:
-    """Run a single task, or all tasks of a server or node until the parent process ends."""
+    """Run one task, or all tasks of a server or node until the parent process ends.
+
+    Args:
+        role: what this process does. `server`, `client`: run all tasks. `resident`: answer as a
+            main server or aggregator. `task-server`, `task-client`: run a single task.
+        parent: id of the parent process.
+        address: address of Flower's process that hands out tasks.
+        secret: file of the secret that the processes of the folder share.
+        root: file of the authority's certificate; "": without TLS.
+    """
     from vergence.deployment.transport import flower_processes  # an ordinary app does without
 
     flower_processes.begin(int(parent))

@@ -1,7 +1,7 @@
-"""Quota of made-up samples that an owner's teacher answers: counted, limited and written down.
+"""Limit on the generated samples for which a client's teacher network returns outputs.
 
-The count is a file in the client's folder that only grows, and not part of the client's state: a
-server decides which state a turn starts from, and could otherwise reset the count.
+The count is kept in a file in the client's folder that only grows. It is not part of the client's
+state: a server decides from which state a client starts, and could otherwise reset the count.
 
 Used by `deployment.client_app`.
 """
@@ -27,20 +27,20 @@ from vergence.system.file_locks import lock
 FILE = "asked.csv"
 COLUMNS = ("time", "mark", "what", "samples")
 Entry = tuple[float, str, int]
-"""Time of a question, digest of its request, and its number of samples."""
+"""Time of a request in seconds since 1970, the request's digest, and its number of samples."""
 MINUTE = 60.0
 MADE = "made"
-"""Name of the tree of made-up samples, a row each."""
+"""Name of the tree that holds generated samples, one per row."""
 
 
 @dataclass(frozen=True)
 class TeacherQuota:
-    """Log of the questions to a client's teacher, in the client's folder.
+    """Log and limits of the requests to a client's teacher network for outputs.
 
     Attributes:
         folder: the client's folder, which holds the log as `asked.csv`.
-        most: largest number of samples answered in all; 0: any number.
-        a_minute: largest number of samples answered in a minute; 0: any number.
+        most: largest number of samples answered in all; 0: no limit.
+        a_minute: largest number of samples answered in a minute; 0: no limit.
         clock: returns the seconds since 1970.
     """
 
@@ -50,10 +50,12 @@ class TeacherQuota:
     clock: Callable[[], float] = time.time
 
     def count(self, request: ClientRequest, mark: str) -> None:
-        """Record a request's samples before they are answered; the same request counts once.
+        """Record the number of a request's samples before they are answered.
+
+        `mark` is the request's digest: a repeated request counts once.
 
         Raises:
-            StateError: the client does not answer this number of samples, in all or in a minute.
+            StateError: the samples would exceed a limit.
         """
         samples = sum(samples_in(message) for message in (request.message, *request.then))
         if not samples:
@@ -80,11 +82,13 @@ class TeacherQuota:
             settle(self.folder)
 
     def check_limits(self, entries: Sequence[Entry], now: float, samples: int) -> None:
-        """Refuse samples beyond a limit.
+        """Refuse a request whose samples would exceed a limit.
+
+        `entries` are the earlier requests; `now` is the time in seconds since 1970.
 
         Raises:
-            StateError: there are too many samples; `ENOUGH` and `LATER` tell the server whether to
-                wait. The text is sent to the server, and so it names no path.
+            StateError: there are too many samples. The text goes to the server, and names no path.
+                It begins with `ENOUGH` or `LATER`, which tells the server whether to wait.
         """
         before = sum(number for _, _, number in entries)
         if self.most and before + samples > self.most:
@@ -115,7 +119,7 @@ class TeacherQuota:
             )
 
     def entries(self) -> list[Entry]:
-        """Return the entries of the log; a torn last line is left out.
+        """Return the entries of the log; an incomplete last line is left out.
 
         Raises:
             StateError: the file is damaged.
@@ -125,7 +129,10 @@ class TeacherQuota:
 
 
 def whole_lines(data: bytes) -> bytes:
-    """Return the whole lines of a log; a question whose line was torn was not answered."""
+    """Return the complete lines of a log.
+
+    A request whose line is incomplete was not answered.
+    """
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -153,6 +160,6 @@ def encode_lines(*lines: Sequence[object]) -> bytes:
 
 
 def samples_in(message: Message) -> int:
-    """Return the number of generated samples about which a message asks."""
+    """Return the number of generated samples in a message."""
     tree = message.trees.get(MADE)
     return 0 if tree is None else max((len(t) for t in tree.values() if t.ndim), default=0)

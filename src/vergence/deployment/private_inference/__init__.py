@@ -1,1 +1,1 @@
-"""Private prediction on machines of their own: the owner's folders, parties, and clients."""
+"""Private prediction on several machines: the folders that the owner makes, parties, clients."""

@@ -1,4 +1,8 @@
-"""Agreement of the parties and clients of a private prediction, and the folder of one of them.
+"""Agreement of the parties and clients of a private prediction, and the folder of each.
+
+In a private prediction, several parties hold shares of a network and compute on shares of images.
+Correlations are random numbers that the network's owner dealt for one image each; each may be used
+only once.
 
 Used by `deployment.private_inference.client`, `deployment.private_inference.connection`,
 `deployment.private_inference.party` and `deployment.private_inference.sharing`.
@@ -33,26 +37,27 @@ T = TypeVar("T")
 AGREEMENT, PARTIES, LEDGER = "agreement.json", "parties.toml", "used.json"
 SEED, WEIGHTS, MATERIAL = "seed", "weights.npz", "material"
 CERTIFICATES, KEYS, CLIENTS = "certificates", "keys", "clients"
-"""Folders of the parties' certificates and public keys, and of the clients who may ask."""
+"""Subfolders: the parties' certificates, their public keys, and the clients' public keys."""
 MOST_IMAGES = 64
-"""Most images in one question."""
+"""Largest number of images in one question of a client."""
 # A malicious party or client can claim that more material was used than was: everybody skips it.
 AHEAD = 256
-"""Most images that a question may skip, and so the most that one lie can use up."""
+"""Largest number of unused images that a question may skip; a false claim wastes at most these."""
 PURPOSE = "vergence private prediction"
 ShortText = Annotated[str, MaxLen(200)]
 
 
 @dataclass(frozen=True)
 class PredictionAgreement:
-    """Terms that a network's owner, its parties and all clients have in common.
+    """Facts that are the same for a network's owner, its parties and all clients.
 
     Attributes:
-        number: random number of this dealing.
+        number: random number of this dealing of folders by the owner.
         network: layers and shapes.
-        fraction: bits after the binary point.
-        images: number of images for which correlations were dealt.
-        parties: for each party, in order, the SHA-256 of its authority's certificate and its key.
+        fraction: number of bits after the binary point in fixed-point numbers.
+        images: number of images for which correlations (random numbers, used once) were dealt.
+        parties: for each party, in order: the SHA-256 of the certificate of its own authority, and
+            the SHA-256 of its public key.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -64,7 +69,7 @@ class PredictionAgreement:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the whole agreement; equal for everybody with folders of one dealing."""
+        """SHA-256 of the whole agreement; equal in all folders that the owner made together."""
         return hashlib.sha256(
             json.dumps(asdict(self, dict_factory=with_stored_field_names), sort_keys=True).encode()
         ).hexdigest()
@@ -72,14 +77,14 @@ class PredictionAgreement:
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of one question, on which its client and all parties must agree.
+    """Terms of one question, on which the client and all parties must agree.
 
     Attributes:
-        agreement: digest of the agreement.
-        session: random number that the client chose.
+        agreement: digest of the `PredictionAgreement`.
+        session: random number that the client chose for this question.
         client: name of the client.
         start: number of the first image whose correlations are used.
-        images: number of images.
+        images: number of images in the question.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -92,7 +97,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Greeting:
-    """First message of a party to anybody: its name, and a random number to be signed."""
+    """First message of a party to anybody who connects.
+
+    It holds the party's name, the digest of its agreement, and a random number to be signed.
+    """
 
     __pydantic_config__: ClassVar = STRICT
     party: ShortText
@@ -102,9 +110,9 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Hello:
-    """Answer to a greeting: name, terms, and a signature of both and of the greeting.
+    """Answer to a party's greeting: role, name, terms, and a signature over these and the greeting.
 
-    A client that does not yet know which images have unused correlations sends no terms.
+    A client that does not yet know which correlations are unused sends no terms.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -115,7 +123,7 @@ class Hello:
 
     @staticmethod
     def signed_text(greeting: Greeting, role: str, name: str, terms: Terms | None) -> bytes:
-        """Return the text to be signed."""
+        """Return the text that a hello's signature covers."""
         # The greeting's nonce is in it, so that a recorded hello opens no second connection; the
         # purpose is, so that no signature made for something else can be used here.
         about = None if terms is None else asdict(terms)
@@ -124,17 +132,17 @@ class Hello:
 
 @dataclass(frozen=True)
 class UnusedMaterial:
-    """Answer of a party to a client without terms: number of the next unused image."""
+    """Answer of a party to a hello without terms: number of the next image that is unused."""
 
     __pydantic_config__: ClassVar = STRICT
     next: Annotated[int, Ge(0)]
 
 
 def parsed(kind: type[T], text: bytes | str, who: str) -> T:
-    """Return a record from its JSON text.
+    """Return a record of the class `kind` from its JSON text.
 
     Raises:
-        StateError: the text is not such a record; the message names its sender.
+        StateError: the text is no such record; the message names the sender `who`.
     """
     try:
         return TypeAdapter(kind).validate_json(text)
@@ -145,13 +153,16 @@ def parsed(kind: type[T], text: bytes | str, who: str) -> T:
 
 
 def new_nonce() -> str:
-    """Return 128 random bits."""
+    """Return 128 random bits as hexadecimal text."""
     return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Content of `parties.toml`: the folder's owner, and the address of each party."""
+    """Content of `parties.toml`: the name of the folder's party or client, and all addresses.
+
+    `parties` maps each party to its address.
+    """
 
     __pydantic_config__: ClassVar = STRICT
     name: str
@@ -160,7 +171,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class PrivateFolder:
-    """Folder of a party or a client, as the network's owner made it.
+    """Folder of a party or a client, which the network's owner made.
 
     Raises:
         StateError: a file is missing or damaged, or belongs to another dealing of correlations.
@@ -180,7 +191,7 @@ class PrivateFolder:
 
     @cached_property
     def agreement(self) -> PredictionAgreement:
-        """The common agreement, checked against this folder's certificates and keys."""
+        """The agreement of all parties, checked against this folder's certificates and keys."""
         agreed = parsed(PredictionAgreement, self._text(AGREEMENT), str(self.path / AGREEMENT))
         if agreed.fraction != FRACTION:
             raise StateError(f"{self.path}: numbers of {agreed.fraction} bits; here {FRACTION}")
@@ -196,7 +207,7 @@ class PrivateFolder:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Name of this folder's owner and addresses of the parties, checked."""
+        """Name of this folder's party or client and addresses of all parties, checked."""
         try:
             addresses = TypeAdapter(Addresses).validate_python(tomllib.loads(self._text(PARTIES)))
         except (ValidationError, tomllib.TOMLDecodeError) as error:
@@ -212,13 +223,13 @@ class PrivateFolder:
 
     @property
     def name(self) -> str:
-        """Name of this folder's owner."""
+        """Name of the party or client that this folder belongs to."""
         return self.addresses.name
 
     def certificate(self, party: str) -> Path:
-        """Return the path of the certificate of a party's own authority.
+        """Return the path of the certificate of a party's own certificate authority.
 
-        The authority signed this party's TLS certificate, and nothing else.
+        This authority signed the party's TLS certificate, and no other certificate.
         """
         return self._public(party)[0]
 
@@ -228,17 +239,20 @@ class PrivateFolder:
         return signer(self.path / NODE)
 
     def hello(self, greeting: Greeting, role: Literal["client", "party"], terms: Terms) -> Hello:
-        """Answer a greeting with the terms of a question."""
+        """Return the signed answer to a greeting, with the terms of a question."""
         text = Hello.signed_text(greeting, role, self.name, terms)
         return Hello(role, self.name, terms, self.sign(text))
 
     def introduction(self, greeting: Greeting) -> Hello:
-        """Answer a greeting as a client that first asks for the next unused image."""
+        """Return a client's signed answer to a greeting, without terms.
+
+        With it, the client asks which image is the next unused one.
+        """
         text = Hello.signed_text(greeting, "client", self.name, None)
         return Hello("client", self.name, None, self.sign(text))
 
     def is_genuine(self, greeting: Greeting, hello: Hello) -> bool:
-        """Return whether a hello answers this greeting, signed by a key that this folder knows."""
+        """Return whether a hello answers this greeting and is signed by a key in this folder."""
         known = {path.stem: path for path in (self.path / PLACES[hello.role]).glob("*.pub")}
         text = Hello.signed_text(greeting, hello.role, hello.name, hello.terms)
         return hello.name in known and genuine(known[hello.name], text, hello.signature)
@@ -253,15 +267,16 @@ def digest_of(path: Path) -> str:
 
 
 def write_addresses(folder: Path, name: str, parties: Mapping[str, str]) -> None:
-    """Write the file of addresses."""
+    """Write `parties.toml`: the name of the folder's party or client, and all addresses."""
     table: dict[str, Any] = {"name": name, "parties": dict(parties)}
     (folder / PARTIES).write_text(tomli_w.dumps(table), encoding="utf-8", newline="\n")
 
 
 class MaterialLedger:
-    """Number of the next image with unused correlations, which only grows.
+    """File with the number of the next image whose correlations are unused; it only grows.
 
-    Correlations that are used for two images would show a party the difference of the images.
+    Correlations are random numbers that mask an image. Used for two images, they would show a party
+    the difference of the images.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -272,7 +287,7 @@ class MaterialLedger:
         """Number of the first unused image.
 
         Raises:
-            StateError: the file does not contain it.
+            StateError: the file is missing or damaged.
         """
         try:
             image = json.loads(self._file.read_text(encoding="utf-8"))["next"]
@@ -289,8 +304,11 @@ class MaterialLedger:
     def check(self, terms: Terms, images: int) -> None:
         """Refuse a question whose correlations were already used, or never dealt.
 
+        `images` is the number of images for which correlations were dealt.
+
         Raises:
-            StateError: says which of the two, and the next unused image.
+            StateError: the correlations were used or never dealt, or the question skips too many
+                images; the message says which.
         """
         if terms.start < self.next:
             raise StateError(
@@ -314,10 +332,10 @@ class MaterialLedger:
             )
 
     def spend(self, terms: Terms, images: int) -> None:
-        """Record durably that a question's correlations are used, before any of them is.
+        """Record on disk that a question's correlations are used; called before they are used.
 
         Raises:
-            StateError: the correlations were used before, or never dealt.
+            StateError: as in `check`.
         """
         self.check(terms, images)
         text = json.dumps({"next": terms.start + terms.images}).encode()

@@ -1,4 +1,4 @@
-"""Client of a private prediction: shares images among the parties, and adds their answers.
+"""Client of a private prediction: splits images into shares for the parties, adds their answers.
 
 Used by `cli.runs` and `deployment.private_inference.sharing`.
 """
@@ -39,18 +39,18 @@ from vergence.tasks.gaze_angle import GazeAngle
 
 T = TypeVar("T")
 AFTERWORDS = 1.0
-"""Seconds to wait for the other parties' reasons after one has failed."""
+"""Seconds to wait for other parties' error messages after one party has failed."""
 
 
 @dataclass(frozen=True)
 class PrivateAnswer:
-    """Answers to a question, and their cost.
+    """Answers to a client's question, and their cost.
 
     Attributes:
-        values: `[n, answers]`.
-        seconds: seconds from connecting to the last share of the answers.
-        sent: bytes to all parties.
-        received: bytes from all parties.
+        values: the network's outputs, `[images, outputs]`.
+        seconds: time from connecting to the last share of the answers.
+        sent: number of bytes sent to all parties.
+        received: number of bytes received from all parties.
     """
 
     values: NDArray[np.float64]
@@ -60,7 +60,10 @@ class PrivateAnswer:
 
 
 def make_shares(values: Words, parties: int) -> list[Words]:
-    """Split words into shares that add up to them; all but the first are uniformly random."""
+    """Split 64-bit integers into one share per party; the shares add up to the integers.
+
+    All shares except the first are uniformly random.
+    """
     # The randomness is the system's: whoever could guess a generator's seed would read the images
     # from a single party's share.
     others = [
@@ -71,11 +74,11 @@ def make_shares(values: Words, parties: int) -> list[Words]:
 
 
 async def gather_or_fail(talks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Wait for coroutines, one for each party; return their results.
+    """Wait for coroutines, one for each party; return their results in order.
 
     Raises:
-        StateError: a coroutine failed; the message has the reasons of all that failed within
-            another second.
+        StateError: a coroutine failed; the message holds its error, and the errors of others that
+            failed within the next second.
     """
     tasks = [asyncio.ensure_future(talk) for talk in talks]
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -92,16 +95,16 @@ async def gather_or_fail(talks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 async def ask(
     folder: PrivateFolder, x: NDArray, side_inputs: NDArray, patience: float = PATIENCE
 ) -> PrivateAnswer:
-    """Ask the parties about images.
+    """Have the parties compute the network's outputs for images, and return the outputs.
 
     Args:
         folder: the folder of a client.
-        x: images in the form that the network takes, `[n, ...]`.
-        side_inputs: inputs of a later stage, such as head poses `[n, numbers]`.
+        x: images as the network takes them, `[n, ...]`.
+        side_inputs: inputs of a later stage of the network, such as head poses, `[n, numbers]`.
         patience: seconds to wait for each message.
 
     Raises:
-        ConfigError: inputs have another shape, or are too large.
+        ConfigError: inputs have another shape than the network's, or are too large.
         StateError: a party cannot be reached, refuses, or sends a message other than the one
             expected.
     """
@@ -147,7 +150,7 @@ async def ask(
 
 
 def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> PrivateAnswer:
-    """Write the gaze in the eye images of an npz file; no party learns anything about them.
+    """Predict the gaze in the eye images of an npz file; no party learns the images or the gaze.
 
     Args:
         folder: a client's folder, made by `vergence privacy share`.
@@ -156,10 +159,9 @@ def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> 
         patience: seconds to wait for each message.
 
     Raises:
-        ConfigError: images have another shape.
-        DataError: the file is unusable.
-        StateError: as in `ask`; also if the answer is not an angle, as a party sent something
-            wrong.
+        ConfigError: images have another shape than the network's.
+        DataError: the file cannot be read, or lacks a column.
+        StateError: as in `ask`; also if an answer is no angle, because a party sent wrong numbers.
     """
     place = PrivateFolder(folder)
     # Read before the images: a run directory in place of a client's folder is refused first.

@@ -1,4 +1,4 @@
-"""TLS connections of a private prediction, whose frames are refused before they are read.
+"""TLS connections of a private prediction; wrong frames are refused before their content is read.
 
 Used by `deployment.private_inference.client` and `deployment.private_inference.party`.
 """
@@ -20,23 +20,26 @@ from vergence.errors import StateError, printable
 
 T = TypeVar("T")
 HEADER = struct.Struct(">cIQ")
-"""Kind of a frame, its step, and how many bytes follow."""
+"""Header of a frame: kind, number of the step, and number of bytes that follow."""
 WORDS, DATA, FAULT = b"w", b"d", b"f"
 SHORT = 4096
-"""Most bytes of a record, or of the reason of a fault."""
+"""Largest number of bytes of a record, or of the text of an error."""
 HANDSHAKE = 10.0
 """Seconds for a TLS handshake, and for the first message of both sides."""
 FAREWELL = 1.0
-"""Seconds for the last bytes to leave, and for TLS to close."""
+"""Seconds to wait until the last bytes are sent and TLS is closed."""
 EXPIRED = 10
 """OpenSSL's error number for an expired certificate."""
 PINNED = "localhost"
-"""Name that each certificate has besides its host's. Each party has an authority of its own, which
-signed one certificate: whoever has its key is that party, wherever it may have moved."""
+"""Host name in every party's certificate, besides the party's own host.
+
+Each party has its own certificate authority, which signed a single certificate. Whoever has that
+certificate's key is the party, even if the party has moved to another host.
+"""
 
 
 class Line:
-    """One connection that carries frames.
+    """One connection that carries frames (header and content).
 
     Args:
         reader: the connection's reader.
@@ -56,7 +59,7 @@ class Line:
         self.sent = self.received = 0
 
     async def with_timeout(self, talk: Awaitable[T]) -> T:
-        """Wait at most `patience` seconds for a read or a write.
+        """Wait at most `patience` seconds for a read or a write, and return its result.
 
         Raises:
             StateError: the operation took longer, or the connection broke.
@@ -89,10 +92,11 @@ class Line:
         Args:
             kind: the expected kind of frame.
             step: the expected step.
-            exact: the expected number of bytes; default: at most those of a record.
+            exact: the expected number of bytes; None: at most `SHORT`.
 
         Raises:
-            StateError: another frame or the report of a fault came, or no frame came in time.
+            StateError: another frame came, the other side reported an error, or no frame came in
+                time.
         """
         head = await self.with_timeout(self.reader.readexactly(HEADER.size))
         frame, number, size = HEADER.unpack(head)
@@ -114,12 +118,12 @@ class Line:
         return await self.with_timeout(self.reader.readexactly(size))
 
     async def fail(self, reason: str) -> None:
-        """Send the reason of a fault, if the connection still works."""
+        """Send the text of an error, if the connection still works."""
         with suppress(StateError):
             await self.send(FAULT, reason.encode()[:SHORT])
 
     async def close(self) -> None:
-        """Close the connection once the last bytes have left."""
+        """Close the connection as soon as the last bytes are sent."""
         self.writer.close()
         with suppress(TimeoutError, OSError):
             await asyncio.wait_for(self.writer.wait_closed(), FAREWELL)
@@ -127,7 +131,7 @@ class Line:
 
 
 def server_context(folder: PrivateFolder) -> ssl.SSLContext:
-    """Return a party's TLS settings for connections to it."""
+    """Return a party's TLS settings for connections that others open to the party."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -143,8 +147,8 @@ async def dial(folder: PrivateFolder, party: str, patience: float) -> tuple[Line
     """Connect to a party, and read its greeting.
 
     Raises:
-        StateError: no party answers, another one does, or the party serves another dealing of
-            correlations.
+        StateError: no party answers, another party answers, or the party has the folder of another
+            agreement.
     """
     address = folder.addresses.parties[party]
     host, port = host_and_port(address)

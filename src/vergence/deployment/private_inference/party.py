@@ -53,24 +53,26 @@ from vergence.privacy.inference.shared_network import (
 )
 
 PATIENCE = 60.0
-"""Seconds that a party or a client waits for each message."""
+"""Default of the seconds that a party or a client waits for each message."""
 SECRETS = (SEED, WEIGHTS, NODE, "server.key")
 """Files of a party's folder that other users must not be able to read."""
 MOST_CONNECTIONS = 64
-"""Connections open at once to known peers, and as many to unknown ones. The two are counted apart:
-otherwise an outsider could tell, from how many connections are let in, how many questions are
-being answered."""
+"""Largest number of open connections to known peers, and also of those to unknown peers.
+
+The two numbers are counted separately. Otherwise an outsider could see from the number of accepted
+connections how many questions are being answered.
+"""
 
 
 class PredictionParty:
-    """One computing party.
+    """One party of a private prediction: it computes on its shares of network and images.
 
     Args:
         folder: the party's folder, made by `vergence privacy share`.
         patience: seconds that the party waits for each message.
 
     Raises:
-        StateError: a file is missing, damaged, or can be read by others.
+        StateError: a file is missing or damaged, or other users can read a secret file.
     """
 
     def __init__(self, folder: Path, patience: float = PATIENCE) -> None:
@@ -101,7 +103,7 @@ class PredictionParty:
         return shares
 
     async def serve(self, ready: asyncio.Event | None = None) -> None:
-        """Answer questions without end.
+        """Answer clients' questions until the process ends; set `ready` when connections work.
 
         Raises:
             StateError: the party cannot listen on its address.
@@ -134,7 +136,7 @@ class PredictionParty:
     async def handle_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Handle a connection: from a party, from a client, or from an outsider, who is refused."""
+        """Handle a connection of another party or of a client; refuse anybody else."""
         host = (writer.get_extra_info("peername") or ("somebody",))[0]
         line = Line(reader, writer, str(host))
         self.unknown_peers.append(line)
@@ -161,10 +163,10 @@ class PredictionParty:
                 await line.close()
 
     async def greet(self, line: Line) -> tuple[Hello, Terms]:
-        """Greet a peer; return its verified hello, and the terms of its question.
+        """Greet a peer; return its verified answer (hello), and the terms of its question.
 
         Raises:
-            StateError: the peer is unknown, or has the folder of another dealing of correlations.
+            StateError: the peer is unknown, or has the folder of another agreement.
         """
         greeting = Greeting(self.name, self.agreement.digest, new_nonce())
         await line.send_record(greeting)
@@ -203,7 +205,10 @@ class PredictionParty:
         return hello
 
     async def hold_connection(self, name: str, terms: Terms, line: Line) -> bool:
-        """Keep the newest connection of each other party until a question needs it."""
+        """Keep another party's connection until a question needs it; close an older one.
+
+        Return True: the connection stays open.
+        """
         async with self.arrived:
             if name in self.waiting:
                 await self.waiting.pop(name)[1].close()
@@ -212,11 +217,10 @@ class PredictionParty:
         return True
 
     async def answer_question(self, terms: Terms, line: Line) -> None:
-        """Answer a client's question.
+        """Answer a client's question: receive shares of images, and send shares of the outputs.
 
         Raises:
-            StateError: the question cannot be answered; its correlations may be used up
-                nevertheless.
+            StateError: the question cannot be answered; its correlations may already be used up.
         """
         if self.busy.locked():
             raise StateError("another question is being answered: ask again")
@@ -245,7 +249,9 @@ class PredictionParty:
             note(f"answered: {question}, {seconds:.2f} s, {cost}")
 
     async def compute_with_others(self, terms: Terms, x: Words, side_inputs: Words) -> Words:
-        """Connect with the other parties and compute with them; report a failure here to them.
+        """Connect to the other parties, and return this party's share of the outputs.
+
+        If this party fails, it reports the error to the others.
 
         Raises:
             StateError: the computation failed, here or at another party.
@@ -263,10 +269,12 @@ class PredictionParty:
             await asyncio.gather(*(each.close() for each in lines.values()))
 
     async def connect_parties(self, terms: Terms, lines: dict[str, Line]) -> None:
-        """Connect with all other parties about a question; of each two the first in order dials.
+        """Connect to all other parties for a question, and add the connections to `lines`.
+
+        Of two parties, the first in the agreement's order opens the connection.
 
         Raises:
-            StateError: a party does not connect, or connects about another question.
+            StateError: a party does not connect, or connects for another question.
         """
         own = self.order.index(self.name)
         for party in self.order[own + 1 :]:
@@ -285,10 +293,10 @@ class PredictionParty:
         await line.receive(WORDS, exact=0)
 
     async def wait_for_party(self, party: str, terms: Terms) -> Line:
-        """Return another party's connection about this question.
+        """Wait until another party has connected for this question; return the connection.
 
         Raises:
-            StateError: the party does not connect in time, or has other terms.
+            StateError: the party does not connect in time, or has other terms of the question.
         """
 
         def there() -> bool:
@@ -313,7 +321,7 @@ class PredictionParty:
     async def compute_share(
         self, terms: Terms, lines: Mapping[str, Line], x: Words, side_inputs: Words
     ) -> Words:
-        """Compute this party's share of the answers.
+        """Compute this party's share of the network's outputs.
 
         Raises:
             StateError: correlations were used or are damaged, or a party sent a wrong message.
@@ -336,7 +344,10 @@ class PredictionParty:
             opened = await exchange_shares(to_open, list(lines.values()), step)
 
     def take_material(self, unit: int, seed: bytes, first: bool) -> Holder:
-        """Read the correlations of one image, and delete their file.
+        """Return the correlations (random numbers) of image number `unit`.
+
+        The first party reads them from a file, and deletes the file. The other parties compute
+        theirs from `seed`.
 
         Raises:
             StateError: the file is missing.
@@ -360,7 +371,7 @@ def _next(talk: Opening[Words], opened: Opened | None) -> tuple[Opened, Words | 
 
 
 async def exchange_shares(mine: Opened, lines: Sequence[Line], step: int) -> Opened:
-    """Exchange shares of some arrays with all parties; return the arrays.
+    """Exchange shares of arrays with all other parties; return the sums of the shares.
 
     Raises:
         StateError: a party sent a share of another step or size, or sent no share in time.
@@ -381,10 +392,10 @@ def _words(data: bytes) -> Words:
 
 
 def serve(folder: Path, patience: float = PATIENCE) -> None:
-    """Serve one party's folder until the process ends.
+    """Run the party of a folder until the process ends.
 
     Raises:
-        StateError: the folder is unusable, or another process serves it.
+        StateError: the folder cannot be used, or another process runs it.
     """
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A party's seed, which changes with every image, so that used randomness cannot come again.
+"""A party's seed, which changes with every image, so that no randomness can be used twice.
 
 Used by `deployment.private_inference.party` and `deployment.private_inference.sharing`.
 """
@@ -14,7 +14,7 @@ from vergence.privacy.secure_aggregation.masking import SEED as SEED_BYTES
 from vergence.system.file_access import is_open_to_others
 
 NUMBER = 8
-"""Bytes of an image's number at the head of the seed's file."""
+"""Number of bytes of the image's number, with which the seed's file begins."""
 
 
 def check_secret_file(path: Path) -> None:
@@ -30,10 +30,10 @@ def check_secret_file(path: Path) -> None:
 
 
 class PartySeed:
-    """File of the next image's seed, from which no earlier image's seed can be computed.
+    """File with the seed of the next image; no earlier image's seed can be computed from it.
 
-    Somebody who recorded what a party received in a question, and later gets all folders, still
-    cannot remove the masks from its images.
+    Masks are random numbers made from the seeds. Somebody may have recorded what a party received,
+    and later get all folders: the masks of the recorded images still cannot be removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,11 +52,11 @@ class PartySeed:
         return int.from_bytes(data[:NUMBER], "big"), data[NUMBER:]
 
     def write(self, unit: int, seed: bytes) -> None:
-        """Replace number and seed durably, so that a power cut cannot bring back a used seed."""
+        """Replace number and seed in the file; a power cut cannot bring back a used seed."""
         write_whole(self._path, unit.to_bytes(NUMBER, "big"), seed, secret=True, lasting=True)
 
     def take(self, start: int, images: int) -> list[bytes]:
-        """Return the seeds of some images, and erase them from the file before they are used.
+        """Return the seeds of `images` images from number `start` on, after erasing them on disk.
 
         Raises:
             StateError: as in `read`; also if the seeds were already erased.

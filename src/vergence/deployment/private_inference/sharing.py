@@ -1,4 +1,6 @@
-"""Owner's side of a private prediction: makes shares of a network, correlations, keys, folders.
+"""Owner's side of a private prediction: makes folders with shares of a network and keys.
+
+Folders also hold correlations: random numbers with which the parties compute, once for each image.
 
 Used by `cli.privacy`.
 """
@@ -59,7 +61,7 @@ from vergence.training.pruning import bind_parameters
 
 FEWEST, MOST = 2, 5
 FAR = 1e-4
-"""Largest difference between private answers and the network's own in float64."""
+"""Largest allowed difference between outputs computed on shares and the network's in float64."""
 SAID = """\
 parties/NAME/  goes to NAME's machine, each of another owner, and nowhere else:
                vergence privacy party NAME
@@ -72,11 +74,11 @@ every image and the model: delete both folders here once they are where they bel
 
 @dataclass(frozen=True)
 class DealingCost:
-    """Cost of dealing the correlations of one image.
+    """Cost of the correlations (random numbers, used once) for one image.
 
     Attributes:
-        parties: bytes of correlations per image, by party.
-        seconds: seconds per image.
+        parties: bytes per image in each party's folder, by party.
+        seconds: time to make them, per image.
     """
 
     parties: Mapping[str, int]
@@ -95,14 +97,14 @@ def share(
 
     Args:
         run: directory of a run of the task gaze_angle, with a network of stages (lenet).
-        parties: two to five addresses of parties, by name.
-        clients: names of the clients that may ask.
+        parties: name -> address of each of two to five parties.
+        clients: names of the clients that may ask for predictions.
         out: a new directory for the folders.
         images: total number of images for which clients can ask.
         person: the person whose model is shared; default: the model of an unseen client.
 
     Raises:
-        ConfigError: the run has another task or network, or an argument is unusable.
+        ConfigError: the run has another task or network, or an argument is not allowed.
         StateError: the run is unfinished, or `out` is not empty.
     """
     check_arguments(parties, clients, out, images)
@@ -115,10 +117,10 @@ def share(
 def check_arguments(
     parties: Mapping[str, str], clients: Sequence[str], out: Path, images: int
 ) -> None:
-    """Refuse unusable arguments.
+    """Refuse arguments of `share` that are not allowed.
 
     Raises:
-        ConfigError: names the argument.
+        ConfigError: an argument is not allowed; the message names it.
         StateError: `out` is not empty.
     """
     if not FEWEST <= len(parties) <= MOST:
@@ -160,7 +162,10 @@ def share_network(
     out: Path,
     images: int,
 ) -> DealingCost:
-    """Write the folders for a network that takes images of this shape; see `share`."""
+    """Write the folders for a network that takes images of the shape `image`.
+
+    The other arguments and the result are those of `share`.
+    """
     made = parts(network, torch.zeros(1, *image))
     public = public_part(made, image, 2)
     weights = encoded(public, made.arrays)
@@ -188,10 +193,10 @@ def share_network(
 def check_answers(
     network: Staged, public: SharedNetwork, weights: Mapping[str, Words], parties: int
 ) -> None:
-    """Refuse a network whose answers on shares differ from its own.
+    """Refuse a network whose outputs, computed on shares, differ from the ordinary outputs.
 
     Raises:
-        ConfigError: its stages compute more than their layers.
+        ConfigError: the outputs differ, because a stage computes something besides its layers.
     """
     # The layers are read from the network's modules. Code between them would be left out silently,
     # and every private answer would be wrong: two random images show it.
@@ -220,7 +225,7 @@ def check_answers(
 
 
 def deal_weights(weights: Mapping[str, Words], parties: int) -> list[dict[str, Words]]:
-    """Split all parameters into shares, one set for each party."""
+    """Split all parameters into additive shares; return one set of shares per party."""
     split = {name: make_shares(words, parties) for name, words in weights.items()}
     return [{name: each[i] for name, each in split.items()} for i in range(parties)]
 
@@ -252,7 +257,7 @@ def exchange_keys(parties: Mapping[str, Path], clients: Mapping[str, Path]) -> N
 
 
 def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) -> bytes:
-    """Return the agreement as JSON."""
+    """Return the agreement of all parties as JSON."""
     digests = {
         name: (
             digest_of(folder / CERTIFICATES / f"{name}.crt"),
@@ -267,7 +272,12 @@ def agreement(network: SharedNetwork, images: int, parties: Mapping[str, Path]) 
 def deal_all(
     network: SharedNetwork, weights: Mapping[str, Words], parties: Mapping[str, Path], images: int
 ) -> DealingCost:
-    """Deal correlations: a file per image to the first party, and seeds to all."""
+    """Write a file of correlations per image into the first party's folder; return the cost.
+
+    Correlations are random numbers with which the parties compute, once for each image. The other
+    parties compute theirs from the seeds that their folders already hold. Each folder also gets a
+    file with the number of the next unused image.
+    """
     seeds = [PartySeed(folder / SEED).read()[1] for folder in parties.values()]
     first = next(iter(parties.values()))
     (first / MATERIAL).mkdir(mode=0o700)

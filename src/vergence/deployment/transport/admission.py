@@ -1,6 +1,6 @@
-"""Admission control before Flower's server: who may speak to which part of it.
+"""Admission control before Flower's server: who may send which requests.
 
-Every refusal has a line that says why, for whoever asked and for the operator.
+For every refusal, the sender and the operator get a line that says why.
 
 Used by `deployment.transport.flower_processes`, `deployment.transport.long_polling` and
 `deployment.transport.tls`.
@@ -22,31 +22,34 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 # Flower reads a request whole before it checks the signature: without a limit anybody could fill
 # the server's memory. Flower sends arrays in parts of 5 MiB.
 LARGEST_REQUEST = 16 << 20
-"""Most bytes of a request."""
+"""Largest number of bytes of a request."""
 WINDOW = 300.0
-"""Most seconds between a request's time and this machine's; a signature counts once within it."""
+"""Largest difference in seconds between a request's time and this machine's clock.
+
+Within this time, each signature is accepted once.
+"""
 SHOWN = (b"flwr-public-key", b"flwr-timestamp", b"flwr-signature")
-"""Flower's headers of a node: its public key, the time, and its signature of that time."""
+"""Flower's headers of a node's request: its public key, the time, and its signature of the time."""
 KEY = b"x-vergence-key"
-"""Header with the secret of `vergence deploy serve`, which alone gives commands."""
+"""Header with the secret of `vergence deploy serve`; only requests with it may give commands."""
 ONCE = frozenset((*SHOWN, KEY, b"content-length"))
-"""Headers that may occur once: of two, Flower could read the other than was checked here."""
+"""Headers that may occur only once: of two, Flower could read the one that was not checked."""
 REASON = "x-vergence-reason"
 """Header that tells a node why it was refused."""
 # A flood from many addresses would otherwise fill memory and the log.
 TOLD = 1000
-"""Number of pairs of host and reason that are counted apart; later hosts are counted as one."""
+"""Number of pairs of host and reason with their own count; later hosts share one count."""
 
 
 class Refusals:
-    """Counts refusals by reason, and reports the first, tenth, hundredth, ... of each."""
+    """Counts refusals by host and reason; reports the first, the tenth, the hundredth and so on."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
         self.counts: dict[tuple[str, str], int] = {}
 
     def add(self, host: str, reason: str) -> None:
-        """Count one refusal."""
+        """Count one refusal, and report it if its number is 1, 10, 100 and so on."""
         if (host, reason) not in self.counts and len(self.counts) >= TOLD:
             host = "others"
         count = self.counts[host, reason] = self.counts.get((host, reason), 0) + 1
@@ -56,18 +59,19 @@ class Refusals:
 
 
 class AdmissionMiddleware:
-    """Admission control before the link (SuperLink), which other machines reach only as nodes.
+    """ASGI middleware that admits or refuses each request before Flower's SuperLink sees it.
 
-    Flower serves nodes, its apps and `flwr run` on one port, and lets everybody start code with
-    `flwr run`. Here that requires a key that only `vergence deploy serve` knows. Flower checks the
-    signature of a node's request only after reading the whole request, and accepts the same request
-    again for five minutes. Here only known keys are admitted, each request once, and no request
-    that is too large.
+    Flower's SuperLink uses one port for nodes, its apps and `flwr run`, and lets everybody start
+    code with `flwr run`. With this middleware, such commands need a key that only `vergence deploy
+    serve` knows; other machines can send only requests of nodes. Flower checks the signature of a
+    node's request only after reading the whole request, and accepts the same request again for five
+    minutes. This middleware admits only known keys, each request once, and no request that is too
+    large.
 
     Args:
-        app: Flower's application, to which requests are passed on.
+        app: Flower's application, which gets the admitted requests.
         key: the key of `vergence deploy serve`.
-        refusals: counts what is refused.
+        refusals: counts the refused requests.
         keys: folder of the admitted public keys, each in a file NAME.pub; None: all keys are
             admitted.
     """
@@ -124,7 +128,10 @@ class AdmissionMiddleware:
         return None if same else "commands are taken from `vergence deploy serve` alone"
 
     def node_refusal(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """Return why a node's request may not pass; Flower checks the signature afterwards."""
+        """Return why a node's request may not pass; None if it may.
+
+        Flower checks the signature itself afterwards.
+        """
         try:
             public, number = replay_key(headers)
             when = datetime.fromisoformat(headers[SHOWN[1]].decode())
@@ -150,7 +157,7 @@ class AdmissionMiddleware:
         return None
 
     def read_keys(self) -> None:
-        """Read the admitted keys if the folder has changed: revoking a key moves its file."""
+        """Read the admitted keys again if the folder has changed: revoking a key moves its file."""
         assert self.keys is not None
         changed = self.keys.stat().st_mtime_ns
         if changed != self.changed:
@@ -161,7 +168,11 @@ class AdmissionMiddleware:
             )
 
     def forgetting_send(self, scope: Mapping[str, Any], send: Any) -> Any:
-        """Wrap a request's `send`: forget its signature if Flower finds it not genuine."""
+        """Return a replacement of ASGI's `send` for a request.
+
+        If Flower rejects the request's signature, the signature is forgotten: the genuine request
+        may still come.
+        """
         headers = dict(scope["headers"])
 
         async def send_and_check(message: Any) -> None:
@@ -177,7 +188,7 @@ class AdmissionMiddleware:
 
 
 def replay_key(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
-    """Return what identifies a node's request: its key, and r of its ECDSA signature (r, s).
+    """Return the pair that identifies a node's request: its key, and r of its signature (r, s).
 
     Raises:
         KeyError, ValueError: a header is missing or malformed.

@@ -1,6 +1,7 @@
-"""Transport of requests by Flower: its apps, and bytes sent over its grid.
+"""Transport of requests by Flower: its apps, and bytes sent over its grid of nodes.
 
-This file and `flower_processes.py` are the only ones that import Flower, where a process needs it.
+This file and `flower_processes.py` are the only ones that import Flower, inside the functions that
+need it.
 
 Used by `deployment.flower_app`, `deployment.server_run` and
 `deployment.transport.flower_processes`.
@@ -48,11 +49,14 @@ publisher = "vergence"
 serverapp = "vergence.deployment.server_run:server"
 clientapp = "vergence.deployment.server_run:client"
 """
-"""The only code that Flower brings from the server to clients: names of functions they have."""
+"""The only content that Flower sends as code from server to clients: the names of two functions.
+
+The clients have these functions already.
+"""
 
 
 def bundle() -> bytes:
-    """Return the app bundle, whose bytes are the same wherever the same Flower builds it."""
+    """Return the bytes of the Flower app; the same version of Flower builds the same bytes."""
     # Clients compare them with their own: a server that sends other code is refused.
     from flwr.cli.build import build_fab_from_files
 
@@ -60,7 +64,7 @@ def bundle() -> bytes:
 
 
 def server_app(main: Callable[[GridTransport, Any], None], wakeups: Wakeups | None = None) -> Any:
-    """Return a ServerApp that does its work over a `GridTransport`, in a Flower context."""
+    """Return a Flower ServerApp that calls `main` with a `GridTransport` and Flower's context."""
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
@@ -77,7 +81,10 @@ def server_app(main: Callable[[GridTransport, Any], None], wakeups: Wakeups | No
 
 
 def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
-    """Return a ClientApp with one action, which answers a message of bytes with bytes."""
+    """Return a Flower ClientApp that answers each message with the bytes that `answer` returns.
+
+    `answer` gets the message's bytes and Flower's context.
+    """
     from flwr.app import Message
     from flwr.clientapp import ClientApp
 
@@ -91,7 +98,7 @@ def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
 
 
 def packed(data: bytes) -> Any:
-    """Return bytes as a record of Flower: as a value if short, else as an array."""
+    """Return bytes as a record of Flower: as a single value if short, otherwise as an array."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     if len(data) <= SHORT:
@@ -100,7 +107,7 @@ def packed(data: bytes) -> Any:
 
 
 def unpacked(message: Any) -> bytes:
-    """Return the bytes in a message.
+    """Return the bytes in a message of Flower.
 
     Raises:
         KeyError, AttributeError, TypeError: the message has no bytes.
@@ -114,7 +121,11 @@ def unpacked(message: Any) -> bytes:
 
 @dataclass
 class AwaitedAnswer:
-    """An answer for which a thread waits, and the event that wakes the thread that fetches it."""
+    """An answer for which a thread waits.
+
+    `node` is the node's number. `reply` gets the answer. `noticed` wakes the thread that fetches
+    the answer.
+    """
 
     node: int
     reply: Future[Any] = field(default_factory=Future)
@@ -122,10 +133,11 @@ class AwaitedAnswer:
 
 
 class GridTransport:
-    """Transport of bytes to nodes and of answers back, for many threads over one Flower grid.
+    """Connection to nodes over one Flower grid: sends bytes, returns answers; for many threads.
 
-    With `wakeups`, the link is told which node has a message, and reports answers to this process.
-    Without, as in Flower's own programs, both poll every `poll` seconds.
+    With `wakeups`, Flower's SuperLink is told at once which node has a message, and tells this
+    process at once about answers. Without `wakeups`, both sides poll every `poll` seconds, as
+    Flower's own programs do.
     """
 
     def __init__(self, grid: Any, poll: float = POLL, wakeups: Wakeups | None = None) -> None:
@@ -154,11 +166,13 @@ class GridTransport:
     def send(
         self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = lambda: True
     ) -> bytes:
-        """Return a node's answer.
+        """Send bytes to a node, and return the node's answer.
+
+        `seconds` is the longest time to wait; `there` returns whether the node is still connected.
 
         Raises:
             ClientLost: the node reported an error, or did not answer in time.
-            ClientGone: the node is no longer `there`, or came back as another node.
+            ClientGone: the node disconnected, or connected again as another node.
         """
         from flwr.app import Message
 
@@ -202,7 +216,7 @@ class GridTransport:
         raise ClientLost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
     def _collect(self, number: str, awaited: AwaitedAnswer) -> None:
-        """Poll for one answer, in a thread of its own."""
+        """Poll for the answer to message `number`; each message has a thread that runs this."""
         # A thread each: Flower blocks for minutes on an answer whose parts never come.
         while number in self.waiting:
             awaited.noticed.wait(self.poll * (1 + len(self.waiting) // 5))
@@ -220,7 +234,7 @@ class GridTransport:
                         answered.reply.set_result(reply)
 
     def _listen(self, notices: WakeupSocket) -> None:
-        """Wake threads that wait for a node that has announced its answer."""
+        """Wake the threads that fetch answers of nodes for which a notice came."""
         with notices:
             while not self.over.is_set():
                 nodes, lost = notices.wait(LOOK)
@@ -229,7 +243,7 @@ class GridTransport:
                         awaited.noticed.set()
 
     def close(self) -> None:
-        """Stop collecting."""
+        """End the threads that collect answers."""
         self.over.set()
         for awaited in list(self.waiting.values()):
             awaited.noticed.set()

@@ -1,8 +1,8 @@
-"""Parts of Flower that a deployment replaces, behind its public interface, and their check.
+"""Internal parts of Flower that a deployment replaces, and a check that they exist.
 
-A deployment's link and nodes are Flower's own programs with a few parts replaced: the gate before
-the link, the limits of its connections, the check of the code that a node takes. Flower promises
-none of these names, so that they hold for one minor version.
+A deployment runs Flower's own programs with a few parts replaced: admission control and connection
+limits of the SuperLink, and the check of the code that a node accepts. These names are not part of
+Flower's public interface, and are known only for one minor version.
 
 Used by `deployment.launcher` and `deployment.transport.flower_processes`.
 """
@@ -39,11 +39,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "flwr.supernode.runtime.run_clientapp": ("run_clientapp",),
     "flwr.cli.build": ("build_fab_from_files",),
 }
-"""Module of Flower -> the names in it that are replaced or used."""
+"""Names in Flower that are replaced or used, by module."""
 
 
 def check_flower() -> None:
-    """Check that Flower is installed, in the version whose parts are known.
+    """Check that Flower is installed in the version whose internal parts are known.
 
     Raises:
         ConfigError: the check fails; the message names both versions and the first part that is
@@ -61,7 +61,7 @@ def check_flower() -> None:
 
 
 def first_missing() -> str | None:
-    """Return the first name that this Flower lacks; None if it has all of them."""
+    """Return the first name of `PARTS` that the installed Flower lacks; None if it has all."""
     for module, names in PARTS.items():
         try:
             imported = importlib.import_module(module)
@@ -74,10 +74,10 @@ def first_missing() -> str | None:
 
 
 def replace_part(module: str, name: str, new: Any) -> Any:
-    """Replace a part of Flower that is in the list; return the old one.
+    """Replace an object in a module of Flower by `new`; return the old object.
 
     Raises:
-        ConfigError: Flower has no such part.
+        ConfigError: the module of Flower has no such name.
     """
     imported = importlib.import_module(module)
     # Without this check a renamed part would stay unreplaced, and with it a gate stay open.

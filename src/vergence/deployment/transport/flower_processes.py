@@ -1,9 +1,9 @@
 """The processes of a deployment over Flower.
 
-There are three kinds: the link (Flower's SuperLink) next to the server; a node (its SuperNode) next
-to each client; and next to each of these a task process, which has the libraries and the data in
-memory and forks for every task of its link or node. Flower itself starts a new interpreter for each
-task, as is done here on systems that cannot fork.
+There are three kinds. The link (Flower's SuperLink) runs next to the server. A node (Flower's
+SuperNode) runs next to each client. A task process runs next to the link and next to each node: it
+has libraries and data in memory, and forks for every task of its link or node. On systems that
+cannot fork, a new interpreter runs each task, as in Flower itself.
 
 Used by `deployment.diagnostics`, `deployment.launcher` and `deployment.server_run`.
 """
@@ -40,26 +40,29 @@ ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_LOG_LEVEL": "INFO",
 }
-"""Environment of every process that imports Flower, besides its FLWR_HOME."""
+"""Environment variables of every process that imports Flower; FLWR_HOME is set in addition."""
 # Environment variables with the key to the link's control interface, and the folder of nodes' keys.
 # The key is in no argument, which every user of the machine can list.
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
 PATHS = {"Control": "/v1/control/", "Runtime": "/v1/runtime/", "NodeAuth": "/v1/fleet/"}
-"""First part of the names of Flower's middlewares that serve only one of its interfaces."""
+"""Paths of Flower's interfaces, by the first part of the names of their own middlewares."""
 BRIEFLY = 0.01
-"""Seconds of the shortest pause between two polls for what another process is about to bring."""
+"""Shortest pause in seconds between two polls for the result of another process."""
 # Seconds between two heartbeats: after two missing ones the link takes a node for gone.
 BEAT = 15
 SECRET_FILE = "--superexec-auth-secret-file"
-"""Argument of Flower's programs: the file with the secret that the processes of a folder share."""
+"""Argument of Flower's programs that names the file of the secret shared in a folder."""
 STANDS_BY = b"stands by"
-"""Line by which a process reports that it has its libraries and data and waits for its task."""
+"""Line that a process prints when it has its libraries and data and waits for its task."""
 REFUSED = "refused: "
-"""First part of the line in a node's log on a refusal by admission control; the reason follows."""
+"""Beginning of a line in a node's log: admission control refused a request; the reason follows."""
 
 
 def link(arguments: list[str]) -> None:
-    """Run the link (Flower's SuperLink), with admission control before it."""
+    """Run the link (Flower's SuperLink) with admission control, until the process ends.
+
+    `arguments` are those of Flower's program.
+    """
     from starlette.middleware import Middleware
 
     from vergence.deployment.transport import tls
@@ -87,7 +90,7 @@ def link(arguments: list[str]) -> None:
 
 
 def on_its_path(middleware: Any) -> Any:
-    """Return a middleware limited to its own interface; other requests bypass it."""
+    """Return one of Flower's middlewares, limited to requests to its own interface."""
     from starlette.middleware import Middleware
 
     from vergence.deployment.transport.long_polling import PathMiddleware
@@ -99,7 +102,11 @@ def on_its_path(middleware: Any) -> Any:
 
 
 def node(arguments: list[str]) -> None:
-    """Run a node that accepts only this package's code, and learns of messages at once."""
+    """Run a node (Flower's SuperNode) until the process ends.
+
+    The node accepts only this package's code, and is told at once when there is a message.
+    `arguments` are those of Flower's program.
+    """
     from vergence.deployment.transport.admission import REASON
     from vergence.deployment.transport.long_polling import AGAIN
 
@@ -140,7 +147,7 @@ def node(arguments: list[str]) -> None:
 
 
 def own_code(fab: Any, *asked: Any) -> Any:
-    """Fetch the code that the server has for a run, by Flower's function.
+    """Fetch a run's code from the server by Flower's function `fab`, and return it.
 
     Raises:
         RuntimeError: the code is not this package's bundle.
@@ -153,10 +160,10 @@ def own_code(fab: Any, *asked: Any) -> Any:
 
 
 class NodePolls:
-    """A node's polls: for a message at its server, and for the answer of its task.
+    """A node's polls: for a message at the server, and for the answer of the node's task.
 
     Attributes:
-        again: set when a response of the server says that there is a message now.
+        again: event that is set when a response of the server says that there is a message.
         pause: pause between two polls for the answer of a task.
     """
 
@@ -164,7 +171,7 @@ class NodePolls:
         self.wakeups, self.again, self.pause = wakeups, threading.Event(), GrowingPause()
 
     def message(self, receive: Any) -> Any:
-        """Return the next message, by Flower's own function for it."""
+        """Wait for the next message and return it; `receive` is Flower's own function for it."""
         # `again` is obeyed after every second request: a server that always says it cannot keep
         # the client busy without a pause.
         at_once = False
@@ -178,16 +185,17 @@ class NodePolls:
                 time.sleep(max(0.0, begun + POLL - time.monotonic()))
 
     def confirm(self, confirm: Any, *asked: Any) -> None:
-        """Confirm a complete message by Flower's function, and wake the task's process."""
+        """Confirm a complete message by Flower's function `confirm`, and wake the task process."""
         confirm(*asked)
         self.wakeups.tell("client")
         self.pause.begin()
 
 
 class GrowingPause:
-    """A pause between two polls of a local task: a tenth of the time waited so far.
+    """Pause between two polls of a local task: a tenth of the time waited so far.
 
-    The end of a short task is noticed at once, and a long task costs five polls a second.
+    The end of a short task is therefore noticed at once, and a long task is polled five times per
+    second.
     """
 
     def __init__(self) -> None:
@@ -204,14 +212,21 @@ class GrowingPause:
 
 
 def wakeups_of(arguments: list[str]) -> Wakeups:
-    """Return the wake-up notices of a folder, keyed by the secret of its Flower programs."""
+    """Return the wake-up notices of a folder, from the secret file that `arguments` name."""
     return Wakeups(Path(arguments[arguments.index(SECRET_FILE) + 1]).read_bytes())
 
 
 def run_tasks(
     kind: Literal["server", "client"], address: str, secret: Path, root: Path | None
 ) -> None:
-    """Run the tasks of a link or a node, each in a process of its own."""
+    """Run the tasks of a link or a node without end, each task in its own process.
+
+    Args:
+        kind: `server`: tasks of the link; `client`: tasks of a node.
+        address: address of the link or node on this machine.
+        secret: file of the secret that the processes of the folder share.
+        root: file of the authority's certificate; None: without TLS.
+    """
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
@@ -252,7 +267,7 @@ def run_tasks(
 
 @dataclass
 class ForkedTasks:
-    """Runs each task in a fork of this process, which has the libraries and data in memory."""
+    """Runs each task in a fork of this process, which has libraries and data in memory."""
 
     kind: Literal["server", "client"]
     address: str
@@ -272,15 +287,15 @@ class ForkedTasks:
         task(self.kind, self.address, self.root, token)
 
     def prepare(self) -> None:
-        """Clean up after processes that have ended."""
+        """Collect the exit status of forked processes that have ended."""
         reap_forks()
 
 
 @dataclass
 class SpawnedTasks:
-    """Runs each task in an interpreter of its own, one of which is always ready in advance.
+    """Runs each task in its own interpreter; the next interpreter is always started in advance.
 
-    The interpreter already has libraries and data when its task comes, as Flower withdraws a task
+    An interpreter has libraries and data before its task comes, because Flower withdraws a task
     that does not respond for some seconds.
     """
 
@@ -308,7 +323,7 @@ class SpawnedTasks:
         self.next = self._begin()
 
     def prepare(self) -> None:
-        """Wait until the next interpreter is ready, and clean up after those that have ended.
+        """Wait until the next interpreter is ready, and forget interpreters that have ended.
 
         Raises:
             RuntimeError: the next interpreter ended before it had a task.
@@ -322,9 +337,9 @@ class SpawnedTasks:
 
 
 def stand_by() -> str:
-    """Report that this process is ready; return the token of its task once there is one.
+    """Report that this process is ready, wait for the token of its task, and return the token.
 
-    The process's standard output goes to the log from now on.
+    The process's standard output goes to the log from then on.
     """
     sys.stdout.buffer.write(STANDS_BY + b"\n")
     sys.stdout.flush()
@@ -333,7 +348,7 @@ def stand_by() -> str:
 
 
 def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return Flower's functions that run a server's task and a client's task."""
+    """Import and return Flower's two functions that run a server's task and a client's task."""
     from flwr.superlink.runtime import run_serverapp
     from flwr.supernode.runtime.run_clientapp import run_clientapp
 
@@ -358,7 +373,7 @@ def task(kind: Literal["server", "client"], address: str, root: Path | None, tok
 
 
 class FlowerControl:
-    """Control of the link on this machine: admitted keys, the start of the run, its state."""
+    """Gives commands to the link on this machine: admit keys, start a run, read a run's state."""
 
     def __init__(self, address: str, root: Path | None, key: str) -> None:
         from flwr.supercore.control import ControlHttpClient
@@ -377,7 +392,7 @@ class FlowerControl:
         )
 
     def admit(self, name: str, public: bytes) -> int:
-        """Admit a key; return its node's number."""
+        """Admit a node's public key; return the node's number."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         return self.client.RegisterNode(RegisterNodeRequest(public_key=public, name=name)).node_id
@@ -418,7 +433,10 @@ class FlowerControl:
 
 
 def begin(parent: int) -> None:
-    """Prepare a process that ends when its parent ends, even if the parent is killed."""
+    """Prepare this process: it ends when its parent ends, even if the parent is killed.
+
+    The pauses of Flower's repeated requests are also shortened.
+    """
     # Flower asks again for a part that has not arrived after 1, 2, 4, ... seconds, which is long
     # for messages of milliseconds.
     replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", BRIEFLY)

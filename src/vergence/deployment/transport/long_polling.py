@@ -1,9 +1,9 @@
-"""Long polling behind admission: a node that asks for messages is answered when there is one.
+"""Long polling after admission control: a node that asks for messages learns of one at once.
 
-Flower answers at once that there is none, so that a node has to ask often or wait long. Here that
-answer is held back until there is a message for the node. Then the node asks again by a new
-request, which is admitted or refused like any other: a message never goes out as the answer to a
-request that waited, whose key may have been revoked meanwhile.
+Flower itself answers at once that there is no message, so that a node must ask often or wait long.
+This module holds back the answer "no message" until there is a message for the node. The node then
+asks again by a new request, which is admitted or refused as every request. A message is never the
+answer to the request that waited, as the node's key may have been revoked meanwhile.
 
 Used by `deployment.transport.flower_processes`.
 """
@@ -22,29 +22,30 @@ from vergence.deployment.transport.wakeups import REST, Wakeups
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 """Paths by which a node asks for messages, and announces an answer."""
 PART = "/v1/fleet/push-object"
-"""Path by which a node sends a part of the answer that it announced."""
+"""Path by which a node sends one part of an answer that it has announced."""
 HOLD = 10.0
-"""Seconds that the answer 'none' is held back; a node's program waits 30 for it."""
+"""Seconds for which the answer 'no message' is held back; a node waits 30 seconds for answers."""
 AGAIN = "x-vergence-again"
 """Header that tells a node to ask again without a pause."""
 KEY = SHOWN[0]
 """Header with the public key of the node that asks."""
 SMALL = 64 << 10
-"""Most bytes of a request that is parsed here, to read the node's number in it."""
+"""Largest number of bytes of a request from which the node's number is read."""
 
 
 class LongPollMiddleware:
-    """Holds back the answer 'no message' for each node, and passes on all other answers.
+    """ASGI middleware that holds back the answer 'no message', and passes on all other answers.
 
-    Only Flower's own answer to a request with a genuine signature is held back, so that nobody
-    without a key for this server can occupy a waiting place. If a node asks again while it waits,
-    its older request is answered, so that a node holds one connection and no thread.
+    Only an answer to a request with a genuine signature is held back, so that nobody without a key
+    for this server can keep connections open. If a node asks again while its request waits, the
+    older request is answered: a node has at most one waiting request.
 
     Attributes:
         wakeups: tells this process which node has a message, and tells the run from which node an
             answer has arrived.
-        missing_parts: for each public key that announced an answer, the node and how many parts of
-            the answer have not arrived. A node that asks for its next message is removed.
+        missing_parts: public key -> the node's number and the number of parts of its announced
+            answer that have not arrived. The entry is removed when the node asks for its next
+            message.
     """
 
     def __init__(self, app: Any, wakeups: Wakeups) -> None:
@@ -56,7 +57,7 @@ class LongPollMiddleware:
         self.missing_parts: dict[bytes, tuple[int, int]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on to Flower, and its answer back, perhaps later."""
+        """Pass a request on to Flower, and pass the answer back, at once or later."""
         if scope["type"] == "lifespan":
             self.listen()
         if scope["type"] != "http" or scope["path"] not in (PULL, PUSH, PART):
@@ -95,7 +96,13 @@ class LongPollMiddleware:
             await send(message)
 
     def expect_parts(self, key: bytes, node: int, answer: bytes) -> None:
-        """Record how many parts of an announced answer are to come."""
+        """Record how many parts of an announced answer will come.
+
+        Args:
+            key: the node's public key.
+            node: the node's number.
+            answer: Flower's response to the announcement, which lists the parts.
+        """
         from flwr.proto.fleet_pb2 import PushMessagesResponse
 
         self.missing_parts[key] = (
@@ -105,7 +112,7 @@ class LongPollMiddleware:
         self.count_part(key)
 
     def count_part(self, key: bytes) -> None:
-        """Count one part; notify the run if the answer is complete."""
+        """Count one arrived part of an answer; notify the run if the answer is complete."""
         node, missing = self.missing_parts.pop(key, (0, 0))
         if missing > 1:
             self.missing_parts[key] = (node, missing - 1)
@@ -113,11 +120,11 @@ class LongPollMiddleware:
             self.wakeups.tell("run", node)
 
     def listen(self) -> None:
-        """Start to read notices as they arrive."""
+        """Start to read wake-up notices as they arrive."""
         asyncio.get_running_loop().add_reader(self.notices.socket, self.read_notices)
 
     def read_notices(self) -> None:
-        """Read the notices that arrived; answer the nodes for which there is a message."""
+        """Read the notices that arrived; answer the waiting nodes for which there is a message."""
         nodes, lost = self.notices.receive()
         # Every user of this machine can send datagrams without a proof: a flood of them must not
         # keep the event loop from the nodes' requests.
@@ -131,17 +138,17 @@ class LongPollMiddleware:
             self.end_wait(node, True)
 
     def end_wait(self, node: int, has_message: bool) -> None:
-        """End a node's wait, if it waits."""
+        """Answer a node's waiting request, if there is one; `has_message` is the answer."""
         future = self.waiting.pop(node, None)
         if future is not None and not future.done():
             future.set_result(has_message)
 
     async def wait_for_message(self, node: int, since: int) -> bool:
-        """Wait for a notice for a node; return whether one came within `HOLD` seconds.
+        """Wait for a notice that a node has a message; return whether it came in `HOLD` seconds.
 
         Args:
             node: the node's number.
-            since: number of notices that had come before Flower looked for a message.
+            since: number of notices for all nodes that had come before Flower looked for a message.
         """
         # A message may have come after Flower looked and before this line: waiting for its notice
         # would then take the whole time.
@@ -160,7 +167,7 @@ class LongPollMiddleware:
 
 
 def node_in(path: str, request: bytes) -> int:
-    """Return the number of the node that a request names."""
+    """Return the number of the node that sent a request to `path`."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 
     kind = PullMessagesRequest if path == PULL else PushMessagesRequest
@@ -168,9 +175,9 @@ def node_in(path: str, request: bytes) -> int:
 
 
 class PathMiddleware:
-    """Middleware that handles only requests to its own path; others bypass it.
+    """Middleware that handles only requests whose path begins with `path`; others bypass it.
 
-    Each of Flower's middlewares takes a quarter of a millisecond of every request, even of those in
+    Each of Flower's middlewares costs a quarter of a millisecond per request, even for requests in
     which it checks nothing.
     """
 
@@ -178,6 +185,6 @@ class PathMiddleware:
         self.app, self.path, self.own = app, path, kind(app, **options)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request through the middleware, or past it."""
+        """Pass a request to the middleware, or directly to the application."""
         past = scope["type"] == "http" and not scope["path"].startswith(self.path)
         await (self.app if past else self.own)(scope, receive, send)

@@ -1,7 +1,7 @@
-"""Connection limits before admission: a connection that stalls is closed, with a reason.
+"""Time limits of connections before admission control: a connection that stalls is closed.
 
-Without them Flower's server waits a minute for a TLS handshake and for ever for a request, and
-buffers an unfinished header of any length: anybody could use up its connections or its memory.
+Without these limits Flower's server waits a minute for a TLS handshake and for ever for a request,
+and buffers an unfinished header of any length: anybody could use up its connections or its memory.
 
 Used by `deployment.transport.flower_processes`.
 """
@@ -20,9 +20,9 @@ from vergence.deployment.transport.admission import Refusals
 from vergence.system.memory import raise_open_files
 
 HANDSHAKE, HEADER, BODY = 10.0, 10.0, 300.0
-"""Most seconds for the TLS handshake, a request's header, and its body."""
+"""Longest time in seconds for the TLS handshake, a request's header, and a request's body."""
 LINES = 64 << 10
-"""Most bytes of a request's header."""
+"""Largest number of bytes of a request's header."""
 SAID = {
     "HTTP_REQUEST": "it spoke HTTP without TLS",
     "WRONG_VERSION_NUMBER": "it spoke no TLS",
@@ -32,7 +32,7 @@ SAID = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "it does not trust this server's certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it finds this server's certificate expired",
 }
-"""OpenSSL's name of a handshake's failure, and what it means."""
+"""Explanation of a failed TLS handshake, by OpenSSL's name of the failure."""
 
 
 def run(
@@ -43,7 +43,10 @@ def run(
     ssl_keyfile: Any = None,
     **options: Any,
 ) -> None:
-    """Serve an app as `uvicorn.run` does, with these limits."""
+    """Serve an ASGI application as `uvicorn.run` does, with limits of time and size.
+
+    `refusals` counts the connections that are closed.
+    """
     # Every connection takes an open file: with the default limit a few hundred clients, or idle
     # connections of an outsider, would use them up.
     raise_open_files()
@@ -64,25 +67,28 @@ def run(
 
 
 def new_protocol(refusals: Refusals, context: ssl.SSLContext | None, **options: Any) -> Any:
-    """Return the protocol object of a new connection."""
+    """Return the asyncio protocol of a new connection; uvicorn calls this for each connection.
+
+    If `context` is None, connections do not use TLS.
+    """
     http = LimitedHttp(refusals, **options)
     return http if context is None else TLSListener(refusals, context, http)
 
 
 class TLSListener(asyncio.Protocol):
-    """Protocol that starts TLS on a connection, or closes it in time."""
+    """Protocol that starts TLS on a connection, or closes the connection if TLS fails."""
 
     def __init__(self, refusals: Refusals, context: ssl.SSLContext, http: LimitedHttp) -> None:
         self.refusals, self.context, self.http = refusals, context, http
         self.entering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin the handshake."""
+        """Begin the TLS handshake of a new connection."""
         transport.pause_reading()
         self.entering = asyncio.get_running_loop().create_task(self.enter(transport))
 
     async def enter(self, transport: Any) -> None:
-        """Do the TLS handshake; pass the connection to HTTP, or count why it failed."""
+        """Do the TLS handshake; then pass the connection to HTTP, or count why TLS failed."""
         host = (transport.get_extra_info("peername") or ("somebody",))[0]
         try:
             secured = await asyncio.get_running_loop().start_tls(
@@ -106,7 +112,7 @@ class TLSListener(asyncio.Protocol):
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """HTTP connection whose requests must arrive in time."""
+    """HTTP connection that is closed if a request does not arrive in time, or is too large."""
 
     def __init__(self, refusals: Refusals, **options: Any) -> None:
         super().__init__(**options)
@@ -114,7 +120,7 @@ class LimitedHttp(HttpToolsProtocol):
         self.due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Set the deadline for a request."""
+        """Set the deadline for the first request of a new connection."""
         super().connection_made(transport)
         self.set_deadline(HEADER, "no whole request header")
         if self.early:
@@ -135,7 +141,7 @@ class LimitedHttp(HttpToolsProtocol):
             self.refuse(f"a request header of more than {LINES >> 10} KiB")
 
     def on_headers_complete(self) -> None:
-        """Set the deadline for the body."""
+        """Set the deadline for a request's body, after its header has arrived."""
         self.heading = 0
         self.set_deadline(BODY, "no whole request")
         super().on_headers_complete()
@@ -146,7 +152,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Clear the deadline; the connection may be lost right after the handshake."""
+        """Clear the deadline when the connection ends, perhaps right after the TLS handshake."""
         self.clear_deadline()
         self.gone = True
         if self.flow is not None:
@@ -163,7 +169,10 @@ class LimitedHttp(HttpToolsProtocol):
         return self.client[0] if self.client else "somebody"
 
     def set_deadline(self, seconds: float, what: str) -> None:
-        """Close the connection after some seconds, unless the deadline is moved or cleared."""
+        """Close the connection after `seconds`, unless the deadline is set again or cleared.
+
+        `what` is the beginning of the reason: what has not arrived.
+        """
         self.clear_deadline()
         self.due = self.loop.call_later(seconds, self.refuse, f"{what} in {seconds:.0f} s")
 
@@ -174,7 +183,7 @@ class LimitedHttp(HttpToolsProtocol):
             self.due = None
 
     def refuse(self, reason: str) -> None:
-        """Close the connection now."""
+        """Close the connection now, and count the reason."""
         self.clear_deadline()
         self.refusals.add(self.host, reason)
         self.transport.abort()

@@ -1,9 +1,9 @@
 """Wake-up notices between the processes of one folder: there is something to fetch.
 
-Flower's programs poll each other. A notice tells a program when polling is worth it, so that it
-can poll rarely. A notice carries no message: a program that gets none polls after a while all the
-same, so that a lost notice costs seconds, and nothing else. On a system without such sockets there
-are no notices, and all programs poll often.
+Flower's programs poll each other. A notice tells a program that it should poll now, so that it can
+poll rarely otherwise. A notice carries no message. A program without a notice still polls after a
+while: a lost notice costs only seconds. On systems without such sockets there are no notices, and
+all programs poll often.
 
 Used by `deployment.server_run`, `deployment.transport.flower`,
 `deployment.transport.flower_processes` and `deployment.transport.long_polling`.
@@ -21,28 +21,29 @@ from typing import Self
 from vergence.system.local_sockets import LOCAL, datagrams, name_of
 
 QUEUE = 10
-"""Notices that a socket queues until they are read; Linux's default."""
+"""Number of notices that a socket keeps until they are read; Linux's default."""
 LONGEST = 64
-"""Most bytes of a notice after its proof."""
+"""Largest number of bytes of a notice after its proof."""
 MOST = 1000
-"""Datagrams read at a time: a sender faster than the reader cannot keep it reading for ever."""
+"""Largest number of datagrams read at once: a fast sender cannot keep the reader busy for ever."""
 REST = 0.05
-"""Seconds of rest after a read that brought only datagrams without a proof."""
+"""Seconds to pause after a read in which no datagram had a valid proof."""
 
 
 class Wakeups:
     """Sends notices to the processes that were started with the same secret.
 
-    Every user of the machine can see the sockets' names and send datagrams to them. Datagrams that
-    do not begin with the proof, which only the secret gives, are ignored. A flood of them wakes no
-    process and costs a small share of a processor; notices that it crowds out are lost.
+    Every user of the machine can see the sockets' names and send datagrams to them. A genuine
+    notice begins with a proof: bytes that are computed from the secret. Other datagrams are
+    ignored. A flood of them wakes no process and needs little processor time, but genuine notices
+    can be lost in it.
     """
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
 
     def tell(self, role: str, what: int = 0) -> None:
-        """Send a number to the process with a role, without waiting for it."""
+        """Send the number `what` to the process with a role; do not wait until it is received."""
         if not LOCAL:
             return
         # The process may not have started yet, or its queue may be full: it polls later anyway.
@@ -50,15 +51,21 @@ class Wakeups:
             sending.sendto(self.proof(role) + b"%d" % what, self.socket_name(role))
 
     def listen(self, role: str) -> WakeupSocket:
-        """Open the socket on which the process with this role gets notices; only if `LOCAL`."""
+        """Open the socket on which the process with this role gets notices.
+
+        Call this only if the system has such sockets (`LOCAL`).
+        """
         return WakeupSocket(self.socket_name(role), self.proof(role))
 
     def socket_name(self, role: str) -> str:
-        """Return the name of a process's socket, which is not a file and ends with the process."""
+        """Return the name of the socket of the process with a role.
+
+        The socket is no file, and disappears with the process.
+        """
         return name_of(self._derived("place", role).hex()[:32])
 
     def proof(self, role: str) -> bytes:
-        """Return the bytes with which a genuine notice begins."""
+        """Return the bytes with which a genuine notice to the process with a role begins."""
         return self._derived("proof", role)
 
     def _derived(self, purpose: str, role: str) -> bytes:
@@ -80,7 +87,10 @@ class WakeupSocket:
         self.socket.close()
 
     def wait(self, seconds: float) -> tuple[set[int], bool]:
-        """Wait for notices; return their numbers, and whether some may have been lost."""
+        """Wait at most `seconds` for notices.
+
+        Return the numbers in the notices, and whether other notices may have been lost.
+        """
         end = time.monotonic() + seconds
         while select.select([self.socket], [], [], max(0.0, end - time.monotonic()))[0]:
             numbers, lost = self.receive()
@@ -92,7 +102,7 @@ class WakeupSocket:
         return set(), False
 
     def receive(self) -> tuple[set[int], bool]:
-        """Return the numbers that arrived, and whether some may have been lost."""
+        """Return the numbers in waiting notices, and whether other notices may have been lost."""
         numbers, count = set(), 0
         with suppress(BlockingIOError):
             for _ in range(MOST):
